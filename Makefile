@@ -1,0 +1,78 @@
+# setup, test, demo, bench: each works alone in a fresh clone with Python >= 3.10 and make.
+#
+#   PYTHON=python3.12        the interpreter that .venv is made from
+#   JOBS=8                   pytest processes
+#   CONSTRAINTS=             (empty) ignore the pins; or another file of pins
+# pip's own variables work as ever: PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels/ installs without a network.
+
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BENCH_VENV := .venv-bench
+
+# py311 for Python 3.11, and so on. An existing .venv keeps the Python that it was made from.
+tag = $(shell $(1) -c 'import sys; print("py%d%d" % sys.version_info[:2])')
+CONSTRAINTS ?= constraints/$(call tag,$(or $(wildcard $(VENV)/bin/python),$(PYTHON))).txt
+
+# pip shows its progress on a terminal, and is quiet in CI and in pipes.
+PIP_FLAGS := --disable-pip-version-check $(if $(CI),-q,$(if $(MAKE_TERMOUT),,-q))
+# The venv's own setuptools builds the project (no build isolation): with every pin satisfied pip asks no index at all.
+INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+
+.PHONY: setup test soak lint format demo bench constraints clean
+
+setup: $(VENV)/.stamp
+
+$(VENV)/.stamp: setup.py pyproject.toml $(CONSTRAINTS)
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python $(INSTALL) setuptools wheel
+	$(VENV)/bin/python $(INSTALL) --no-build-isolation -e '.[test]'
+	touch $@
+
+constraints/py%.txt:
+	$(error there is no $@: use PYTHON=python3.11, or CONSTRAINTS= to install without pins)
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	rm -rf build/layers
+	$(VENV)/bin/python setup.py -q build_py -d build/layers
+	cd build/layers && ../../$(VENV)/bin/lint-imports --config ../../setup.cfg --no-cache --no-logo
+
+test: lint
+	$(VENV)/bin/pytest -n $(JOBS)
+
+# The long forms of the tests of crashes, faults, damage and schedules: an hour or two on two cores.
+soak: setup
+	CONCEPTLOADER_SOAK=1 nice $(VENV)/bin/pytest -n $(JOBS) -m soak --timeout 3600
+
+format: setup
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+demo: setup
+	$(VENV)/bin/python examples/demo/run.py
+
+# The peers' pins contradict each other: they go in without their dependencies, which are listed apart.
+$(BENCH_VENV)/.stamp: setup.py pyproject.toml benchmarks/requirements.txt benchmarks/requirements-deps.txt
+	test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install $(PIP_FLAGS) -r benchmarks/requirements-deps.txt -e '.[ingest,plot]'
+	$(BENCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r benchmarks/requirements.txt
+	touch $@
+
+bench: $(BENCH_VENV)/.stamp
+	$(BENCH_VENV)/bin/python benchmarks/run.py
+
+# Pins for $(PYTHON), resolved afresh. CUDA packages follow from torch's own pins, so the files serve CPU and CUDA builds.
+# numpy 2.5's type stubs need Python 3.12 syntax, which mypy refuses for our floor of 3.10.
+constraints: TMP := $(shell mktemp -d)
+constraints:
+	$(PYTHON) -m venv $(TMP)
+	$(TMP)/bin/python -m pip install $(PIP_FLAGS) -U setuptools wheel
+	$(TMP)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation '.[test]' 'numpy<2.5'
+	$(TMP)/bin/python -m pip freeze --all --exclude conceptloader --exclude pip \
+	    | sed 's/+cpu$$//' | grep -vE '^(nvidia-|cuda-|triton)' > constraints/$(call tag,$(PYTHON)).txt
+	rm -r $(TMP)
+
+clean:
+	rm -rf $(VENV) $(BENCH_VENV) build dist *.egg-info

@@ -1,0 +1,28 @@
+"""Every error a user can meet. One family, a few kinds, so that `except ConceptloaderError` catches them all.
+
+A message says four things: what and where (file, key or argument), what was found, what was expected, what to do.
+"""
+
+
+class ConceptloaderError(Exception):
+    """Base of all errors raised on purpose by conceptloader."""
+
+
+class ConfigError(ConceptloaderError, ValueError):
+    """A configuration value or an argument breaks a rule."""
+
+
+class FormatError(ConceptloaderError, ValueError):
+    """Bytes on disk are not what the format or the manifest promises."""
+
+
+class InputError(ConceptloaderError, ValueError):
+    """Raw input to a build (a document, a span, a tokenizer) cannot be ingested."""
+
+
+class ReadError(ConceptloaderError, OSError):
+    """The operating system failed to read or write; the message names file and offset."""
+
+
+class ResumeError(ConceptloaderError, ValueError):
+    """A resumed run would see other samples than those the checkpoint was trained on."""

@@ -1,0 +1,36 @@
+"""Keys and fingerprints: the only two places where hashing decides behaviour.
+
+Both are BLAKE2b (RFC 7693) over unambiguous encodings, so that they can be computed in any language.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+U64 = (1 << 64) - 1
+
+
+def derive_key(seed: int, *parts: str | int) -> int:
+    """A 64-bit key from `seed` and a path of names, never from arithmetic on the seed.
+
+    Each part enters with its type and its length, so that ("a", "bc") and ("ab", "c"), or 1 and "1", give unrelated
+    keys. Integers may have any size and sign.
+
+    Returns: int in [0, 2**64).
+    """
+    digest = hashlib.blake2b(digest_size=8, person=b"conceptloader")
+    for part in (seed, *parts):
+        kind = b"i" if isinstance(part, int) else b"s"
+        data = str(part).encode("utf-8")
+        digest.update(kind + len(data).to_bytes(8, "little") + data)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys, no white space, ASCII only and no NaN: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def fingerprint(value: Any) -> str:
+    """32 hexadecimal digits (BLAKE2b-128) of the canonical JSON of `value`."""
+    return hashlib.blake2b(canonical_json(value).encode("ascii"), digest_size=16).hexdigest()

@@ -1,0 +1,33 @@
+"""functools.cached_property without its lock.
+
+Before Python 3.12 that lock is one for all instances of a class: it serializes threads that read batches, and a fork
+while one of them holds it leaves it locked in the child for ever. Without it, a value may be computed twice.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class lazy(Generic[T]):
+    """A property that is computed once and kept in the instance's __dict__."""
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "lazy[T]": ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value

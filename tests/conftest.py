@@ -1,0 +1,41 @@
+"""Shared by all tests: where the checkout is, and how hypothesis runs."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# No deadline: the first example pays for compilation, and a busy machine is not a failure.
+settings.register_profile("conceptloader", deadline=None)
+settings.load_profile("conceptloader")
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """Root of the source tree."""
+    return Path(__file__).resolve().parents[1]
+
+
+Tally = Callable[[str, Mapping[str, int]], None]
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Tally:
+    """Takes a title and numbers, which are summed up over all tests and shown at the end (with xdist too)."""
+    return lambda title, numbers: request.node.user_properties.append(("tally", [title, dict(numbers)]))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    sums: dict[str, Counter[str]] = {}
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == "tally":
+                sums.setdefault(value[0], Counter()).update(value[1])
+    if sums:
+        terminalreporter.section("how much was done")
+    for title in sorted(sums):
+        numbers = ", ".join(f"{name}: {count}" for name, count in sums[title].items())
+        terminalreporter.write_line(f"{title}: {numbers}")

@@ -1,0 +1,99 @@
+"""Every way to install conceptloader brings the same packages and nothing else."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ADAPTERS = [f"conceptloader.integrations.{name}" for name in ("datatrove_lib", "megatron_lm", "nanotron_lm")]
+OFFLINE = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Standard output of a command that must succeed. PYTHONPATH is only what the caller gives."""
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
+    done = subprocess.run([str(c) for c in command], cwd=cwd, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def imported_from(python: str, cwd: Path, **environment: str) -> dict[str, Path]:
+    """Module name -> file, as a fresh interpreter without the current directory on its path finds them."""
+    names = ["conceptloader", *ADAPTERS]
+    script = f"from importlib import import_module as i\nfor n in {names}: print(i(n).__file__)"
+    files = run(python, "-c", script, cwd=cwd, PYTHONSAFEPATH="1", **environment).splitlines()
+    return dict(zip(names, map(Path, files), strict=True))
+
+
+def packages(root: Path) -> set[str]:
+    return {str(f.parent.relative_to(root)) for f in root.rglob("__init__.py")}
+
+
+@pytest.fixture(scope="session")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", folder, source, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture
+def empty_venv(tmp_path: Path) -> str:
+    """Python of a venv that borrows every package of the tests' venv, but not an editable conceptloader."""
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    (site_packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    # A path named in a .pth file is searched last, and its own .pth files (the editable installs) are not read.
+    (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
+    return str(tmp_path / "venv" / "bin" / "python")
+
+
+def test_wheel_holds_one_top_level_package(wheel: Path) -> None:
+    files = zipfile.ZipFile(wheel).namelist()
+    assert {f.split("/")[0] for f in files if ".dist-info/" not in f} == {"conceptloader"}
+
+
+def test_wheel_holds_every_package_and_the_type_marker(wheel: Path, source: Path) -> None:
+    files = set(zipfile.ZipFile(wheel).namelist())
+    sources = [f for f in source.glob("conceptloader/**/*") if f.suffix == ".py" or f.name == "py.typed"]
+    expected = {str(f.relative_to(source)) for f in sources}
+    expected |= {f"conceptloader/{f.relative_to(source)}" for f in source.glob("integrations/**/*.py")}
+    assert {f for f in files if ".dist-info/" not in f} == expected
+    assert "conceptloader/py.typed" in files
+    assert "conceptloader/integrations/megatron_lm/__init__.py" in files
+
+
+def test_wheel_carries_its_licence(wheel: Path) -> None:
+    assert any(f.endswith("LICENSE") and ".dist-info/" in f for f in zipfile.ZipFile(wheel).namelist())
+
+
+def test_normal_install(wheel: Path, empty_venv: str, tmp_path: Path) -> None:
+    run(empty_venv, "-m", "pip", "install", "--ignore-installed", *OFFLINE, wheel, cwd=tmp_path)
+    for name, file in imported_from(empty_venv, tmp_path).items():
+        assert file.is_relative_to(tmp_path / "venv"), name
+
+
+@pytest.mark.parametrize("mode", ["default", "strict", "compat"])
+def test_editable_install(mode: str, source: Path, empty_venv: str, tmp_path: Path) -> None:
+    option = [] if mode == "default" else ["--config-settings", f"editable_mode={mode}"]
+    pip = [empty_venv, "-m", "pip", "install", "--ignore-installed", *OFFLINE, *option]
+    run(*pip, "--editable", source, cwd=tmp_path)
+    for name, file in imported_from(empty_venv, tmp_path).items():
+        assert file.is_relative_to(source), name
+
+
+def test_checkout_without_an_install(source: Path, empty_venv: str, tmp_path: Path) -> None:
+    for name, file in imported_from(empty_venv, tmp_path, PYTHONPATH=str(source)).items():
+        assert file.is_relative_to(source), name
+
+
+def test_shim_ignores_a_foreign_integrations_folder(wheel: Path, empty_venv: str, tmp_path: Path) -> None:
+    """Another distribution's top-level `integrations`, beside ours in site-packages, must not leak into ours."""
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    (site / "integrations").mkdir()
+    script = "import conceptloader.integrations as i; print(len(i.__path__))"
+    assert run(empty_venv, "-c", script, cwd=tmp_path, PYTHONPATH=str(site)).strip() == "1"

@@ -1,0 +1,22 @@
+"""The argument check that the pure functions of this package share."""
+
+from operator import index
+from typing import Any
+
+from ..errors import ConfigError
+
+MAX_COUNT = (1 << 63) - 1
+
+
+def as_count(value: Any, name: str, least: int = 1) -> int:
+    """`value` as an int in [least, 2**63). numpy integers pass, bool and float do not.
+
+    Raises ConfigError that names the argument and the bounds.
+    """
+    try:
+        count = index(value) if not isinstance(value, bool) else least - 1
+    except TypeError:
+        count = least - 1
+    if not least <= count <= MAX_COUNT:
+        raise ConfigError(f"{name}: found {value!r}, expected an integer from {least} to 2**63 - 1")
+    return count

@@ -1,0 +1,282 @@
+"""Global sample index <-> (dataset, draw) <-> (dataset, epoch, window): the blend of datasets without index arrays."""
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigError
+from ..hashing import derive_key
+from ..lazy import lazy
+from . import kernels, reference
+from .permutation import MAX_N, as_positions
+from .skips import Skip, Skips
+from .tree import Tree, build_tree
+from .weights import exact_weights
+
+ORDER_VERSION = 1
+MAX_BLOCK = 65_536
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """From global sample `start` on, the datasets named in `weights` are drawn in these proportions, and no others."""
+
+    start: int
+    weights: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _PhaseTree:
+    """One phase, ready to be walked: leaf k of the tree is dataset members[k]."""
+
+    start: int
+    weights: dict[str, int]
+    members: list[int]
+    tree: Tree
+    key: int
+    base: list[int]  # draws of every dataset before the phase
+
+
+class Mixture:
+    """The order of samples of a run: a pure function of its arguments, in O(datasets) memory.
+
+    Within a phase, a tree over the weights (order/tree.py) deals the samples out; inside each block of `block` samples
+    the choices are permuted, so that no data-parallel rank is bound to one dataset; draw k of a dataset of n windows is
+    window permutation_e(k mod n) of its epoch e = k // n. Everything has an exact inverse.
+
+    Args:
+        sizes: windows of each dataset, each 1..2**63.
+        weights: one number above 0 per dataset, for the run from sample 0 on; None when `phases` starts at 0, and equal
+            weights when there are no phases either.
+        names: unique names. They, not their sequence, decide the order. Default "0", "1", ...
+        seed: any integer.
+        block: 1 (strict interleaving) to 65,536 samples.
+        phases: changes of weights, with increasing `start`.
+        skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
+        max_epochs: per dataset, how often it may be read by `check_run`, or None.
+        shuffle: False reads the windows of every dataset in storage order.
+        order_version: only 1 exists.
+
+    Raises:
+        ConfigError: naming the argument, what was found and what was expected.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        weights: Sequence[float] | None = None,
+        names: Sequence[str] | None = None,
+        seed: int = 0,
+        block: int = 64,
+        phases: Sequence[Phase] | None = None,
+        skips: Sequence[Skip] = (),
+        max_epochs: Sequence[float | None] | None = None,
+        shuffle: bool = True,
+        order_version: int = ORDER_VERSION,
+    ) -> None:
+        if order_version != ORDER_VERSION:
+            raise ConfigError(
+                f"order_version: found {order_version}, expected {ORDER_VERSION}; install a release that has it"
+            )
+        if not 1 <= block <= MAX_BLOCK:
+            raise ConfigError(f"block: found {block}, expected 1 <= block <= {MAX_BLOCK}")
+        self.sizes = [int(n) for n in sizes]
+        self.names = [str(k) for k in range(len(self.sizes))] if names is None else list(names)
+        self.seed, self.block, self.shuffle, self.order_version = int(seed), int(block), bool(shuffle), order_version
+        self.max_epochs = [None] * len(self.sizes) if max_epochs is None else list(max_epochs)
+        self._check_members()
+        self.skips = Skips(skips)
+        self._index = {name: k for k, name in enumerate(self.names)}
+        self._keys = [derive_key(self.seed, "window order", name) for name in self.names]
+        self._phases: list[_PhaseTree] = []
+        for phase in self._phase_list(weights, phases):
+            self._append_phase(phase)
+        self._starts = [phase.start for phase in self._phases]
+
+    def _check_members(self) -> None:
+        if not self.sizes:
+            raise ConfigError("sizes: no datasets, expected at least one")
+        for what, values in (("names", self.names), ("max_epochs", self.max_epochs)):
+            if len(values) != len(self.sizes):
+                raise ConfigError(f"{what}: found {len(values)}, expected one for each of the {len(self.sizes)} sizes")
+        repeated = sorted(name for name, times in Counter(self.names).items() if times > 1)
+        if repeated:
+            raise ConfigError(f"names: {repeated} stand more than once; give each dataset a name of its own")
+        for name, size, limit in zip(self.names, self.sizes, self.max_epochs, strict=True):
+            if not 1 <= size <= MAX_N:
+                raise ConfigError(
+                    f"sizes.{name}: found {size} windows, expected 1 to 2**63; is seq_len larger than the data?"
+                )
+            if limit is not None and not limit > 0:
+                raise ConfigError(f"max_epochs.{name}: found {limit}, expected a number above 0, or None for no limit")
+
+    def _phase_list(self, weights: Sequence[float] | None, phases: Sequence[Phase] | None) -> list[Phase]:
+        result = list(phases or ())
+        if weights is not None or not result:
+            given = [1] * len(self.sizes) if weights is None else list(weights)
+            if len(given) != len(self.sizes):
+                raise ConfigError(f"weights: found {len(given)}, expected one for each of the {len(self.sizes)} sizes")
+            result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
+        starts = [phase.start for phase in result]
+        if starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
+            hint = "; `weights` already gives the phase at 0" if weights is not None else ""
+            raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples{hint}")
+        return result
+
+    def _append_phase(self, phase: Phase) -> None:
+        where = f"phase at {phase.start}: weights" if phase.start else "weights"
+        for name in phase.weights:
+            if name not in self._index:
+                raise ConfigError(f"{where}.{name}: no such dataset, expected one of {sorted(self.names)[:20]}")
+        weights = exact_weights(phase.weights, where)
+        base = self._counts(self._phases[-1], phase.start) if self._phases else [0] * len(self.sizes)
+        key = derive_key(self.seed, "mixture block", phase.start)
+        members = [self._index[name] for name in weights]
+        self._phases.append(_PhaseTree(phase.start, weights, members, build_tree(list(weights.values())), key, base))
+
+    @lazy
+    def _phase_arrays(self) -> Any:
+        left: list[int] = []
+        right: list[int] = []
+        share: list[int] = []
+        roots = []
+        for phase in self._phases:
+            offset = len(left)
+            for children, out in ((phase.tree.left, left), (phase.tree.right, right)):
+                out += [child + offset if child >= 0 else ~phase.members[~child] for child in children]
+            share += phase.tree.share
+            roots.append(offset if phase.tree.share else ~phase.members[0])
+        u64, i64 = np.uint64, np.int64
+        return (
+            np.array(self._starts, u64), np.array([p.key for p in self._phases], u64), np.array(roots, i64),
+            np.array(left, i64), np.array(right, i64), np.array(share, u64),
+            np.array([p.base for p in self._phases], u64), np.int64(self.block),
+        )  # fmt: skip
+
+    @lazy
+    def _window_arrays(self) -> Any:
+        shapes = [reference.feistel_shape(n) for n in self.sizes]
+        small = [n if n <= reference.TABLE_MAX else 0 for n in self.sizes]
+        starts = np.concatenate([[0], np.cumsum(small)]).astype(np.int64)
+        u64 = np.uint64
+        return (
+            np.array(self.sizes, u64), np.array(self._keys, u64), np.array([a for a, _ in shapes], u64),
+            np.array([bits for _, bits in shapes], u64), starts[:-1], starts[-1],
+        )  # fmt: skip
+
+    @property
+    def kernel_tables(self) -> tuple[Any, Any]:
+        """Arguments of kernels.locate_many and kernels.windows_many behind their arrays."""
+        return self._phase_arrays, self._window_arrays
+
+    @property
+    def deviation(self) -> float:
+        """No dataset's count is ever further than this from its weights at a block border (block 1: at any sample)."""
+        return max(phase.tree.deviation for phase in self._phases)
+
+    def locate_many(self, positions: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+        """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
+        g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
+        datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
+        kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), *self._phase_arrays)
+        return datasets, draws
+
+    def sample_many(
+        self, positions: npt.ArrayLike
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """(datasets int64, epochs uint64, windows uint64) of an array of indices, in its shape."""
+        datasets, draws = self.locate_many(positions)
+        sizes = self._window_arrays[0]
+        if not self.shuffle:
+            return datasets, draws // sizes[datasets], draws % sizes[datasets]
+        epochs, windows = np.empty_like(draws), np.empty_like(draws)
+        kernels.windows_many(
+            datasets.reshape(-1), draws.reshape(-1), epochs.reshape(-1), windows.reshape(-1), *self._window_arrays
+        )
+        return datasets, epochs, windows
+
+    def locate(self, g: int) -> tuple[int, int]:
+        """(dataset, draw) of sample g."""
+        datasets, draws = self.locate_many([g])
+        return int(datasets[0]), int(draws[0])
+
+    def sample(self, g: int) -> tuple[int, int, int]:
+        """(dataset, epoch, window) of sample g."""
+        datasets, epochs, windows = self.sample_many([g])
+        return int(datasets[0]), int(epochs[0]), int(windows[0])
+
+    def _counts(self, phase: _PhaseTree, g: int) -> list[int]:
+        """Draws of every dataset before global sample g of a phase."""
+        number, rest = divmod(g - phase.start, self.block)
+        by_leaf = phase.tree.counts(number * self.block)
+        if rest:
+            for leaf, _ in self._block_order(phase, number)[:rest]:
+                by_leaf[leaf] += 1
+        counts = list(phase.base)
+        for member, count in zip(phase.members, by_leaf, strict=True):
+            counts[member] += count
+        return counts
+
+    def _block_order(self, phase: _PhaseTree, number: int) -> list[tuple[int, int]]:
+        tree = phase.tree
+        return reference.block_order(number, self.block, phase.key, tree.left, tree.right, tree.share)
+
+    def counts(self, g: int) -> list[int]:
+        """How many samples each dataset gave before index g (skipped ones included, since they used up their draws)."""
+        if g < 0:
+            raise ConfigError(f"sample index: found {g}, expected 0 or more")
+        g = self.skips.global_index(g)
+        return self._counts(self._phases[bisect_right(self._starts, g) - 1], g)
+
+    def index_of(self, dataset: int, draw: int) -> int | None:
+        """The index at which a draw is read, or None if the run never reads it (its dataset left, or it is skipped)."""
+        if not 0 <= dataset < len(self.sizes) or draw < 0:
+            raise ConfigError(
+                f"found dataset {dataset}, draw {draw}; expected 0 <= dataset < {len(self.sizes)}, draw >= 0"
+            )
+        phase = self._phases[bisect_right([phase.base[dataset] for phase in self._phases], draw) - 1]
+        if dataset not in phase.members:
+            return None
+        leaf, draw = phase.members.index(dataset), draw - phase.base[dataset]
+        j = phase.tree.position(leaf, draw)
+        if self.block > 1:
+            number = j // self.block
+            j = number * self.block + self._block_order(phase, number).index((leaf, draw))
+        return self.skips.trainer_index(phase.start + j)
+
+    def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
+        """The index at which a window is read in one epoch of its dataset, or None as for `index_of`."""
+        size = self.sizes[dataset]
+        if not 0 <= window < size or epoch < 0:
+            raise ConfigError(f"found epoch {epoch}, window {window}; expected epoch >= 0, 0 <= window < {size}")
+        draw = window
+        if self.shuffle:
+            draw = reference.unpermute(window, size, reference.epoch_key(self._keys[dataset], epoch))
+        return self.index_of(dataset, epoch * size + draw)
+
+    def check_run(self, num_samples: int) -> None:
+        """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""
+        for name, size, limit, count in zip(
+            self.names, self.sizes, self.max_epochs, self.counts(num_samples), strict=True
+        ):
+            if limit is not None and count > math.floor(limit * size):
+                raise ConfigError(
+                    f"datasets.{name}.max_epochs: a run of {num_samples} samples reads it {count / size:.2f} times, "
+                    f"the limit is {limit}; lower its weight, shorten the run or raise the limit"
+                )
+
+    def spec(self) -> dict[str, Any]:
+        """What decides the order, as JSON-able data: equal specs give equal orders."""
+        return {
+            "order_version": self.order_version, "seed": self.seed, "block": self.block, "shuffle": self.shuffle,
+            "windows": {name: self.sizes[self._index[name]] for name in sorted(self.names)},
+            "phases": [{"start": phase.start, "weights": phase.weights} for phase in self._phases],
+            "skips": [[skip.at, skip.count] for skip in self.skips.skips],
+        }  # fmt: skip

@@ -1,0 +1,211 @@
+"""Which sample of a step goes to which micro batch, rank and slot, and back: pure functions of the sample index.
+
+Every framework cuts the global batch into groups of micro_batch_size * dp_size consecutive samples, one group a micro
+batch; they differ only in how a group is dealt out. So the samples of a step are the same for any number of ranks.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigError
+from .checks import as_count
+from .schedule import BatchSchedule
+
+U64Array = npt.NDArray[np.uint64]
+Scheme = Literal["contiguous", "strided"]
+Tail = Literal["drop", "wrap", "short"]
+
+
+class Place(NamedTuple):
+    """Where a sample is trained: step and micro batch (from 0), data-parallel rank, position in the micro batch."""
+
+    step: int
+    micro_batch: int
+    dp_rank: int
+    slot: int
+
+
+class Places(NamedTuple):
+    """Place of many samples: four int64 arrays of one shape."""
+
+    step: npt.NDArray[np.int64]
+    micro_batch: npt.NDArray[np.int64]
+    dp_rank: npt.NDArray[np.int64]
+    slot: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """How a global batch is dealt out to data-parallel ranks.
+
+    scheme "contiguous": each rank takes a run of micro_batch_size samples of a group: what Megatron's
+        MegatronPretrainingSampler (--dataloader-type single) does, and nanotron's sampler of the same name.
+    scheme "strided": each rank takes every dp_size-th sample, `range(start + dp_rank, stop, dp_size)`: PyTorch's
+        DistributedSampler without shuffling; with micro_batch_size 1 also Megatron's --full-validation.
+
+    Raises ConfigError for sizes below 1 or an unknown scheme.
+    """
+
+    micro_batch_size: int
+    dp_size: int
+    scheme: Scheme = "contiguous"
+
+    def __post_init__(self) -> None:
+        as_count(self.micro_batch_size, "micro_batch_size")
+        as_count(self.dp_size, "dp_size")
+        if self.scheme not in get_args(Scheme):
+            raise ConfigError(f"partition scheme: found {self.scheme!r}, expected one of {get_args(Scheme)}")
+
+    @property
+    def group(self) -> int:
+        """Samples that all ranks together take in one micro batch."""
+        return self.micro_batch_size * self.dp_size
+
+    def offsets(self, dp_rank: int) -> U64Array:
+        """Offsets in a group of the samples of `dp_rank`: uint64 [micro_batch_size], rising."""
+        self.check_rank(dp_rank)
+        slots = np.arange(self.micro_batch_size, dtype=np.uint64)
+        stride, first = (self.dp_size, dp_rank) if self.scheme == "strided" else (1, dp_rank * self.micro_batch_size)
+        offsets: U64Array = slots * np.uint64(stride) + np.uint64(first)
+        return offsets
+
+    def samples(self, start: int, stop: int, dp_rank: int) -> U64Array:
+        """Samples of `dp_rank` in the global batch [start, stop): uint64 [micro batches, micro_batch_size].
+
+        Raises ConfigError if the batch is no whole number of groups.
+        """
+        self.check_batch(stop - start)
+        groups = np.arange(start, stop, self.group, dtype=np.uint64)
+        return groups[:, None] + self.offsets(dp_rank)
+
+    def deal(self, offset: int) -> tuple[int, int, int]:
+        """(micro_batch, dp_rank, slot) of the sample at `offset` in its global batch."""
+        micro_batch, rest = divmod(offset, self.group)
+        if self.scheme == "strided":
+            slot, dp_rank = divmod(rest, self.dp_size)
+        else:
+            dp_rank, slot = divmod(rest, self.micro_batch_size)
+        return micro_batch, dp_rank, slot
+
+    def deal_many(self, offsets: U64Array) -> tuple[U64Array, U64Array, U64Array]:
+        """deal() of an array: three uint64 arrays."""
+        micro_batch, rest = np.divmod(offsets, np.uint64(self.group))
+        if self.scheme == "strided":
+            slot, dp_rank = np.divmod(rest, np.uint64(self.dp_size))
+        else:
+            dp_rank, slot = np.divmod(rest, np.uint64(self.micro_batch_size))
+        return micro_batch, dp_rank, slot
+
+    def check_batch(self, batch_size: int) -> None:
+        """Raise ConfigError unless a global batch divides into micro batches for all ranks."""
+        if batch_size % self.group:
+            raise ConfigError(
+                f"global batch size {batch_size} is not divisible by micro_batch_size {self.micro_batch_size} * "
+                f"dp_size {self.dp_size} = {self.group}; change one of the three"
+            )
+
+    def check_rank(self, dp_rank: int) -> None:
+        """Raise ConfigError unless 0 <= dp_rank < dp_size."""
+        if as_count(dp_rank, "dp_rank", 0) >= self.dp_size:
+            raise ConfigError(f"dp_rank: found {dp_rank}, expected 0 to {self.dp_size - 1} (dp_size {self.dp_size})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Steps, micro batches, ranks and slots of a run <-> trainer sample indices.
+
+    partition, schedule: how a batch is dealt out, and how large it is.
+    num_samples: end of a finite run or epoch; None for an endless one.
+    tail: what happens to a last batch that is not full:
+        "drop": it is not trained;
+        "wrap": it is filled up from sample 0 on, so that every rank gets full micro batches;
+        "short": its micro batches end early, on some ranks at zero samples (evaluation that counts each sample once).
+
+    Raises ConfigError if the first batch does not divide into micro batches for all ranks. A later size is checked when
+    it is asked for, since another machine may have taken over by then; schedule.check_divisible checks them all.
+    """
+
+    partition: Partition
+    schedule: BatchSchedule
+    num_samples: int | None = None
+    tail: Tail = "drop"
+    _stop: int | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.partition.check_batch(self.schedule.batch_size(self.schedule.consumed))
+        if self.tail not in get_args(Tail):
+            raise ConfigError(f"tail: found {self.tail!r}, expected one of {get_args(Tail)}")
+        object.__setattr__(self, "_stop", self._find_stop())
+
+    @property
+    def start_step(self) -> int:
+        """First step this plan knows."""
+        return self.schedule.step
+
+    @property
+    def stop_step(self) -> int | None:
+        """One past the last step, None if the run is endless."""
+        return self._stop
+
+    def range_of(self, step: int) -> tuple[int, int]:
+        """[first, last + 1) of the positions of `step`; positions from num_samples on are the tail's filling."""
+        if self._stop is not None and step >= self._stop:
+            raise ConfigError(f"step {step}: {self.num_samples} samples end before step {self._stop}")
+        return self.schedule.range_of(step)
+
+    def positions(self, step: int, dp_rank: int) -> U64Array:
+        """Positions of `dp_rank` in `step`, before the tail rule: uint64 [micro batches, micro_batch_size]."""
+        return self.partition.samples(*self.range_of(step), dp_rank)
+
+    def micro_batches(self, step: int, dp_rank: int) -> list[U64Array]:
+        """Trainer sample indices of `dp_rank` in `step`: one uint64 array a micro batch.
+
+        Each has micro_batch_size entries, fewer (or none) only in the last step of a plan with tail "short".
+        """
+        positions = self.positions(step, dp_rank)
+        if self.num_samples is None:
+            return list(positions)
+        if self.tail == "short":
+            return [row[row < np.uint64(self.num_samples)] for row in positions]
+        return list(positions % np.uint64(self.num_samples))
+
+    def is_padding(self, step: int, dp_rank: int) -> npt.NDArray[np.bool_]:
+        """True where a position repeats an earlier sample (or holds none): bool [micro batches, micro_batch_size]."""
+        positions = self.positions(step, dp_rank)
+        if self.num_samples is None:
+            return np.zeros(positions.shape, dtype=np.bool_)
+        padding: npt.NDArray[np.bool_] = positions >= np.uint64(self.num_samples)
+        return padding
+
+    def place(self, position: int) -> Place | None:
+        """Where `position` is trained; below num_samples a position is a sample. None if it is not trained.
+
+        Raises ConfigError for a position before the start of the plan: the run log knows those.
+        """
+        step = self.schedule.step_of(position)
+        if self._stop is not None and step >= self._stop:
+            return None
+        start, stop = self.schedule.range_of(step)
+        self.partition.check_batch(stop - start)
+        return Place(step, *self.partition.deal(position - start))
+
+    def places(self, positions: U64Array) -> Places:
+        """place() of a uint64 array; step is -1 where a position is not trained."""
+        step, first, size = self.schedule.steps_of(positions)
+        for batch_size in np.unique(size).tolist():
+            self.partition.check_batch(batch_size)
+        found = Places(*(part.astype(np.int64) for part in (step, *self.partition.deal_many(positions - first))))
+        if self._stop is not None:
+            found.step[found.step >= self._stop] = -1
+        return found
+
+    def _find_stop(self) -> int | None:
+        if self.num_samples is None:
+            return None
+        as_count(self.num_samples, "num_samples", max(1, self.schedule.consumed))
+        full = self.schedule.step_of(self.num_samples)
+        partial = self.schedule.consumed_at(full) < self.num_samples
+        return full + (partial and self.tail != "drop")

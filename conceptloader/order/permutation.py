@@ -1,0 +1,100 @@
+"""A keyed permutation of range(n) in constant memory, with its inverse."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigError
+from . import kernels
+from .reference import TABLE_MAX, feistel_shape, mix64
+
+MAX_N = 1 << 63
+
+
+def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
+    """`values` as a contiguous uint64 array in range(n), or a ConfigError that names the first one outside."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "ui" and array.size:
+        raise ConfigError(f"{what}: expected an array of integers, found dtype {array.dtype}; convert it to uint64")
+    if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
+        raise ConfigError(f"{what}: found {int(array.min())}, expected values in 0 <= {what} < {n}")
+    array = np.ascontiguousarray(array, dtype=np.uint64)
+    if array.size and int(array.max()) >= n:
+        raise ConfigError(f"{what}: found {int(array.max())}, expected values in 0 <= {what} < {n}")
+    return array
+
+
+class Permutation:
+    """A pseudo-random bijection of range(n), chosen by `key`.
+
+    No table grows with n: up to 1,024 it is an exact keyed shuffle, above a Feistel network with cycle walking
+    (see order/reference.py for the definition and its sources). Instances are immutable and safe to share by threads.
+
+    Args:
+        n: size of the domain, 1 <= n <= 2**63.
+        key: any integer in [0, 2**64); equal keys give equal orders, neighbouring keys unrelated ones.
+
+    Raises:
+        ConfigError: n or key out of range, or a position outside range(n).
+    """
+
+    def __init__(self, n: int, key: int = 0) -> None:
+        if not 1 <= n <= MAX_N:
+            raise ConfigError(f"n: found {n}, expected 1 <= n <= 2**63")
+        if not 0 <= key < 1 << 64:
+            raise ConfigError(f"key: found {key}, expected 0 <= key < 2**64; derive one with conceptloader.derive_key")
+        self.n = int(n)
+        self.key = int(key)
+        mixed = np.uint64(mix64(self.key))  # small keys are legal here, and must not give related orders
+        self._table: npt.NDArray[np.uint64] | None = None
+        if self.n <= TABLE_MAX:
+            self._table = np.empty(self.n, np.uint64)
+            kernels.keyed_shuffle(self._table, mixed)
+            self._inverse_table = np.empty(self.n, np.uint64)
+            self._inverse_table[self._table] = np.arange(self.n, dtype=np.uint64)
+        else:
+            a, bits = feistel_shape(self.n)
+            self._parameters = (np.uint64(self.n), np.uint64(a), np.uint64(bits), mixed)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __repr__(self) -> str:
+        return f"Permutation(n={self.n}, key={self.key})"
+
+    def _check(self, position: int) -> None:
+        if not 0 <= position < self.n:
+            raise ConfigError(f"position: found {position}, expected 0 <= position < {self.n}")
+
+    def forward(self, i: int) -> int:
+        """Where position i of the order points: an int in range(n)."""
+        self._check(i)
+        if self._table is not None:
+            return int(self._table[i])
+        return int(kernels.feistel(np.uint64(i), *self._parameters))
+
+    def inverse(self, j: int) -> int:
+        """At which position j stands: inverse(forward(i)) == i."""
+        self._check(j)
+        if self._table is not None:
+            return int(self._inverse_table[j])
+        return int(kernels.unfeistel(np.uint64(j), *self._parameters))
+
+    def forward_many(self, positions: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+        """`forward` of an array of any integer dtype and shape: uint64 of the same shape. The GIL is released."""
+        array = as_positions(positions, self.n, "position")
+        if self._table is not None:
+            return self._table[array]
+        out = np.empty_like(array)
+        kernels.feistel_many(array.reshape(-1), *self._parameters, out.reshape(-1))
+        return out
+
+    def inverse_many(self, positions: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+        """`inverse` of an array, as `forward_many`."""
+        array = as_positions(positions, self.n, "position")
+        if self._table is not None:
+            return self._inverse_table[array]
+        out = np.empty_like(array)
+        kernels.unfeistel_many(array.reshape(-1), *self._parameters, out.reshape(-1))
+        return out

@@ -1,0 +1,178 @@
+"""Batch sizes over a run, and with them the exact map between steps and consumed samples.
+
+A rule says how large the batch is that starts at a number of consumed samples. Since that number never skips, a rule
+with k sizes makes at most k stretches of equal steps, and everything below is a bisection over those.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigError
+from .checks import as_count
+
+U64Array = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class BatchSchedule:
+    """Global batch size as a function of consumed samples, counted on from one known position.
+
+    rule: ((from_consumed, batch_size), ...) in samples, the first from 0: a step that starts at consumed samples c has
+        the size of the last entry with from_consumed <= c. This is Megatron's --step-batch-size-schedule; a constant
+        size and --rampup-batch-size are written as such rules.
+    step, consumed: the position that is known: `consumed` samples were consumed before step `step` (both from 0).
+
+    Raises ConfigError for an empty, unsorted or negative rule.
+    """
+
+    rule: tuple[tuple[int, int], ...]
+    step: int = 0
+    consumed: int = 0
+    _stretches: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rule = tuple(
+            (as_count(at, f"rule[{k}]: from_consumed", 0), as_count(size, f"rule[{k}]: batch size"))
+            for k, (at, size) in enumerate(self.rule)
+        )
+        starts = [at for at, _ in rule]
+        if not rule or starts[0] != 0 or any(b <= a for a, b in pairwise(starts)):
+            raise ConfigError(
+                f"batch size rule: entries start at {starts} consumed samples; "
+                "the first must start at 0 and each later one after the one before it"
+            )
+        object.__setattr__(self, "rule", rule)
+        as_count(self.step, "step", 0)
+        as_count(self.consumed, "consumed", 0)
+        object.__setattr__(self, "_stretches", self._count_stretches())
+
+    @classmethod
+    def constant(cls, batch_size: int) -> "BatchSchedule":
+        """The same size at every step."""
+        return cls(((0, batch_size),))
+
+    @classmethod
+    def ramp_up(cls, start: int, increment: int, ramp_samples: int, batch_size: int) -> "BatchSchedule":
+        """Megatron's `--rampup-batch-size start increment ramp_samples` on the way to `--global-batch-size batch_size`.
+
+        With n = (batch_size - start) / increment, the size is start + k * increment from the first c with
+        int(c / (ramp_samples / n)) = k, and batch_size for c > ramp_samples at the latest. The divisions are
+        Megatron's, in floating point, since their rounding decides at which step the size changes (up to core 0.16;
+        later versions take step schedules instead).
+        """
+        start, increment = as_count(start, "ramp-up: start"), as_count(increment, "ramp-up: increment")
+        batch_size, ramp_samples = as_count(batch_size, "batch_size"), as_count(ramp_samples, "ramp-up: samples")
+        if batch_size < start or (batch_size - start) % increment:
+            raise ConfigError(
+                f"batch size ramp-up from {start} to {batch_size} in steps of {increment}: "
+                "the final size must be the first plus a whole number of increments"
+            )
+        increments = (batch_size - start) // increment
+        rule = [(0, start)]
+        for k in range(1, increments + 1):
+            rule.append((_first_at_level(k, ramp_samples, ramp_samples / increments), start + k * increment))
+        return cls(tuple(dict(rule).items()))
+
+    def at(self, step: int, consumed: int) -> "BatchSchedule":
+        """The same rule, counted on from another known position (a restart)."""
+        return BatchSchedule(self.rule, step, consumed)
+
+    def rounded_down(self, multiple: int) -> "BatchSchedule":
+        """Every size rounded down to a multiple of `multiple` (Megatron's --decrease-batch-size-if-needed)."""
+        multiple = as_count(multiple, "micro_batch_size * dp_size")
+        if self.rule[0][1] < multiple or any(size < multiple for _, size in self.rule):
+            raise ConfigError(
+                f"batch sizes {[size for _, size in self.rule]}: every one must hold at least "
+                f"micro_batch_size * dp_size = {multiple} samples; lower the micro batch size or the number of ranks"
+            )
+        return BatchSchedule(
+            tuple((at, size // multiple * multiple) for at, size in self.rule), self.step, self.consumed
+        )
+
+    def check_divisible(self, micro_batch_size: int, dp_size: int) -> None:
+        """Raise ConfigError if a batch from this position on cannot be split into micro batches for all ranks.
+
+        Sizes of the rule that were passed already are not asked: they may belong to a smaller machine.
+        """
+        group = micro_batch_size * dp_size
+        for _, consumed, size in self._stretches:
+            if size % group:
+                raise ConfigError(
+                    f"global batch size {size} (from {consumed} consumed samples on) is not divisible by "
+                    f"micro_batch_size {micro_batch_size} * dp_size {dp_size} = {group}; change one of the three"
+                )
+
+    def batch_size(self, consumed: int) -> int:
+        """Size of the batch that starts at `consumed` samples, by the rule alone."""
+        return self.rule[bisect_right(self.rule, (consumed, 1 << 64)) - 1][1]
+
+    def consumed_at(self, step: int) -> int:
+        """Samples consumed before `step`, for any step from self.step on."""
+        return self.range_of(step)[0]
+
+    def range_of(self, step: int) -> tuple[int, int]:
+        """[first, last + 1) of the samples of `step`. Raises ConfigError for a step before self.step."""
+        if step < self.step:
+            raise ConfigError(f"step {step} lies before step {self.step}, where this schedule starts")
+        first, consumed, size = self._stretches[bisect_right(self._stretches, (step, 1 << 64)) - 1]
+        start = consumed + (step - first) * size
+        return start, start + size
+
+    def step_of(self, sample: int) -> int:
+        """The step that takes `sample`. Raises ConfigError for a sample before self.consumed."""
+        if sample < self.consumed:
+            raise ConfigError(f"sample {sample} lies before sample {self.consumed}, where this schedule starts")
+        k = bisect_right([consumed for _, consumed, _ in self._stretches], sample) - 1
+        first, consumed, size = self._stretches[k]
+        return first + (sample - consumed) // size
+
+    def steps_of(self, samples: U64Array) -> tuple[U64Array, U64Array, U64Array]:
+        """(step, first sample of that step, its batch size) of each of `samples`: uint64 arrays like `samples`."""
+        if len(samples) and int(samples.min()) < self.consumed:
+            self.step_of(int(samples.min()))
+        first, consumed, size = np.array(self._stretches, dtype=np.uint64).T
+        k = np.searchsorted(consumed, samples, side="right") - 1
+        done = (samples - consumed[k]) // size[k]
+        return first[k] + done, consumed[k] + done * size[k], size[k]
+
+    def to_list(self) -> list[list[int]]:
+        """The rule as plain JSON: [[from_consumed, batch_size], ...]."""
+        return [list(entry) for entry in self.rule]
+
+    @classmethod
+    def from_list(cls, rule: Sequence[Sequence[int]], step: int = 0, consumed: int = 0) -> "BatchSchedule":
+        """Inverse of to_list. Raises ConfigError for anything that is not such a list."""
+        if not isinstance(rule, Sequence) or any(not isinstance(e, Sequence) or len(e) != 2 for e in rule):
+            raise ConfigError(f"batch size rule: found {rule!r}, expected [[from_consumed, batch_size], ...]")
+        return cls(tuple((at, size) for at, size in rule), step, consumed)
+
+    def _count_stretches(self) -> tuple[tuple[int, ...], ...]:
+        """(first step, samples consumed before it, batch size) of every stretch from the known position on."""
+        step, consumed = self.step, self.consumed
+        stretches = []
+        ends = [*(at for at, _ in self.rule[1:]), None]
+        for (_, size), end in zip(self.rule, ends, strict=True):
+            if end is not None and consumed >= end:
+                continue
+            stretches.append((step, consumed, size))
+            if end is not None:
+                steps = -(-(end - consumed) // size)
+                step, consumed = step + steps, consumed + steps * size
+        return tuple(stretches)
+
+
+def _first_at_level(level: int, ramp_samples: int, per_level: float) -> int:
+    """Smallest c with int(c / per_level) >= level or c > ramp_samples (the quotient rises with c, so: bisection)."""
+    low, high = 0, ramp_samples + 1
+    while low < high:
+        middle = (low + high) // 2
+        if int(middle / per_level) >= level:
+            high = middle
+        else:
+            low = middle + 1
+    return low

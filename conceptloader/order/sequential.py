@@ -1,0 +1,79 @@
+"""The order of evaluation: every window of every dataset once, the datasets one after the other by name."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigError
+from .checks import as_count
+
+I64Array = npt.NDArray[np.int64]
+U64Array = npt.NDArray[np.uint64]
+
+
+class Sequential:
+    """A finite order with the methods of Mixture; sample g is window g minus the windows of the datasets before.
+
+    sizes: windows of each dataset (0 is fine); names: unique names, whose alphabetical order decides.
+    num_samples: how many samples there are; asking for one beyond raises ConfigError. What happens to a last batch that
+        is not full is for order.partition.Plan to say.
+    """
+
+    def __init__(self, sizes: Sequence[int], names: Sequence[str]) -> None:
+        if len(names) != len(sizes) or len(set(names)) != len(names):
+            raise ConfigError(f"names: found {list(names)}, expected a name of its own for each of {len(sizes)} sizes")
+        self.names = list(names)
+        self.sizes = [as_count(n, f"sizes.{name}", 0) for name, n in zip(names, sizes, strict=True)]
+        self._order = sorted(range(len(self.names)), key=self.names.__getitem__)
+        self._starts = np.cumsum([0, *(self.sizes[k] for k in self._order)], dtype=np.uint64)
+        self.num_samples = int(self._starts[-1])
+
+    def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
+        """(datasets int64, draws uint64) of an array of sample indices, in its shape. A draw is a window here."""
+        g = np.asarray(positions)
+        if g.size and not 0 <= int(g.min()) <= int(g.max()) < self.num_samples:
+            raise ConfigError(f"sample index: found {g.min()} to {g.max()}, expected 0 to {self.num_samples - 1}")
+        g = g.astype(np.uint64)
+        place = np.searchsorted(self._starts, g, side="right") - 1
+        return np.array(self._order, dtype=np.int64)[place], g - self._starts[place]
+
+    def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]:
+        """(datasets int64, epochs uint64: all 0, windows uint64) of an array of sample indices, in its shape."""
+        datasets, windows = self.locate_many(positions)
+        return datasets, np.zeros_like(windows), windows
+
+    def locate(self, g: int) -> tuple[int, int]:
+        """(dataset, draw) of sample g."""
+        datasets, draws = self.locate_many([g])
+        return int(datasets[0]), int(draws[0])
+
+    def sample(self, g: int) -> tuple[int, int, int]:
+        """(dataset, epoch 0, window) of sample g."""
+        dataset, window = self.locate(g)
+        return dataset, 0, window
+
+    def counts(self, g: int) -> list[int]:
+        """Samples of each dataset before g."""
+        before = dict(zip(self._order, self._starts.tolist(), strict=False))
+        return [min(max(g - before[k], 0), size) for k, size in enumerate(self.sizes)]
+
+    def index_of(self, dataset: int, draw: int) -> int | None:
+        """The sample that is window `draw` of a dataset; None behind its end."""
+        if not 0 <= dataset < len(self.sizes) or draw < 0:
+            raise ConfigError(f"found dataset {dataset}, draw {draw}; expected dataset < {len(self.sizes)}, draw >= 0")
+        return int(self._starts[self._order.index(dataset)]) + draw if draw < self.sizes[dataset] else None
+
+    def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
+        """The sample that is a window of a dataset in `epoch`, which is always 0 here."""
+        return self.index_of(dataset, window) if epoch == 0 else None
+
+    def check_run(self, num_samples: int) -> None:
+        """Raise ConfigError if there are fewer than `num_samples` samples."""
+        if num_samples > self.num_samples:
+            raise ConfigError(f"a run of {num_samples} samples: order sequential has {self.num_samples}")
+
+    def spec(self) -> dict[str, Any]:
+        """What decides the order, as JSON-able data."""
+        return {"windows": dict(sorted(zip(self.names, self.sizes, strict=True)))}

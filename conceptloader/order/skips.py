@@ -1,0 +1,59 @@
+"""Jumps over data: the trainer's sample t reads global sample g = t + skipped(t)."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigError
+
+MAX_SKIPPED = 2**62
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Skip:
+    """From the trainer's sample `at` on, `count` further global samples are passed over (after a loss spike, say)."""
+
+    at: int
+    count: int
+
+
+class Skips:
+    """The mapping t -> g of a list of skips, and its inverse. Empty by default: then t == g.
+
+    Raises:
+        ConfigError: a negative `at`, a `count` below 1.
+    """
+
+    def __init__(self, skips: Sequence[Skip] = ()) -> None:
+        for index, skip in enumerate(skips):
+            if skip.at < 0 or skip.count < 1:
+                raise ConfigError(f"skip[{index}]: found {skip}, expected at >= 0 and count >= 1")
+        self.skips = tuple(sorted(skips))
+        if sum(skip.count for skip in skips) >= MAX_SKIPPED or any(skip.at >= MAX_SKIPPED for skip in skips):
+            raise ConfigError(f"skip: found {list(self.skips)[-1]}, expected fewer than 2**62 samples in all")
+        self._at = [skip.at for skip in self.skips]
+        self._total = [0]
+        for skip in self.skips:
+            self._total.append(self._total[-1] + skip.count)
+        self._at_array = np.array(self._at, np.uint64)
+        self._total_array = np.array(self._total, np.uint64)
+        self._first_after = [at + total for at, total in zip(self._at, self._total[1:], strict=True)]
+
+    def global_index(self, t: int) -> int:
+        """g of the trainer's sample t."""
+        return t + self._total[bisect_right(self._at, t)]
+
+    def global_indices(self, t: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """`global_index` of a uint64 array of any shape."""
+        if not self.skips:
+            return t
+        return t + self._total_array[np.searchsorted(self._at_array, t, side="right")]
+
+    def trainer_index(self, g: int) -> int | None:
+        """t of global sample g, or None when g is skipped."""
+        passed = bisect_right(self._first_after, g)
+        t = g - self._total[passed]
+        return None if passed < len(self._at) and t >= self._at[passed] else t

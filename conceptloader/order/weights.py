@@ -1,0 +1,59 @@
+"""Weights as exact integers: the only form in which they may decide the order of samples."""
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+from ..errors import ConfigError
+
+MIN_SHARE = Fraction(1, 1 << 40)
+
+
+def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
+    """Weights as the smallest integers in the same proportion, by name in sorted order.
+
+    A float counts as the decimal number it prints as, so that 0.7 and 0.3 are exactly 7 and 3.
+
+    Raises:
+        ConfigError: no weights; one that is zero, negative, NaN, infinite or below 2**-40 of the total.
+    """
+    if not weights:
+        raise ConfigError(f"{where}: no weights, expected one for at least one dataset")
+    exact: dict[str, Fraction] = {}
+    for name in sorted(weights):
+        weight = weights[name]
+        if isinstance(weight, bool) or not isinstance(weight, (int, float, Fraction)):
+            raise ConfigError(f"{where}.{name}: found {weight!r}, expected a number")
+        if isinstance(weight, float) and not math.isfinite(weight):
+            raise ConfigError(f"{where}.{name}: found {weight}, expected a finite number above 0")
+        if weight <= 0:
+            raise ConfigError(
+                f"{where}.{name}: found {weight}, expected a number above 0; leave a dataset that is not drawn out"
+            )
+        exact[name] = Fraction(repr(weight)) if isinstance(weight, float) else Fraction(weight)
+    total = sum(exact.values())
+    for name, share in exact.items():
+        if share < total * MIN_SHARE:
+            raise ConfigError(
+                f"{where}.{name}: found {weights[name]}, below 2**-40 of the total {float(total)}; raise it or drop it"
+            )
+    unit = math.lcm(*(f.denominator for f in exact.values()))
+    scaled = {name: int(f * unit) for name, f in exact.items()}
+    common = math.gcd(*scaled.values())
+    return {name: value // common for name, value in scaled.items()}
+
+
+def tempered(weights: Mapping[str, float], temperature: float) -> dict[str, float]:
+    """weight ** (1 / temperature): 1 keeps the proportions, above 1 evens them out (the usual choice for languages).
+
+    Results are rounded to 12 digits, so that the last bit of a platform's `pow` cannot change an order.
+
+    Raises:
+        ConfigError: a temperature that is not a finite number above 0.
+    """
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise ConfigError(f"temperature: found {temperature}, expected a finite number above 0")
+    if temperature == 1:
+        return dict(weights)
+    largest = max(weights.values())
+    return {name: float(f"{(weight / largest) ** (1 / temperature):.12g}") for name, weight in weights.items()}

@@ -1,0 +1,87 @@
+"""Frozen orders of version 1: running trainings depend on every one of these numbers.
+
+If a test here fails, the order changed. Do not edit the numbers: add a new order version that leaves this one alone.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.hashing import derive_key
+from conceptloader.order import reference
+
+GOLDEN = json.loads((Path(__file__).parent / "golden_v1.json").read_text())
+
+
+def digest(*arrays: np.ndarray) -> str:
+    """SHA-256 of little-endian 64-bit values: short, and computable in any language."""
+    return hashlib.sha256(b"".join(a.astype("<u8").tobytes() for a in arrays)).hexdigest()
+
+
+def golden_mixture() -> cl.Mixture:
+    return cl.Mixture(
+        sizes=[1000, 1025, 10**9, 5],
+        names=["books", "code", "web", "tiny"],
+        seed=1234,
+        phases=[
+            cl.Phase(start=0, weights={"web": 0.7, "code": 0.2, "books": 0.1}),
+            cl.Phase(start=1000, weights={"web": 0.5, "code": 0.3, "tiny": 0.01, "books": 0.1}),
+        ],
+        skips=[cl.Skip(at=1500, count=100)],
+    )
+
+
+@pytest.mark.parametrize("case", GOLDEN["permutation"], ids=lambda case: f"n={case['n']}")
+def test_permutation(case: dict) -> None:
+    n, key = int(case["n"]), int(case["key"])
+    positions = np.array([int(x) for x in case["positions"]], np.uint64)
+    assert cl.Permutation(n, key).forward_many(positions).tolist() == [int(x) for x in case["forward"]]
+
+
+def test_keys() -> None:
+    assert [str(derive_key(*parts)) for parts in GOLDEN["keys"]["parts"]] == GOLDEN["keys"]["keys"]
+
+
+def test_mixture_first_samples_in_full() -> None:
+    for column, name in zip(
+        golden_mixture().sample_many(np.arange(40)), ("datasets", "epochs", "windows"), strict=True
+    ):
+        assert column.tolist() == GOLDEN["mixture"]["first"][name]
+
+
+@pytest.mark.parametrize("block", ["1", "7", "64", "4096"])
+def test_mixture_digests(block: str) -> None:
+    m = golden_mixture()
+    m = cl.Mixture(m.sizes, names=m.names, seed=m.seed, block=int(block), skips=m.skips.skips, phases=[
+        cl.Phase(start=p.start, weights=p.weights) for p in m._phases])  # fmt: skip
+    positions = np.concatenate([np.arange(20_000), np.arange(2**40, 2**40 + 500)])
+    assert digest(*m.locate_many(positions), *m.sample_many(positions)[1:]) == GOLDEN["mixture"]["digests"][block]
+
+
+def test_trees() -> None:
+    for n in (2, 10, 100, 1000):
+        weights = [(k * 7919) % 1009 + 1 for k in range(n)]
+        m = cl.Mixture([10**6] * n, weights=weights, block=1)
+        assert digest(*m.locate_many(np.arange(5000))) == GOLDEN["trees"][str(n)]
+
+
+@pytest.mark.parametrize("name", ["GOLDEN", "MIX_A", "MIX_B", "ROUNDS", "TABLE_MAX"])
+def test_these_vectors_notice_a_changed_constant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(c for c in GOLDEN["permutation"] if c["n"] == "1000")
+    large = next(c for c in GOLDEN["permutation"] if c["n"] == "1000000")
+
+    def holds() -> bool:
+        return all(
+            reference.permute(int(i), int(c["n"]), reference.mix64(int(c["key"]))) == int(j)
+            for c in (case, large)
+            for i, j in zip(c["positions"][:5], c["forward"][:5], strict=True)
+        )
+
+    assert holds()
+    change = {"ROUNDS": 6, "TABLE_MAX": 999}.get(name, getattr(reference, name) ^ 2)
+    monkeypatch.setattr(reference, name, change)
+    assert not holds()

@@ -1,0 +1,242 @@
+"""The mixture against its definition: exactly once and in order at every prefix, near its weights, invertible."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+from conceptloader.order import reference
+from conceptloader.order.tree import build_tree
+
+
+@st.composite
+def mixtures(draw: st.DrawFn, skips: bool = True) -> cl.Mixture:
+    names = draw(st.lists(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=7, unique=True))
+    sizes = [draw(st.integers(1, 60) | st.integers(900, 1200) | st.integers(1, 2**40)) for _ in names]
+    starts = sorted({0, *draw(st.lists(st.integers(1, 400), max_size=3))})
+    phases = []
+    for start in starts:
+        members = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+        phases.append(
+            cl.Phase(start=start, weights={m: draw(st.integers(1, 100) | st.floats(0.01, 10)) for m in members})
+        )
+    jumps = st.builds(cl.Skip, at=st.integers(0, 400), count=st.integers(1, 90))
+    return cl.Mixture(
+        sizes=sizes,
+        names=names,
+        phases=phases,
+        seed=draw(st.integers(-5, 5)),
+        block=draw(st.sampled_from([1, 2, 5, 64])),
+        skips=draw(st.lists(jumps, max_size=3)) if skips else (),
+    )
+
+
+def by_reference(m: cl.Mixture, t: int) -> tuple[int, int, int, int]:
+    """(dataset, draw, epoch, window) by the plain functions of order/reference.py."""
+    g = m.skips.global_index(t)
+    phase = [p for p in m._phases if p.start <= g][-1]
+    number, r = divmod(g - phase.start, m.block)
+    tree = phase.tree
+    leaf, draw = reference.block_order(number, m.block, phase.key, tree.left, tree.right, tree.share)[r]
+    dataset = phase.members[leaf]
+    draw += phase.base[dataset]
+    epoch, position = divmod(draw, m.sizes[dataset])
+    key = reference.epoch_key(m._keys[dataset], epoch)
+    return dataset, draw, epoch, reference.permute(position, m.sizes[dataset], key)
+
+
+@given(m=mixtures(), ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
+def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
+    datasets, draws = m.locate_many(ts)
+    _, epochs, windows = m.sample_many(ts)
+    expected = [by_reference(m, t) for t in ts]
+    assert expected == list(zip(datasets.tolist(), draws.tolist(), epochs.tolist(), windows.tolist(), strict=True))
+
+
+@given(m=mixtures(skips=False))
+def test_every_draw_once_and_in_order_at_every_prefix(m: cl.Mixture) -> None:
+    datasets, draws = m.locate_many(np.arange(600))
+    counts = [0] * len(m.sizes)
+    for t, (dataset, draw) in enumerate(zip(datasets, draws, strict=True)):
+        if t % 29 == 0:
+            assert m.counts(t) == counts
+        assert draw == counts[dataset]
+        counts[dataset] += 1
+
+
+@given(m=mixtures(), ts=st.lists(st.integers(0, 600) | st.integers(0, 2**50), min_size=1, max_size=10))
+def test_inverses(m: cl.Mixture, ts: list[int]) -> None:
+    for t in ts:
+        dataset, draw = m.locate(t)
+        assert m.index_of(dataset, draw) == t
+        dataset, epoch, window = m.sample(t)
+        assert m.index_of_window(dataset, epoch, window) == t
+
+
+@given(m=mixtures())
+def test_skipped_samples_have_no_index_and_nothing_else_is_lost(m: cl.Mixture) -> None:
+    plain = cl.Mixture(m.sizes, names=m.names, seed=m.seed, block=m.block, phases=[
+        cl.Phase(start=p.start, weights=p.weights) for p in m._phases])  # fmt: skip
+    seen = {m.skips.global_index(t): t for t in range(300)}
+    for g in range(max(seen)):
+        dataset, draw = plain.locate(g)
+        assert m.index_of(dataset, draw) == seen.get(g)
+
+
+def test_a_dataset_that_left_is_never_seen_again() -> None:
+    m = cl.Mixture([10, 10], names=["a", "b"], phases=[
+        cl.Phase(start=0, weights={"a": 1, "b": 1}), cl.Phase(start=100, weights={"b": 1})])  # fmt: skip
+    assert set(m.locate_many(np.arange(100, 300))[0].tolist()) == {1}
+    assert m.index_of(0, m.counts(100)[0]) is None
+    assert m.counts(150)[1] - m.counts(100)[1] == 50
+
+
+@given(m=mixtures(skips=False), cut=st.integers(401, 700))
+def test_edits_ahead_change_nothing_behind(m: cl.Mixture, cut: int) -> None:
+    phases = [cl.Phase(start=p.start, weights=p.weights) for p in m._phases]
+    phases.append(cl.Phase(start=cut, weights={"newcomer": 3, m.names[0]: 1}))
+    changed = cl.Mixture([*m.sizes, 50], names=[*m.names, "newcomer"], seed=m.seed, block=m.block, phases=phases,
+                         skips=[cl.Skip(at=cut, count=7)])  # fmt: skip
+    for before, after in zip(m.sample_many(np.arange(cut)), changed.sample_many(np.arange(cut)), strict=True):
+        assert np.array_equal(before, after)
+
+
+@given(m=mixtures(), data=st.data())
+def test_the_sequence_of_datasets_in_the_call_does_not_matter(m: cl.Mixture, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(m.sizes))))
+    phases = [cl.Phase(start=p.start, weights=dict(reversed(p.weights.items()))) for p in m._phases]
+    other = cl.Mixture([m.sizes[k] for k in order], names=[m.names[k] for k in order], seed=m.seed, block=m.block,
+                       phases=phases, skips=m.skips.skips)  # fmt: skip
+    ts = np.arange(200)
+    (a, *rest), (b, *other_rest) = m.sample_many(ts), other.sample_many(ts)
+    assert [m.names[k] for k in a] == [other.names[k] for k in b]
+    assert all(np.array_equal(x, y) for x, y in zip(rest, other_rest, strict=True))
+    assert m.spec() == other.spec()
+
+
+def families(n: int) -> list[list[int]]:
+    rng = np.random.default_rng(n)
+    return [
+        rng.integers(1, 10_000, n).tolist(),
+        (1 + 1000 * rng.lognormal(0, 2, n)).astype(int).tolist(),
+        [1] * n,
+        [1] * (n - 1) + [1000],
+        *[[int(1e7 * (i + 1) ** -a) + 1 for i in range(n)] for a in (0.5, 1.0, 1.5)],
+    ]
+
+
+def worst_deviation(datasets: npt.NDArray[np.int64], weights: list[int]) -> float:
+    """max |count - weight * j| over all datasets and prefixes: each dataset is worst just before or at its draws."""
+    total, worst = sum(weights), 0.0
+    for k, weight in enumerate(weights):
+        at = np.flatnonzero(datasets == k)
+        numbers = np.arange(len(at))
+        for prefix, count in ((at, numbers), (at + 1, numbers + 1)):
+            if len(at):
+                worst = max(worst, float(np.abs(count - prefix * (weight / total)).max()))
+    return worst
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 16, 33, 64, 256, 1024])
+def test_counts_stay_near_the_weights(n: int) -> None:
+    for weights in families(n):
+        m = cl.Mixture([10**6] * n, weights=weights, block=1)
+        worst = worst_deviation(m.locate_many(np.arange(100_000 if n < 100 else 30_000))[0], weights)
+        assert worst <= m.deviation + 1e-6  # the bound that the tree promises, for runs of any length
+        assert m.deviation <= 1.2
+
+
+@given(st.lists(st.integers(1, 2**20), min_size=2, max_size=24))
+@settings(max_examples=300)
+def test_deviation_is_below_two_for_any_weights(weights: list[int]) -> None:
+    assert build_tree(weights).deviation < 2
+
+
+def test_searched_adversarial_weights() -> None:
+    weights = [1071, 1173, 1013, 1122, 1006, 2223, 2188, 4352, 5379, 52]  # found against a Huffman tree: 1.43
+    m = cl.Mixture([10**9] * 10, weights=weights, block=1)
+    assert worst_deviation(m.locate_many(np.arange(300_000))[0], weights) <= m.deviation < 1.2
+
+
+@pytest.mark.parametrize("n", [2, 16, 100])
+def test_block_borders_keep_the_bound(n: int) -> None:
+    for weights in families(n):
+        m = cl.Mixture([10**6] * n, weights=weights, block=64)
+        shares = np.array(weights) / sum(weights)
+        for border in range(0, 6400, 64):
+            assert np.abs(np.array(m.counts(border)) - border * shares).max() <= m.deviation + 1e-6
+
+
+def test_no_rank_is_bound_to_one_dataset() -> None:
+    """Equal, skewed and random weights of 2 to 64 datasets, 2 to 64 ranks: each rank sees each dataset as often."""
+    rng = np.random.default_rng(0)
+    for n in (2, 3, 4, 8, 16, 32, 64):
+        for weights in ([1] * n, rng.integers(1, 20, n).tolist(), [1] * (n - 1) + [n]):
+            datasets, _ = cl.Mixture([10**6] * n, weights=weights).locate_many(np.arange(64 * 2048))
+            for ranks in (2, 3, 4, 8, 16, 32, 63, 64):
+                used = datasets[: len(datasets) // ranks * ranks].reshape(-1, ranks)
+                expected = len(used) * np.array(weights) / sum(weights)
+                for rank in range(ranks):
+                    counts = np.bincount(used[:, rank], minlength=n)
+                    assert (np.abs(counts - expected) < 6 * np.sqrt(expected) + 2).all(), (n, weights, ranks)
+
+
+def test_each_epoch_has_every_window_once_in_a_new_order() -> None:
+    m = cl.Mixture([700, 3000], weights=[1, 3], names=["small", "large"])
+    datasets, epochs, windows = m.sample_many(np.arange(16_000))
+    for dataset, size in enumerate(m.sizes):
+        orders = [windows[(datasets == dataset) & (epochs == e)] for e in range(4)]
+        for order in orders:
+            assert np.array_equal(np.sort(order), np.arange(size))
+        assert not np.array_equal(orders[0], orders[1])
+        assert abs(np.corrcoef(orders[0], orders[1])[0, 1]) < 5 / np.sqrt(size)
+
+
+def test_far_positions_and_tiny_weights() -> None:
+    m = cl.Mixture([1, 2**63], weights=[2**-39, 1], names=["rare", "common"])
+    for t in (2**62, 2**63 - 2):
+        assert m.index_of(*m.locate(t)) == t
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sizes": []}, "no datasets"),
+        ({"sizes": [0]}, "seq_len larger than the data"),
+        ({"sizes": [1, 1], "weights": [1]}, "expected one for each"),
+        ({"sizes": [1, 1], "weights": [1, 0]}, "above 0"),
+        ({"sizes": [1, 1], "weights": [1, -1]}, "above 0"),
+        ({"sizes": [1, 1], "weights": [1, float("nan")]}, "finite"),
+        ({"sizes": [1, 1], "weights": [1, float("inf")]}, "finite"),
+        ({"sizes": [1, 1], "weights": [1, True]}, "expected a number"),
+        ({"sizes": [1, 1], "weights": [1, 2**-41]}, "2\\*\\*-40"),
+        ({"sizes": [1, 1], "names": ["a", "a"]}, "more than once"),
+        ({"sizes": [1], "block": 0}, "block"),
+        ({"sizes": [1], "block": 65_537}, "block"),
+        ({"sizes": [1], "order_version": 2}, "order_version"),
+        ({"sizes": [1], "phases": [cl.Phase(start=5, weights={"0": 1})]}, "expected 0"),
+        ({"sizes": [1], "weights": [1], "phases": [cl.Phase(start=0, weights={"0": 1})]}, "already gives"),
+        ({"sizes": [1], "phases": [cl.Phase(start=0, weights={"x": 1})]}, "no such dataset"),
+        ({"sizes": [1], "phases": [cl.Phase(start=0, weights={})]}, "no weights"),
+        ({"sizes": [1], "skips": [cl.Skip(at=-1, count=1)]}, "skip"),
+        ({"sizes": [1], "skips": [cl.Skip(at=0, count=0)]}, "skip"),
+        ({"sizes": [1], "max_epochs": [0]}, "max_epochs"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cl.Mixture(**arguments)  # type: ignore[arg-type]
+
+
+def test_max_epochs_is_checked_before_training() -> None:
+    m = cl.Mixture([100, 1000], weights=[1, 1], names=["small", "large"], max_epochs=[2, None])
+    m.check_run(400)
+    with pytest.raises(ConfigError, match=r"datasets\.small\.max_epochs: a run of 500 samples reads it 2\."):
+        m.check_run(500)
+
+
+def test_decimal_weights_are_exact() -> None:
+    assert cl.Mixture([5, 5], weights=[0.7, 0.3]).spec() == cl.Mixture([5, 5], weights=[7, 3]).spec()

@@ -1,0 +1,192 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Partition, Plan
+from conceptloader.order.schedule import BatchSchedule
+
+from .test_schedule import schedules
+
+
+def partitions(max_micro_batch=6, max_dp=64):
+    return st.builds(
+        Partition,
+        micro_batch_size=st.integers(1, max_micro_batch),
+        dp_size=st.integers(1, max_dp),
+        scheme=st.sampled_from(["contiguous", "strided"]),
+    )
+
+
+@st.composite
+def plans(draw, **end):
+    partition = draw(partitions())
+    return Plan(partition=partition, schedule=draw(schedules(multiple=partition.group)), **end)
+
+
+@given(plans(), st.integers(0, 30))
+def test_every_sample_of_a_step_has_one_place_and_back(plan, steps):
+    step = plan.start_step + steps
+    start, stop = plan.range_of(step)
+    seen = []
+    for dp_rank in range(plan.partition.dp_size):
+        for m, micro_batch in enumerate(plan.micro_batches(step, dp_rank)):
+            assert len(micro_batch) == plan.partition.micro_batch_size
+            for slot in (0, len(micro_batch) - 1):
+                assert plan.place(int(micro_batch[slot])) == (step, m, dp_rank, slot)
+            seen.extend(micro_batch.tolist())
+    assert sorted(seen) == list(range(start, stop))
+
+
+@given(plans(), st.integers(0, 5))
+def test_arrays_equal_scalars(plan, steps):
+    start, stop = plan.range_of(plan.start_step + steps)
+    positions = np.arange(start, stop, dtype=np.uint64)
+    places = np.stack(plan.places(positions), axis=1)
+    assert places.tolist() == [list(plan.place(int(p))) for p in positions]
+
+
+@given(st.data(), st.integers(0, 10), partitions())
+def test_ranks_and_micro_batches_never_change_what_a_step_trains(data, steps, partition):
+    other = data.draw(partitions(max_dp=8))
+    schedule = data.draw(schedules(multiple=int(np.lcm(partition.group, other.group))))
+    step = schedule.step + steps
+
+    def trained(p):
+        plan = Plan(partition=p, schedule=schedule)
+        return sorted(t for rank in range(p.dp_size) for row in plan.micro_batches(step, rank) for t in row.tolist())
+
+    assert trained(partition) == trained(other)
+
+
+def test_contiguous_is_megatrons_sampler():
+    """Reference: a batch sampler that collects groups of micro_batch_size * dp_size and cuts out its own run."""
+    plan = Plan(partition=Partition(micro_batch_size=3, dp_size=4), schedule=BatchSchedule.constant(24).at(5, 120))
+    for dp_rank in range(4):
+        group, expected = [], []
+        for t in range(120, 168):
+            group.append(t)
+            if len(group) == 12:
+                expected.append(group[dp_rank * 3 : dp_rank * 3 + 3])
+                group = []
+        got = [row.tolist() for step in (5, 6) for row in plan.micro_batches(step, dp_rank)]
+        assert got == expected
+
+
+def test_strided_is_a_range_with_a_step():
+    plan = Plan(
+        partition=Partition(micro_batch_size=3, dp_size=4, scheme="strided"), schedule=BatchSchedule.constant(24)
+    )
+    for dp_rank in range(4):
+        got = [t for step in (0, 1) for row in plan.micro_batches(step, dp_rank) for t in row.tolist()]
+        assert got == list(range(dp_rank, 48, 4))
+
+
+@given(st.integers(1, 60), st.integers(1, 6), st.booleans())
+def test_strided_is_pytorchs_distributed_sampler(n, dp_size, drop_last):
+    data = pytest.importorskip("torch.utils.data")
+    plan = Plan(
+        partition=Partition(micro_batch_size=1, dp_size=dp_size, scheme="strided"),
+        schedule=BatchSchedule.constant(dp_size),
+        num_samples=n,
+        tail="drop" if drop_last else "wrap",
+    )
+    for rank in range(dp_size):
+        theirs = data.DistributedSampler(range(n), dp_size, rank, shuffle=False, drop_last=drop_last)
+        ours = [t for step in range(plan.stop_step) for row in plan.micro_batches(step, rank) for t in row.tolist()]
+        assert ours == list(theirs)
+
+
+@given(st.data())
+def test_end_of_a_finite_run(data):
+    partition = data.draw(partitions(max_dp=5))
+    schedule = data.draw(schedules(multiple=partition.group))
+    n = data.draw(st.integers(max(1, schedule.consumed), schedule.consumed + 600))
+
+    def run(tail):
+        plan = Plan(partition=partition, schedule=schedule, num_samples=n, tail=tail)
+        batches = [
+            (plan.micro_batches(step, rank), plan.is_padding(step, rank))
+            for step in range(plan.start_step, plan.stop_step)
+            for rank in range(partition.dp_size)
+        ]
+        with pytest.raises(ConfigError, match="samples end before step"):
+            plan.micro_batches(plan.stop_step, 0)
+        return plan, batches
+
+    remaining = set(range(schedule.consumed, n))
+    plan, batches = run("drop")
+    kept = [t for rows, _ in batches for row in rows for t in row.tolist()]
+    assert sorted(kept) == list(range(schedule.consumed, schedule.consumed + len(kept)))
+    assert 0 <= len(remaining) - len(kept) < schedule.batch_size(schedule.consumed + len(kept))
+    dropped = np.array(sorted(remaining - set(kept)), dtype=np.uint64)
+    assert all(plan.place(int(t)) is None for t in dropped)
+    assert (plan.places(dropped).step == -1).all()
+
+    _, batches = run("short")
+    assert sorted(t for rows, _ in batches for row in rows for t in row.tolist()) == sorted(remaining)
+
+    plan, batches = run("wrap")
+    rows = [row.tolist() for rows, _ in batches for row in rows]
+    padding = [pad.tolist() for _, pads in batches for pad in pads]
+    assert all(len(row) == partition.micro_batch_size for row in rows)
+    flat = [(t, pad) for row, pads in zip(rows, padding, strict=True) for t, pad in zip(row, pads, strict=True)]
+    assert sorted(t for t, pad in flat if not pad) == sorted(remaining)
+    assert sorted(t for t, pad in flat if pad) == sorted(k % n for k in range(sum(pad for _, pad in flat)))
+    assert all(plan.place(t) is not None for t in remaining)
+
+
+@given(st.integers(1, 200), st.integers(1, 9))
+def test_short_strided_is_megatrons_full_validation(n, dp_size):
+    plan = Plan(
+        partition=Partition(micro_batch_size=1, dp_size=dp_size, scheme="strided"),
+        schedule=BatchSchedule.constant(dp_size),
+        num_samples=n,
+        tail="short",
+    )
+    for rank in range(dp_size):
+        got = [row.tolist() for step in range(plan.stop_step) for row in plan.micro_batches(step, rank) if len(row)]
+        assert got == [[t] for t in range(rank, n, dp_size)]
+
+
+def test_later_batch_sizes_are_checked_when_they_are_asked_for():
+    plan = Plan(partition=Partition(micro_batch_size=2, dp_size=2), schedule=BatchSchedule(((0, 8), (16, 10))))
+    assert plan.place(15) == (1, 1, 1, 1)
+    refused = pytest.raises(ConfigError, match=r"global batch size 10 .*is not divisible")
+    with refused:
+        plan.place(16)
+    with refused:
+        plan.places(np.array([0, 16], np.uint64))
+    with refused:
+        plan.micro_batches(2, 0)
+    with refused:
+        plan.schedule.check_divisible(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: Partition(micro_batch_size=0, dp_size=1), "micro_batch_size: found 0"),
+        (lambda: Partition(micro_batch_size=1, dp_size=0), "dp_size: found 0"),
+        (lambda: Partition(micro_batch_size=1, dp_size=2, scheme="random"), "scheme: found 'random'"),
+        (lambda: Partition(micro_batch_size=1, dp_size=2).offsets(2), "dp_rank: found 2, expected 0 to 1"),
+        (lambda: Partition(micro_batch_size=1, dp_size=2).offsets(-1), "dp_rank: found -1"),
+        (lambda: Partition(micro_batch_size=2, dp_size=2).samples(0, 6, 0), "size 6 is not divisible"),
+        (
+            lambda: Plan(partition=Partition(micro_batch_size=2, dp_size=3), schedule=BatchSchedule.constant(8)),
+            "global batch size 8 .* not divisible",
+        ),
+        (
+            lambda: Plan(
+                partition=Partition(micro_batch_size=1, dp_size=1),
+                schedule=BatchSchedule.constant(8).at(1, 8),
+                num_samples=7,
+            ),
+            "num_samples: found 7, expected an integer from 8",
+        ),
+    ],
+)
+def test_bad_arguments(build, text):
+    with pytest.raises(ConfigError, match=text):
+        build()

@@ -1,0 +1,103 @@
+"""The permutation against its definition, its inverse, and the statistics of numpy's own shuffle."""
+
+from collections import Counter
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+from conceptloader.order import reference
+
+KEYS = st.integers(0, 2**64 - 1)
+ALL_SMALL = [*range(1, 301), *sorted({2**k + d for k in range(1, 21) for d in (-1, 0, 1)} - set(range(301)))]
+
+
+def test_bijective_exhaustively() -> None:
+    for n in ALL_SMALL:
+        image = cl.Permutation(n, key=n).forward_many(np.arange(n))
+        assert np.array_equal(np.sort(image), np.arange(n)), n
+        assert np.array_equal(cl.Permutation(n, key=n).inverse_many(image), np.arange(n)), n
+
+
+@given(n=st.integers(1, 2**63) | st.integers(1, 3000), key=KEYS, data=st.data())
+def test_kernel_equals_reference_and_inverse(n: int, key: int, data: st.DataObject) -> None:
+    i = data.draw(st.integers(0, n - 1))
+    p = cl.Permutation(n, key)
+    j = p.forward(i)
+    mixed = reference.mix64(key)
+    assert 0 <= j < n
+    assert j == reference.permute(i, n, mixed) == int(p.forward_many([i])[0])
+    assert p.inverse(j) == i == reference.unpermute(j, n, mixed) == int(p.inverse_many([j])[0])
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
+def test_every_small_permutation_is_equally_likely(n: int) -> None:
+    draws = 400 * len(list(permutations(range(n)))) if n < 6 else 72_000
+    seen = Counter(tuple(reference.keyed_shuffle(n, reference.mix64(key))) for key in range(draws))
+    assert tuple(cl.Permutation(n, key=17).forward_many(np.arange(n))) == tuple(
+        reference.keyed_shuffle(n, reference.mix64(17))
+    )
+    cells = len(list(permutations(range(n))))
+    expected = draws / cells
+    chi = sum((seen[p] - expected) ** 2 / expected for p in permutations(range(n)))
+    freedom = cells - 1
+    assert abs(chi - freedom) < 4 * np.sqrt(2 * freedom)  # 4 standard deviations of a chi-square
+
+
+@pytest.mark.parametrize("n", [1025, 1500, 4097])
+def test_where_an_element_goes_is_uniform_just_above_the_table(n: int) -> None:
+    keys, bins = 20_000, 25
+    for position in (0, 1, n - 1):
+        places = np.array([cl.Permutation(n, key).forward(position) for key in range(keys)])
+        counts = np.bincount(places * bins // n, minlength=bins)
+        expected = keys * np.diff(np.ceil(np.arange(bins + 1) * n / bins)) / n
+        chi = float(((counts - expected) ** 2 / expected).sum())
+        assert abs(chi - (bins - 1)) < 4.5 * np.sqrt(2 * (bins - 1))
+
+
+@pytest.mark.parametrize("n", [300, 1024, 1025, 2000, 20_000])
+def test_correlations_are_those_of_numpys_permutation(n: int) -> None:
+    """Lag-1 and adjacent-seed correlation times sqrt(n) is a standard normal for a good shuffle."""
+    orders = np.stack([cl.Permutation(n, key).forward_many(np.arange(n)).astype(float) for key in range(300)])
+    orders -= orders.mean(axis=1, keepdims=True)
+    scale = orders.var(axis=1).mean() * n
+    lag = (orders[:, :-1] * orders[:, 1:]).sum(axis=1) / scale * np.sqrt(n)
+    adjacent = (orders[:-1] * orders[1:]).sum(axis=1) / scale * np.sqrt(n)
+    for z in (lag, adjacent):
+        assert abs(z.mean()) < 4 / np.sqrt(len(z))
+        assert 0.8 < z.std() < 1.2  # +- 5 standard errors of 300 draws
+        assert np.abs(z).max() < 5
+
+
+def test_fixed_points_are_poisson() -> None:
+    n = 5000
+    found = sum(int((cl.Permutation(n, key).forward_many(np.arange(n)) == np.arange(n)).sum()) for key in range(400))
+    assert abs(found - 400) < 4.5 * 20
+
+
+def test_shape_of_the_input_is_kept_and_dtypes_are_checked() -> None:
+    p = cl.Permutation(5000, 3)
+    grid = np.arange(12, dtype=np.int32).reshape(3, 4)
+    assert p.forward_many(grid).shape == (3, 4)
+    assert p.forward_many(grid).dtype == np.uint64
+    with pytest.raises(ConfigError, match="integers"):
+        p.forward_many(np.array([0.5]))
+
+
+@pytest.mark.parametrize(("n", "key"), [(0, 0), (-1, 0), (2**63 + 1, 0), (5, -1), (5, 2**64)])
+def test_arguments_out_of_range_are_refused(n: int, key: int) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        cl.Permutation(n, key)
+
+
+@pytest.mark.parametrize("n", [5, 5000])
+@pytest.mark.parametrize("position", [-1, 5000])
+def test_positions_out_of_range_are_refused(n: int, position: int) -> None:
+    p = cl.Permutation(n)
+    for call in (p.forward, p.inverse, lambda x: p.forward_many([x]), lambda x: p.inverse_many(np.array([x]))):
+        with pytest.raises(ConfigError, match=f"found {position}"):
+            call(position)

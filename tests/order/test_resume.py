@@ -1,0 +1,225 @@
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.mixture import Phase
+from conceptloader.order.resume import Difference, compare, reread_shares, resume, splice
+from conceptloader.order.skips import Skip
+
+from .test_spec import member, spec
+
+NAMES = ["code", "math", "web", "wiki"]
+
+
+@st.composite
+def specs(draw):
+    weights = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 5), min_size=1)
+    starts = [0, *sorted(draw(st.sets(st.integers(1, 120), max_size=3)))]
+    return spec(
+        seed=draw(st.integers(0, 2)),
+        block=draw(st.sampled_from([1, 8])),
+        members={name: member(name, draw(st.integers(5, 30))) for name in NAMES},
+        phases=[Phase(start=start, weights=draw(weights)) for start in starts],
+        skips=[Skip(at=at, count=draw(st.integers(1, 9))) for at in draw(st.sets(st.integers(0, 120), max_size=2))],
+    )
+
+
+def edits(now):
+    """Strategy: `now` with one part exchanged for that of another spec, or one member's tokens exchanged."""
+    parts = st.sampled_from(["seed", "block", "members", "phases", "skips"])
+    exchanged = st.builds(lambda other, part: replace(now, **{part: getattr(other, part)}), specs(), parts)
+    other_tokens = st.sampled_from(NAMES).map(
+        lambda name: replace(now, members={**now.members, name: replace(now.members[name], stream_fingerprint="new")})
+    )
+    return exchanged | other_tokens
+
+
+def read(a, samples):
+    """What the samples are, by name: (dataset, tokens it is made of, sequence length, window)."""
+    order = a.build()
+    for dataset, _, window in zip(*(part.tolist() for part in order.sample_many(np.array(samples))), strict=True):
+        m = a.members[order.names[dataset]]
+        yield m.dataset, m.stream_fingerprint, m.seq_len, window
+
+
+@given(st.data(), specs(), st.integers(0, 150))
+def test_no_difference_means_the_same_past(data, saved, consumed):
+    current = data.draw(edits(saved))
+    same = list(read(saved, range(consumed))) == list(read(current, range(consumed)))
+    if not compare(saved, current, consumed):
+        assert same
+    if not same:
+        with pytest.raises(ResumeError):
+            resume(saved, current, consumed)
+
+
+@given(st.data(), specs(), st.integers(1, 150))
+def test_edits_ahead_are_accepted(data, saved, consumed):
+    """Phases, skips and members that come into play at the position or later may be anything."""
+    other = data.draw(specs())
+    decided = saved.decided(consumed)
+    drawn = saved.draws_before(consumed)
+    current = replace(
+        saved,
+        members={name: (saved if name in drawn else other).members[name] for name in NAMES},
+        phases=[
+            *(p for p in saved.phases if p.start < decided),
+            Phase(start=decided, weights={"wiki": 1}),
+            *(Phase(start=p.start + decided, weights=p.weights) for p in other.phases[1:]),
+        ],
+        skips=[*(s for s in saved.skips if s.at < consumed), Skip(at=consumed, count=3)],
+        quarantine={"web": "damaged"},
+    )
+    assert compare(saved, current, consumed) == []
+    assert resume(saved, current, consumed) == current
+    assert list(read(saved, range(consumed))) == list(read(current, range(consumed)))
+
+
+CHANGES = [
+    ({"seed": 8}, ["seed"], "seed: saved 7, now 8"),
+    ({"block": 1}, ["block"], "block: saved 8, now 1"),
+    ({"extra": {"blend": "y"}}, ["extra.blend"], "extra.blend: saved None, now y"),
+    ({"skips": ()}, ["skips"], r"skips: saved \[\(90, 11\)\], now \[\]"),
+    ({"skips": [Skip(at=90, count=11), Skip(at=149, count=1)]}, ["skips"], r"now \[\(90, 11\), \(149, 1\)\]"),
+    (
+        {"members": {"web": member("web", 99, token_range=(0, 1601)), "code": member("code", 37)}},
+        ["datasets.web.windows"],
+        "datasets.web.windows: saved 100, now 99",
+    ),
+    (
+        {"members": {"web": member("web", stream_fingerprint="other"), "code": member("code", 37)}},
+        ["datasets.web.stream_fingerprint"],
+        "stream_fingerprint: saved tokens of web, now other",
+    ),
+    (
+        {"phases": [Phase(start=0, weights={"web": 1, "code": 1})]},
+        ["phases.0.weights"],
+        r"phases\.0\.weights\.code: saved 3/10, now 1/2\n.*weights\.web: saved 7/10, now 1/2",
+    ),
+    (
+        {
+            "members": {"web": member("web"), "math": member("math")},
+            "phases": [Phase(start=0, weights={"web": 7, "math": 3})],
+        },
+        ["datasets.code", "phases.0"],
+        r"datasets\.code: saved present, now absent",
+    ),
+    (
+        {"phases": [*spec().phases[:1], Phase(start=160, weights={"code": 1})]},
+        ["phases"],
+        r"phases: saved \[0\], now \[0, 160\]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "allow", "text"), CHANGES)
+def test_edits_behind_are_refused_with_both_values_unless_named(changes, allow, text, caplog):
+    saved, current = spec(), spec(**changes)
+    with pytest.raises(ResumeError, match=text) as refusal:
+        resume(saved, current, 150)  # decides global samples up to 161
+    assert f'"{compare(saved, current, 150)[0].key}"' in str(refusal.value)
+    assert resume(saved, current, 150, allow_changed=allow) == current
+    assert "resuming with a changed past, as allowed" in caplog.text
+    with pytest.raises(ResumeError):
+        resume(saved, current, 150, allow_changed=["see", "datasets.we", "phases.1"])
+    assert resume(saved, current, 0) == current
+
+
+def test_changed_tracks_and_quarantine_only_warn(caplog):
+    current = spec(
+        members={"web": member("web", tracks_fingerprint="new"), "code": member("code", 37)}, quarantine={"web": "x"}
+    )
+    with caplog.at_level(logging.WARNING):
+        assert resume(spec(), current, 150) == current
+    assert "datasets.web: its tracks have changed" in caplog.text
+    assert "quarantine: has changed" in caplog.text
+
+
+def test_the_saved_order_version_is_kept():
+    saved = spec(order="sequential", phases=(), order_version=0)
+    assert resume(saved, replace(saved, order_version=1), 150) == saved
+
+
+@given(specs(), specs(), st.integers(1, 150), st.integers(0, 60))
+def test_a_new_stage_goes_on_where_every_dataset_was(saved, stage, consumed, later):
+    stage = replace(stage, seed=saved.seed, block=saved.block, members=saved.members)
+    run = resume(saved, stage, consumed, new_stage=True)
+    assert run.base == consumed
+    assert list(read(run, range(consumed))) == list(read(saved, range(consumed)))
+    # within every dataset the draws go on without a hole
+    unskipped = replace(run, skips=()).build()
+    datasets, draws = unskipped.locate_many(np.arange(run.decided(consumed + later)))
+    for k in range(len(unskipped.names)):
+        assert draws[datasets == k].tolist() == list(range((datasets == k).sum()))
+    # the stage's own weights hold
+    expected = [p for p in stage.phases if p.start <= saved.decided(consumed)][-1]
+    assert run.phases[len(saved.phases_before(consumed))].weights == expected.weights
+    # a resume within the stage needs nothing but the stage's configuration
+    assert resume(run, stage, consumed + later) == run
+
+
+@given(specs(), st.integers(1, 150), st.integers(0, 60))
+def test_a_new_sequence_length_makes_new_members(saved, consumed, later):
+    longer = replace(
+        saved,
+        members={
+            n: replace(m, seq_len=64, windows=m.windows // 4, token_range=m.token_range)
+            for n, m in saved.members.items()
+        },
+    )
+    assume(reread_shares(saved, longer, consumed))
+    with pytest.raises(ResumeError, match=r"seq_len: changed at .* in mid-epoch of .* on_new_seq_len: restart"):
+        resume(saved, longer, consumed)
+    run = resume(saved, longer, consumed, on_new_seq_len="restart")
+    assert run == resume(saved, longer, consumed, allow_changed=["seq_len"])
+    assert list(read(run, range(consumed))) == list(read(saved, range(consumed)))
+    assert {seq_len for _, _, seq_len, _ in read(run, range(consumed, consumed + 20))} == {64}
+    drawn = saved.draws_before(consumed)
+    assert {f"{name}@64" if name in drawn else name for name in NAMES} <= set(run.members)
+    assert resume(run, longer, consumed + later) == run
+    changed = replace(longer, members={n: replace(m, stream_fingerprint="new") for n, m in longer.members.items()})
+    with pytest.raises(ResumeError, match="stream_fingerprint"):
+        resume(run, changed, consumed + later + 10)
+
+
+def test_reread_shares():
+    saved = spec(phases=[Phase(start=0, weights={"web": 1})], skips=())
+    shorter = replace(saved, members={"web": member("web", 200, 8), "code": member("code", 74, 8)})
+    half = replace(saved, members={"web": member("web", 100, 8, token_range=(800, 1601)), "code": member("code", 37)})
+    apart = replace(saved, members={"web": member("web", 100, 8, token_range=(1601, 2402)), "code": member("code", 37)})
+    assert reread_shares(saved, shorter, 30) == pytest.approx({"web": 0.3})
+    assert reread_shares(saved, half, 130) == pytest.approx({"web": 0.3})
+    assert reread_shares(saved, half, 30) == reread_shares(saved, shorter, 30)
+    assert reread_shares(saved, shorter, 100) == {}
+    assert reread_shares(saved, apart, 30) == {}
+    assert resume(saved, shorter, 100).base == 100  # at the border of an epoch nothing needs to be allowed
+    assert resume(saved, shorter, 30, on_new_seq_len="restart").members.keys() == {"web", "web@8", "code"}
+
+
+def test_back_to_an_earlier_sequence_length_goes_on_with_its_draws():
+    longer = spec(members={"web": member("web", 25, 64), "code": member("code", 9, 64)})
+    run = resume(spec(), longer, 50, on_new_seq_len="restart")
+    back = resume(run, spec(), 80, on_new_seq_len="restart")
+    assert back.members.keys() == {"web", "code", "web@64", "code@64"}
+    windows = [w for name, _, seq_len, w in read(back, range(85)) if name == "web" and seq_len == 16]
+    assert len(windows) == len(set(windows)) > 30
+    assert resume(back, spec(), 95) == back
+
+
+def test_only_shuffled_orders_follow_each_other():
+    sequential = spec(order="sequential", phases=())
+    with pytest.raises(ConfigError, match="found shuffled, then sequential"):
+        splice(spec(), sequential, 10)
+    with pytest.raises(ResumeError, match="order: saved shuffled, now sequential"):
+        resume(spec(), sequential, 10)
+    assert resume(sequential, sequential, 10) == sequential
+    assert splice(spec(), sequential, 0) == sequential
+
+
+def test_difference_reads_well():
+    assert str(Difference("seed", 1, 2)) == "seed: saved 1, now 2"

@@ -1,0 +1,210 @@
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.order.runlog import FILE_NAME, History, RunLog, RunStart
+from conceptloader.order.schedule import BatchSchedule
+
+from .test_spec import spec
+
+SPEC = spec()
+
+
+def start(step=0, consumed=0, batch=8, **changes):
+    values = {
+        "step": step,
+        "consumed": consumed,
+        "batch": ((0, batch),),
+        "micro_batch_size": 2,
+        "dp_size": 2,
+        "seq_len": 16,
+        "spec": SPEC.hash,
+    }
+    return RunStart(**{**values, **changes})
+
+
+def test_round_trip_and_specs_are_stored_once(tmp_path):
+    log = RunLog(tmp_path)
+    assert log.starts == []
+    other = spec(seed=8)
+    starts = [
+        start(batch=4),
+        replace(start(3, 12), batch=BatchSchedule.ramp_up(8, 8, 100, 32).to_list()),
+        start(5, 28, spec=other.hash, data_stage="anneal", scheme="strided", seq_len=None),
+        start(6, 36),
+    ]
+    for one in starts:
+        log.append(one, other if one.spec == other.hash else SPEC)
+    again = RunLog(tmp_path)
+    assert again.starts == log.starts == starts
+    assert [again.spec(one) for one in starts] == [SPEC, SPEC, other, SPEC]
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / FILE_NAME).read_text().splitlines()]
+    assert kinds == ["spec", "start", "start", "spec", "start", "start"]
+
+
+def test_history_across_changed_batch_sizes_and_a_rollback():
+    history = History([start(), start(10, 80, batch=16), start(20, 240), start(15, 160, batch=4, dp_size=1)])
+    assert [segment.start.step for segment in history.segments] == [0, 10, 15]
+    assert history.range_of(9) == (72, 80)
+    assert history.range_of(10) == (80, 96)
+    assert history.range_of(14) == (144, 160)
+    assert history.range_of(15) == (160, 164)
+    assert history.range_of(1000) == (160 + 985 * 4, 160 + 986 * 4)
+    assert history.places(79) == [(9, 1, 1, 1)]
+    assert history.places(81) == [(10, 0, 0, 1)]
+    assert history.places(163) == [(15, 1, 0, 1)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from([4, 8, 12])), min_size=1, max_size=8))
+def test_a_consistent_history_trains_every_sample_once(restarts):
+    """Reference: a list of the samples of every step, cut at a rollback and gone on with."""
+    steps: list[range] = []
+    starts = []
+    for step, batch in restarts:
+        del steps[step:]
+        consumed = steps[-1].stop if steps else 0
+        starts.append(start(len(steps), consumed, batch))
+        steps += [range(consumed + k * batch, consumed + (k + 1) * batch) for k in range(40 - len(steps))]
+    history = History(starts)
+    assert [history.range_of(step) for step in range(40)] == [(r.start, r.stop) for r in steps]
+    for step, samples in enumerate(steps):
+        for sample in samples:
+            assert [place.step for place in history.places(sample)] == [step]
+
+
+def test_samples_passed_over_or_repeated_by_a_restart(tmp_path, caplog):
+    log = RunLog(tmp_path)
+    for one in (start(), start(10, 88), start(20, 160)):
+        log.append(one, SPEC)
+    assert [r.message.split(": ", 1)[1] for r in caplog.records] == [
+        "step 10 was to start at 80 consumed samples, this run starts it at 88; samples between are skipped",
+        "step 20 was to start at 168 consumed samples, this run starts it at 160; samples between are repeated",
+    ]
+    assert log.history.places(83) == []
+    assert [place.step for place in log.history.places(161)] == [19, 20]
+
+
+def test_before_the_first_start():
+    history = History([start(10, 80)])
+    assert history.places(79) == []
+    with pytest.raises(ConfigError, match="begins at step 10"):
+        history.range_of(9)
+
+
+def test_an_empty_log_has_no_history(tmp_path):
+    with pytest.raises(ConfigError, match="no start of a run is logged"):
+        _ = RunLog(tmp_path).history
+
+
+def test_any_cut_of_the_last_write_is_survived(tmp_path, caplog):
+    log = RunLog(tmp_path)
+    log.append(start(), SPEC)
+    first = log.path.stat().st_size
+    other = spec(seed=8)
+    log.append(start(10, 80, spec=other.hash), other)
+    whole = log.path.read_bytes()
+    for cut in range(first, len(whole)):
+        log.path.write_bytes(whole[:cut] + b"\0" * (cut % 3 if whole[:cut][-1:] != b"\n" else 0))
+        caplog.clear()
+        again = RunLog(tmp_path)
+        assert again.starts == [start(time=log.starts[0].time)]
+        complete = whole[:cut].endswith(b"\n")
+        assert ("cut off in writing" in caplog.text) == (not complete)
+        again.append(start(12, 96, spec=other.hash), other)
+        healed = RunLog(tmp_path)
+        assert healed.starts == again.starts
+        assert [s.step for s in healed.starts] == [0, 12]
+        assert healed.spec(healed.starts[1]) == other
+        assert log.path.read_bytes()[:first] == whole[:first]
+
+
+def test_lines_of_another_process_are_kept(tmp_path):
+    ours, theirs = RunLog(tmp_path), RunLog(tmp_path)
+    theirs.append(start(), SPEC)
+    ours.append(start(10, 80), SPEC)
+    assert [one.step for one in RunLog(tmp_path).starts] == [0, 10]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "[]",
+        "1",
+        "{}",
+        '{"kind": "start"}',
+        '{"kind": "start", "log_version": 1}',
+        '{"kind": "stop", "log_version": 1}',
+        json.dumps({"kind": "spec"}),
+    ],
+)
+def test_damaged_lines_are_named(tmp_path, line):
+    log = RunLog(tmp_path)
+    log.append(start(), SPEC)
+    log.path.write_text(log.path.read_text() + line + "\n")
+    with pytest.raises(FormatError, match=f"{FILE_NAME}, line 3: not a line of a run log"):
+        RunLog(tmp_path)
+
+
+def test_damaged_values_are_named(tmp_path):
+    log = RunLog(tmp_path)
+    log.append(start(), SPEC)
+    text = log.path.read_text()
+    for damage in ('"step":-1', '"step":"0"', '"step":0,"log_versions":2'):
+        log.path.write_text(text.replace('"step":0', damage))
+        with pytest.raises(FormatError, match="line 2"):
+            RunLog(tmp_path)
+    log.path.write_text(text.replace('"log_version":1', '"log_version":2'))
+    with pytest.raises(FormatError, match="version 2, this release knows"):
+        RunLog(tmp_path)
+
+
+def test_a_missing_spec(tmp_path):
+    log = RunLog(tmp_path)
+    log.append(start(), SPEC)
+    log.path.write_text(log.path.read_text().split("\n", 1)[1])
+    again = RunLog(tmp_path)
+    with pytest.raises(FormatError, match="is missing from the log"):
+        again.spec(again.starts[0])
+
+
+def test_spec_and_hash_must_agree(tmp_path):
+    with pytest.raises(ConfigError, match="must agree"):
+        RunLog(tmp_path).append(start(), spec(seed=8))
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_a_failed_write_leaves_the_log_as_it_was(tmp_path, monkeypatch):
+    log = RunLog(tmp_path)
+    log.append(start(), SPEC)
+    before = log.path.read_bytes()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
+    with pytest.raises(ReadError, match="cannot write the run log: short write"):
+        log.append(start(1, 8), SPEC)
+    assert log.path.read_bytes() == before
+    assert len(log.starts) == 1
+
+
+def test_unreadable_places(tmp_path):
+    with pytest.raises(ReadError, match="cannot write"):
+        RunLog(tmp_path / "nowhere").append(start(), SPEC)
+    (tmp_path / FILE_NAME).mkdir()
+    with pytest.raises(ReadError, match="cannot read"):
+        RunLog(tmp_path)
+
+
+def test_bad_starts():
+    with pytest.raises(ConfigError, match="not divisible"):
+        start(batch=6)
+    with pytest.raises(ConfigError, match="step: found -1"):
+        start(step=-1)
+
+
+def test_time_is_utc():
+    assert start().time.endswith("+00:00")

@@ -1,0 +1,137 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conceptloader.errors import ConfigError
+from conceptloader.order.schedule import BatchSchedule
+
+
+@st.composite
+def schedules(draw, multiple=1):
+    """Any rule whose sizes are multiples of `multiple`, started at any position."""
+    starts = sorted(draw(st.sets(st.integers(1, 3000), max_size=6)))
+    sizes = [multiple * draw(st.integers(1, 40)) for _ in range(len(starts) + 1)]
+    rule = tuple(zip([0, *starts], sizes, strict=True))
+    return BatchSchedule(rule).at(draw(st.integers(0, 50)), draw(st.integers(0, 4000)))
+
+
+def walk(schedule, steps):
+    """Reference: take the batches one after the other."""
+    consumed = schedule.consumed
+    for step in range(schedule.step, schedule.step + steps):
+        size = [size for at, size in schedule.rule if at <= consumed][-1]
+        yield step, consumed, consumed + size
+        consumed += size
+
+
+@given(schedules())
+def test_equals_taking_the_batches_one_by_one(schedule):
+    for step, start, stop in walk(schedule, 60):
+        assert schedule.range_of(step) == (start, stop)
+        assert schedule.consumed_at(step) == start
+        assert schedule.batch_size(start) == stop - start
+        assert schedule.step_of(start) == schedule.step_of(stop - 1) == step
+
+
+@given(schedules(), st.lists(st.integers(0, 9000), max_size=30))
+def test_arrays_equal_scalars(schedule, offsets):
+    samples = np.array([schedule.consumed + k for k in offsets], dtype=np.uint64)
+    steps, firsts, sizes = schedule.steps_of(samples)
+    assert steps.tolist() == [schedule.step_of(int(t)) for t in samples]
+    assert list(zip(firsts, firsts + sizes, strict=True)) == [schedule.range_of(int(s)) for s in steps]
+
+
+@given(schedules(), st.integers(0, 40))
+def test_restart_anywhere_goes_on_as_before(schedule, steps):
+    step = schedule.step + steps
+    later = schedule.at(step, schedule.consumed_at(step))
+    assert [later.range_of(step + k) for k in range(20)] == [schedule.range_of(step + k) for k in range(20)]
+
+
+def test_far_positions_cost_no_loop():
+    schedule = BatchSchedule(((0, 7), (100, 11)))
+    step = schedule.step_of(10**18)
+    assert schedule.range_of(step)[0] <= 10**18 < schedule.range_of(step)[1]
+
+
+@settings(deadline=None)  # the import of Megatron falls into the first example
+@given(st.integers(1, 64), st.integers(1, 16), st.integers(0, 12), st.integers(1, 5000))
+def test_ramp_up_equals_megatrons_calculator(start, increment, increments, ramp_samples):
+    module = pytest.importorskip("megatron.core.num_microbatches_calculator")
+    final = start + increments * increment
+    ours = BatchSchedule.ramp_up(start, increment, ramp_samples, final)
+    if increments == 0:  # theirs divides by zero
+        assert ours == BatchSchedule.constant(final)
+        return
+    theirs = module.RampupBatchsizeNumMicroBatchesCalculator(final, 1, 1, False, 1, start, increment, ramp_samples)
+    consumed = 0
+    for step in range(300):
+        theirs.update(consumed, consistency_check=True)
+        size = theirs.get_current_running_global_batch_size()
+        assert ours.range_of(step) == (consumed, consumed + size)
+        consumed += size
+
+
+@given(st.integers(2, 400), st.integers(1, 10**12))
+def test_ramp_up_thresholds_at_every_border(increments, ramp_samples):
+    ours = BatchSchedule.ramp_up(1, 1, ramp_samples, 1 + increments)
+
+    def theirs(consumed):  # the float arithmetic of RampupBatchsizeNumMicroBatchesCalculator.update
+        return 1 + (increments if consumed > ramp_samples else int(consumed / (ramp_samples / increments)))
+
+    for at, size in ours.rule:
+        assert theirs(at) == size
+        assert at == 0 or theirs(at - 1) < size
+
+
+def test_decreasing_for_divisibility_equals_megatrons():
+    module = pytest.importorskip("megatron.core.num_microbatches_calculator")
+    theirs = module.RampupBatchsizeNumMicroBatchesCalculator(64, 2, 3, True, 1, 16, 8, 500)
+    ours = BatchSchedule.ramp_up(16, 8, 500, 64).rounded_down(6)
+    consumed = 0
+    for step in range(60):
+        theirs.update(consumed, consistency_check=True)
+        size = theirs.get_current_running_global_batch_size()
+        assert ours.range_of(step) == (consumed, consumed + size)
+        consumed += size
+
+
+def test_only_coming_batches_must_be_divisible():
+    schedule = BatchSchedule(((0, 6), (12, 16)))
+    with pytest.raises(ConfigError, match=r"batch size 6 .*micro_batch_size 2 \* dp_size 4"):
+        schedule.check_divisible(2, 4)
+    schedule.at(2, 12).check_divisible(2, 4)
+
+
+def test_json_round_trip():
+    schedule = BatchSchedule.ramp_up(16, 8, 500, 64)
+    assert BatchSchedule.from_list(schedule.to_list()) == schedule
+    assert all(b - a == 8 for (_, a), (_, b) in pairwise(schedule.rule))
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: BatchSchedule(()), "first must start at 0"),
+        (lambda: BatchSchedule(((1, 8),)), "first must start at 0"),
+        (lambda: BatchSchedule(((0, 8), (5, 9), (5, 10))), "each later one after"),
+        (lambda: BatchSchedule.constant(0), r"batch size: found 0"),
+        (lambda: BatchSchedule.constant(True), r"batch size: found True"),
+        (lambda: BatchSchedule.constant(8.0), r"batch size: found 8.0"),
+        (lambda: BatchSchedule.ramp_up(8, 3, 100, 16), "whole number of increments"),
+        (lambda: BatchSchedule.ramp_up(32, 8, 100, 16), "whole number of increments"),
+        (lambda: BatchSchedule.ramp_up(8, 8, 0, 16), "ramp-up: samples: found 0"),
+        (lambda: BatchSchedule.constant(4).rounded_down(8), "at least"),
+        (lambda: BatchSchedule.constant(8).at(3, 24).range_of(2), "step 2 lies before step 3"),
+        (lambda: BatchSchedule.constant(8).at(3, 24).step_of(23), "sample 23 lies before sample 24"),
+        (lambda: BatchSchedule.constant(8).at(3, 24).steps_of(np.array([99, 23], np.uint64)), "sample 23"),
+        (lambda: BatchSchedule.from_list([[0, 8, 9]]), "expected"),
+        (lambda: BatchSchedule.from_list(8), "expected"),
+    ],
+)
+def test_bad_arguments(build, text):
+    with pytest.raises(ConfigError, match=text):
+        build()

@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conceptloader.errors import ConfigError
+from conceptloader.order.sequential import Sequential
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 9), min_size=1), st.randoms())
+def test_equals_a_list(windows, random):
+    names = random.sample(sorted(windows), len(windows))
+    order = Sequential([windows[name] for name in names], names)
+    expected = [(names.index(name), 0, w) for name in sorted(windows) for w in range(windows[name])]
+    assert order.num_samples == len(expected)
+    assert [order.sample(g) for g in range(len(expected))] == expected
+    assert list(zip(*order.sample_many(np.arange(len(expected))), strict=True)) == expected
+    for g, (dataset, epoch, window) in enumerate(expected):
+        assert order.locate(g) == (dataset, window)
+        assert order.index_of(dataset, window) == order.index_of_window(dataset, epoch, window) == g
+        assert order.counts(g) == [sum(d == k for d, _, _ in expected[:g]) for k in range(len(names))]
+    order.check_run(len(expected))
+
+
+def test_beyond_the_end():
+    order = Sequential([3, 2], ["b", "a"])
+    assert order.index_of(0, 3) is None
+    assert order.index_of_window(0, 1, 0) is None
+    assert order.spec() == {"windows": {"a": 2, "b": 3}}
+    with pytest.raises(ConfigError, match="expected 0 to 4"):
+        order.sample(5)
+    with pytest.raises(ConfigError, match="expected 0 to 4"):
+        order.sample_many([0, -1])
+    with pytest.raises(ConfigError, match="sequential has 5"):
+        order.check_run(6)
+    with pytest.raises(ConfigError, match="dataset 2"):
+        order.index_of(2, 0)
+
+
+def test_bad_arguments():
+    with pytest.raises(ConfigError, match="name of its own"):
+        Sequential([1, 2], ["a", "a"])
+    with pytest.raises(ConfigError, match=r"sizes\.a: found -1"):
+        Sequential([-1], ["a"])

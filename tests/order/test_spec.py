@@ -1,0 +1,146 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
+from conceptloader.order.sequential import Sequential
+from conceptloader.order.skips import Skip
+from conceptloader.order.spec import SPEC_VERSION, Member, OrderSpec
+
+
+def member(name, windows=100, seq_len=16, **changes):
+    values = {
+        "dataset": name,
+        "seq_len": seq_len,
+        "windows": windows,
+        "stream_fingerprint": f"tokens of {name}",
+        "token_range": (0, windows * (seq_len or 1) + 1),
+        "tracks_fingerprint": f"tracks of {name}",
+    }
+    return Member(**{**values, **changes})
+
+
+def spec(**changes):
+    values = {
+        "seed": 7,
+        "block": 8,
+        "members": {"web": member("web"), "code": member("code", 37)},
+        "phases": [Phase(start=0, weights={"web": 0.7, "code": 0.3}), Phase(start=200, weights={"web": 1, "code": 1})],
+        "skips": [Skip(at=90, count=11)],
+    }
+    return OrderSpec(**{**values, **changes})
+
+
+def test_canonical():
+    a = spec()
+    b = spec(
+        members=dict(reversed(a.members.items())),
+        phases=[Phase(start=0, weights={"code": 30, "web": 70}), Phase(start=200, weights={"code": 2.5, "web": 2.5})],
+    )
+    assert a.hash == b.hash
+    assert a.phases[0].weights == {"code": 3, "web": 7}
+    assert len({a.hash, spec(seed=8).hash, spec(skips=()).hash, spec(quarantine={"web": "x"}).hash}) == 4
+
+
+def test_json_round_trip():
+    a = spec(quarantine={"web": "x"}, extra={"blend": "y"}, base=3)
+    again = OrderSpec.from_dict(json.loads(json.dumps(a.to_dict())))
+    assert again == a
+    assert again.hash == a.hash
+
+
+def test_builds_the_mixture_of_its_parts():
+    built = spec().build(max_epochs={"code": 2})
+    plain = Mixture(
+        sizes=[100, 37],
+        names=["web", "code"],
+        seed=7,
+        block=8,
+        phases=[Phase(start=0, weights={"web": 7, "code": 3}), Phase(start=200, weights={"web": 5, "code": 5})],
+        skips=[Skip(at=90, count=11)],
+    )
+    names = np.array(built.names), np.array(plain.names)
+    t = np.arange(500)
+    assert (names[0][built.sample_many(t)[0]] == names[1][plain.sample_many(t)[0]]).all()
+    assert (built.sample_many(t)[2] == plain.sample_many(t)[2]).all()
+    assert built.max_epochs == [2, None]
+
+
+def test_other_orders():
+    sequential = spec(order="sequential", phases=())
+    assert isinstance(sequential.build(), Sequential)
+    assert sequential.draws_before(5) == {"code": 37, "web": 100}
+    with pytest.raises(ConfigError, match="only the adapter"):
+        spec(order="megatron", phases=()).build()
+
+
+def test_decided_counts_skips_behind_only():
+    assert [spec().decided(t) for t in (0, 1, 90, 91, 92)] == [0, 1, 90, 102, 103]
+
+
+def test_draws_before_equals_counting():
+    a = spec()
+    for consumed in (1, 89, 90, 91, 150, 300):
+        skipped = replace(a, skips=()).build()
+        names = [skipped.names[k] for k in skipped.sample_many(np.arange(a.decided(consumed)))[0]]
+        assert a.draws_before(consumed) == {n: names.count(n) for n in ("code", "web") if n in names}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"order": "random"}, "order: found 'random'"),
+        ({"phases": ()}, "phases: found 0 with order shuffled"),
+        ({"order": "sequential"}, "only shuffled has phases"),
+        ({"phases": [Phase(start=0, weights={"wbe": 1})]}, r"phases\.0\.weights: no datasets named \['wbe'\]"),
+        ({"phases": [Phase(start=0, weights={"web": -1})]}, r"phases\.0\.weights\.web: found -1"),
+        ({"phases": [Phase(start=5, weights={"web": 1})]}, r"phases: found starts \[5\]"),
+        ({"phases": [Phase(start=0, weights={"web": 1})] * 2}, r"phases: found starts \[0, 0\]"),
+        ({"base": -1}, "base: found -1"),
+    ],
+)
+def test_bad_arguments(changes, text):
+    with pytest.raises(ConfigError, match=text):
+        spec(**changes)
+
+
+def test_bad_member():
+    with pytest.raises(ConfigError, match=r"datasets\.web\.windows: found -1"):
+        member("web", windows=-1, token_range=(0, 1))
+
+
+@pytest.mark.parametrize("key", ["spec_version", "order_version"])
+def test_later_versions_are_refused(key):
+    data = {**spec().to_dict(), key: max(SPEC_VERSION, ORDER_VERSION) + 1}
+    with pytest.raises(ResumeError, match=f"{key} is 2, this release of conceptloader knows up to 1"):
+        OrderSpec.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d.pop("spec_version"),
+        lambda d: d.pop("members"),
+        lambda d: d.update(spec_version="1"),
+        lambda d: d.update(members=[]),
+        lambda d: d.update(unknown=1),
+        lambda d: d["members"]["web"].pop("windows"),
+        lambda d: d["members"]["web"].update(windows="many"),
+        lambda d: d["members"]["web"].update(token_range=[1]),
+        lambda d: d["phases"][0].update(weights={"web": "1"}),
+        lambda d: d["skips"][0].pop("at"),
+    ],
+)
+def test_damaged_specs_are_refused(damage):
+    data = spec().to_dict()
+    damage(data)
+    with pytest.raises(ResumeError, match="saved order spec: "):
+        OrderSpec.from_dict(data)
+
+
+def test_not_a_spec():
+    with pytest.raises(ResumeError, match="expected an object"):
+        OrderSpec.from_dict([])

@@ -1,0 +1,176 @@
+"""A build: one directory, a plan of shards, any number of processes that write them, and `finalize`.
+
+create -> build.json (first) -> shards, each by one process, in any order -> finalize -> manifest.json (last).
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format import layout as fmt
+from conceptloader.format.codecs import Codec, get_codec
+from conceptloader.format.durable import make_directories, write_file
+from conceptloader.format.jsonfile import JsonObject, dump_json, expect_format, load_json
+from conceptloader.format.manifest import Vocabulary
+from conceptloader.format.options import BuildOptions, options_from_json
+from conceptloader.format.paths import Roots
+from conceptloader.format.vocabulary import describe_vocabulary, dump_vocabulary, load_vocabulary
+from conceptloader.format.writer import ShardWriter
+from conceptloader.hashing import canonical_json, fingerprint
+
+BUILD_FORMAT = "conceptstream-build"
+SHARD_FORMAT = "conceptstream-shard"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """A build directory with its options. plan: one JSON value per shard, free for the caller: which inputs go where.
+
+    Picklable if its codecs are, so that worker processes can be handed one.
+    """
+
+    path: str
+    options: BuildOptions
+    inputs: Sequence[Any]
+    plan: Sequence[Any]
+    options_hash: str
+    vocabularies: Mapping[str, Mapping[str, Any]]
+    codecs: Mapping[str, Codec] | None = None
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.plan)
+
+    def shard_name(self, shard: int) -> str:
+        if not 0 <= shard < self.num_shards:
+            raise ConfigError(f"{self.path}: found shard {shard}, expected one in [0, {self.num_shards}), as planned")
+        return f"{shard:0{max(5, len(str(self.num_shards - 1)))}d}"
+
+    def is_finished(self, shard: int) -> bool:
+        """Whether the shard is complete. Raises: FormatError if it belongs to a build with other options."""
+        return self.report(shard) is not None
+
+    def report(self, shard: int) -> JsonObject | None:
+        """What the writer of a finished shard said about it; None if it is not finished. Raises: see is_finished."""
+        path = os.path.join(self.path, f"{self.shard_name(shard)}.shard.json")
+        if not os.path.exists(path):
+            return None
+        report = load_json(path)
+        expect_format(report, SHARD_FORMAT, fmt.VERSION)
+        for key, kind, expected in (("options_hash", str, self.options_hash), ("shard", int, shard)):
+            if report.take(key, kind) != expected:
+                raise fmt.bad(
+                    report.at(key),
+                    report.value[key],
+                    f"{expected} as in {fmt.BUILD}",
+                    "the shard was written by another build: remove its files, or build into another directory",
+                )
+        return report
+
+    def shard(self, shard: int) -> ShardWriter:
+        """A writer for a shard that is not finished. Raises: InputError if it is."""
+        if self.is_finished(shard):
+            raise InputError(
+                f"{self.path}: found shard {shard} finished, expected one that is not; skip it (is_finished) "
+                "or build into another directory"
+            )
+        codecs = {
+            name: get_codec(options.codec, options.parameters, self.codecs, f"track {name!r}")
+            for name, options in self.options.tracks.items()
+        }
+        identity = {"options_hash": self.options_hash, "shard": shard}
+        return ShardWriter(self.path, self.shard_name(shard), self.options, codecs, identity)
+
+
+def create_build(
+    path: str | os.PathLike[str],
+    options: BuildOptions,
+    *,
+    inputs: Sequence[Any] = (),
+    plan: Sequence[Any] = (None,),
+    codecs: Mapping[str, Codec] | None = None,
+) -> Build:
+    """Begin a build in a new or empty directory, or take up the same build again.
+
+    inputs, plan: JSON; they enter the hash that keeps builds apart. The plan has one element per shard and must not
+    depend on the number of workers.
+
+    Raises: ConfigError if the directory holds another build, a complete dataset or foreign files.
+    """
+    directory = os.path.abspath(path)
+    if not plan or len(plan) > fmt.MAX_SHARDS:
+        raise ConfigError(f"plan: found {len(plan)} shards, expected 1 to {fmt.MAX_SHARDS}")
+    for name, track in options.tracks.items():
+        get_codec(track.codec, track.parameters, codecs, f"track {name!r}")
+    named = {name: track.vocabulary for name, track in options.tracks.items() if track.vocabulary is not None}
+    files = {name: dump_vocabulary(names) for name, names in named.items()}
+    vocabularies = {
+        name: describe_vocabulary(data, f"{name}.vocabulary.json", len(named[name])).to_json()
+        for name, data in files.items()
+    }
+    content = {"options": options.to_json(vocabularies), "inputs": list(inputs), "plan": list(plan)}
+    options_hash = fingerprint(content)
+    make_directories(directory)
+    if os.path.exists(os.path.join(directory, fmt.MANIFEST)):
+        raise ConfigError(f"{directory}: found a complete dataset, expected a new directory; nothing was changed")
+    target = os.path.join(directory, fmt.BUILD)
+    if not os.path.exists(target) and any(not name.startswith(".") for name in os.listdir(directory)):
+        raise ConfigError(f"{directory}: found files but no {fmt.BUILD}, expected an empty directory; choose another")
+    text = dump_json({"format": BUILD_FORMAT, "version": fmt.VERSION, "options_hash": options_hash, **content})
+    write_file(target, text, exclusive=True)
+    found = load_json(target)
+    expect_format(found, BUILD_FORMAT, fmt.VERSION)
+    if found.take("options_hash", str) != options_hash:
+        raise ConfigError(
+            f"{target}: found a build of {_difference(found.value, content)}; "
+            "continue with the same options, or build into another directory"
+        )
+    for name, data in files.items():
+        file = os.path.join(directory, vocabularies[name]["path"])
+        if not os.path.exists(file):
+            write_file(file, data)
+    return open_build(directory, codecs)
+
+
+def open_build(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None = None) -> Build:
+    """A build that `create_build` began, for instance in a worker process. Raises: FormatError, ConfigError."""
+    directory = os.path.abspath(path)
+    head = load_json(os.path.join(directory, fmt.BUILD))
+    expect_format(head, BUILD_FORMAT, fmt.VERSION)
+    content = {key: head.take(key, kind) for key, kind in (("options", dict), ("inputs", list), ("plan", list))}
+    options_hash = head.take("options_hash", str)
+    if fingerprint(content) != options_hash:
+        rule = "the hash of the rest of the file"
+        raise fmt.bad(head.at("options_hash"), options_hash, rule, "do not edit this file; restore it")
+    found: dict[str, Any] = {}
+    names: dict[str, list[str]] = {}
+    for name, entry in content["options"]["tracks"].items():
+        if entry["vocabulary"] is not None:
+            found[name] = entry["vocabulary"]
+            names[name] = load_vocabulary(Roots(directory, None), Vocabulary(**entry["vocabulary"]))
+    return Build(
+        path=directory,
+        options=options_from_json(head.object("options"), names),
+        inputs=content["inputs"],
+        plan=content["plan"],
+        options_hash=options_hash,
+        vocabularies=found,
+        codecs=codecs,
+    )
+
+
+def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Where two builds differ, as far as a short message can say it."""
+    for key in ("options", "inputs", "plan"):
+        a, b = found.get(key), wanted[key]
+        if canonical_json(a) == canonical_json(b):
+            continue
+        if key == "options" and isinstance(a, dict):
+            inner = next((k for k in b if canonical_json(a.get(k)) != canonical_json(b[k])), None)
+            if inner is not None:
+                found_text, wanted_text = canonical_json(a.get(inner)), canonical_json(b[inner])
+                return f"other options ({inner}: {found_text[:200]}), expected {wanted_text[:200]}"
+        return f"other {key}, expected the same"
+    return "another version, expected the same"

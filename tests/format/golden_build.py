@@ -1,0 +1,98 @@
+"""What the golden datasets consist of. `python -m tests.format.golden_build` writes them; see test_golden.py.
+
+Version 1 is frozen: these bytes may be added to, never changed.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import conceptloader as cl
+from conceptloader.format import finalize as finalize_module
+from conceptloader.format import join as join_module
+
+GOLDEN = Path(__file__).parent / "golden"
+MEMBERS = ("stream", "dense", "chat", "joined")
+CONCEPTS = ["noun", "verb", "name", "number"]
+
+
+def documents() -> list[dict[str, Any]]:
+    """Two shards' worth: gaps, an empty document, adjacent spans, a shared record, ids with and without ASCII."""
+    return [
+        {
+            "tokens": [72, 101, 108, 108, 111, 32, 119, 111, 114, 108, 100, 256],
+            "spans": {"concepts": [(0, 5, [1]), (5, 6, []), (6, 12, [0, 2])], "quality": [(0, 12, [0.5, -2.0])]},
+            "id": "greeting",
+        },
+        {"tokens": [], "id": ""},
+        {
+            "tokens": [256, 0, 255, 1, 254, 2],
+            "spans": {"concepts": [(1, 2, 0), (4, 6, 0)], "source": [(0, 6, {"url": "https://example.org/ü"})]},
+            "id": "zürich",
+        },
+        {"tokens": list(range(7)), "spans": {"concepts": [(2, 7, [3])], "source": [(0, 7, None)]}, "id": "greeting"},
+    ]
+
+
+def write(path: Path, mode: str, encoding: str, vocab_size: int) -> None:
+    tracks = {
+        "concepts": cl.TrackOptions(vocabulary=CONCEPTS, encoding=encoding),
+        "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}, encoding=encoding),
+        "source": cl.TrackOptions(codec="json", encoding="spans"),
+    }
+    options = cl.BuildOptions(
+        mode=mode,
+        tokenizer=cl.Tokenizer(name="bytes", vocab_size=vocab_size, eos_id=256),
+        fields={"loss_mask": "u1"} if mode == "document" else {"loss_weight": "f2"},
+        tracks=tracks,
+        block_tokens=4,
+        extra={"text": "ASCII and ü"},
+    )
+    build = cl.create_build(path, options, inputs=["golden"], plan=[[0, 3], [3, 3], [3, 4]])
+    for number, (start, stop) in enumerate(build.plan):
+        with build.shard(number) as shard:
+            if number == 0:
+                shard.add_record("concepts", [2, 3])
+            for document in documents()[start:stop]:
+                found = dict(document.get("spans", {}))
+                if number == 0:
+                    found["concepts"] = [(a, b, 0 if r == 0 else r) for a, b, r in found.get("concepts", [])]
+                values = [i % 2 for i in range(len(document["tokens"]))]
+                shard.add_document(document["tokens"], found, document["id"], dict.fromkeys(options.fields, values))
+    cl.finalize(path)
+
+
+def write_all(root: Path) -> None:
+    write(root / "stream", "stream-with-metadata", "spans", 257)
+    write(root / "dense", "stream-with-metadata", "dense", 70_000)
+    write(root / "chat", "document", "spans", 257)
+    join_module.join([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
+
+
+def sums(root: Path) -> dict[str, str]:
+    """SHA-256 of every file of the golden datasets."""
+    files = sorted(file for member in MEMBERS for file in (root / member).iterdir())
+    return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def facts(root: Path) -> dict[str, Any]:
+    opened = {member: cl.open_dataset(root / member) for member in MEMBERS}
+    return {
+        "sha256": sums(root),
+        "stream_fingerprint": {member: ds.stream_fingerprint for member, ds in opened.items()},
+        "tracks_fingerprint": {member: ds.tracks_fingerprint for member, ds in opened.items()},
+    }
+
+
+def freeze_version() -> None:
+    """The manifest names the writer; golden bytes must not change with every release."""
+    finalize_module.__version__ = join_module.__version__ = "golden"
+
+
+if __name__ == "__main__":
+    freeze_version()
+    shutil.rmtree(GOLDEN, ignore_errors=True)
+    write_all(GOLDEN)
+    (GOLDEN / "facts.json").write_text(json.dumps(facts(GOLDEN), indent=1) + "\n")

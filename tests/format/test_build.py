@@ -1,0 +1,280 @@
+"""Builds: restarted, mixed up, disturbed, refused. Nothing that exists is ever lost or overwritten."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, FormatError, InputError
+from conceptloader.format.build import Build
+from conceptloader.format.verify import verify
+from tests.format.conftest import small_corpus
+
+OPTIONS = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["a", "b"])})
+
+
+def begin(path: Path, options: cl.BuildOptions = OPTIONS, shards: int = 2, **more: Any) -> Build:
+    return cl.create_build(path, options, plan=list(range(shards)), **more)
+
+
+def write_shard(build: Build, number: int) -> None:
+    with build.shard(number) as writer:
+        writer.add_document([number, 1, 2], spans={"concepts": [(0, 2, [number])]}, id=f"d{number}")
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+def test_the_order_of_shards_and_restarts_do_not_matter(tmp_path: Path) -> None:
+    first, second = begin(tmp_path / "a"), begin(tmp_path / "b")
+    for number in (0, 1):
+        write_shard(first, number)
+    write_shard(second, 1)
+    interrupted = second.shard(0)
+    interrupted.add_document([7, 7, 7])
+    interrupted.__exit__(KeyboardInterrupt)
+    again = begin(tmp_path / "b")
+    assert [again.is_finished(number) for number in (0, 1)] == [False, True]
+    write_shard(cl.open_build(tmp_path / "b"), 0)
+    for build in (first, second):
+        cl.finalize(build.path)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert verify(tmp_path / "a", full=True) == []
+
+
+def test_a_failing_writer_leaves_nothing_behind(tmp_path: Path) -> None:
+    build = begin(tmp_path / "ds")
+    before = contents(tmp_path / "ds")
+
+    def fail() -> None:
+        with build.shard(0) as writer:
+            writer.add_document([1, 2, 3], spans={"concepts": [(0, 1, [0])]})
+            writer.add_document([1], spans={"concepts": [(0, 2, [0])]})
+
+    with pytest.raises(InputError, match="found span"):
+        fail()
+    assert contents(tmp_path / "ds") == before
+
+
+def test_a_writer_that_is_left_alone_shows_nothing_but_temporary_files(tmp_path: Path) -> None:
+    """As after SIGKILL: the shard does not count, a restart writes it, finalize clears up."""
+    build = begin(tmp_path / "ds", shards=1)
+    build.shard(0).add_document([9])
+    left = [name for name in os.listdir(build.path) if name.endswith(".tmp")]
+    assert left
+    assert not build.is_finished(0)
+    with pytest.raises(FormatError, match="found a build without manifest"):
+        cl.open_dataset(build.path)
+    write_shard(build, 0)
+    cl.finalize(build.path)
+    assert not [name for name in os.listdir(build.path) if name.endswith(".tmp")]
+    assert cl.open_dataset(build.path).num_tokens == 3
+
+
+def test_a_finished_shard_is_not_written_again(tmp_path: Path) -> None:
+    build = begin(tmp_path / "ds")
+    write_shard(build, 0)
+    before = contents(tmp_path / "ds")
+    with pytest.raises(InputError, match="found shard 0 finished, expected one that is not"):
+        build.shard(0)
+    assert contents(tmp_path / "ds") == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"options": cl.BuildOptions(token_type="u2", tracks=OPTIONS.tracks)}, r'token_type: "u4"\), expected "u2"'),
+        ({"options": cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["b", "a"])})}, "tracks: "),
+        ({"options": cl.BuildOptions(tracks=OPTIONS.tracks, extra={"x": 1})}, "extra: "),
+        ({"inputs": ["other.jsonl"]}, "found a build of other inputs, expected the same"),
+        ({"shards": 3}, "found a build of other plan, expected the same"),
+    ],
+)
+def test_a_build_with_other_options_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    write_shard(begin(tmp_path / "ds"), 0)
+    before = contents(tmp_path / "ds")
+    with pytest.raises(ConfigError, match=message):
+        begin(tmp_path / "ds", **changed)
+    assert contents(tmp_path / "ds") == before
+
+
+def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"found files but no build\.json, expected an empty directory"):
+        begin(tmp_path)
+    assert contents(tmp_path) == {"thesis.tex": b"years of work"}
+
+
+def test_a_complete_dataset_is_left_alone(tmp_path: Path) -> None:
+    small_corpus().write(tmp_path / "ds", "spans")
+    before = contents(tmp_path / "ds")
+    with pytest.raises(ConfigError, match="found a complete dataset, expected a new directory"):
+        begin(tmp_path / "ds")
+    with pytest.raises(FormatError, match=r"found manifest\.json, expected an unfinished build"):
+        cl.finalize(tmp_path / "ds")
+    assert contents(tmp_path / "ds") == before
+
+
+class TestFinalize:
+    """Each way in which a directory is not what was planned."""
+
+    @pytest.fixture
+    def build(self, tmp_path: Path) -> Build:
+        build = begin(tmp_path / "ds")
+        write_shard(build, 0)
+        write_shard(build, 1)
+        return build
+
+    def refused(self, build: Build, message: str) -> None:
+        before = contents(Path(build.path))
+        with pytest.raises((FormatError, InputError), match=message):
+            cl.finalize(build.path)
+        assert contents(Path(build.path)) == before
+
+    def test_missing_shards(self, tmp_path: Path) -> None:
+        build = begin(tmp_path / "new", shards=20)
+        write_shard(build, 1)
+        self.refused(build, r"found 19 of 20 shards missing \(0, 2, 3, 4, 5, 6, 7, 8, 9, 10, \.\.\.\), expected all")
+
+    def test_foreign_files(self, build: Build) -> None:
+        Path(build.path, "00002.stream.bin").write_bytes(b"")
+        self.refused(build, r"found 00002\.stream\.bin \(1 in all\), expected only files of this build")
+
+    def test_a_shard_of_another_build(self, build: Build, tmp_path: Path) -> None:
+        other = begin(tmp_path / "other", inputs=["x"])
+        write_shard(other, 1)
+        for file in Path(other.path).glob("00001.*"):
+            shutil.copy(file, build.path)
+        self.refused(build, r"00001\.shard\.json: options_hash: found \w+, expected \w+ as in build\.json")
+
+    def test_another_shard_of_this_build(self, build: Build) -> None:
+        for file in Path(build.path).glob("00001.*"):
+            shutil.copy(file, file.with_name("00000" + file.name[5:]))
+        self.refused(build, r"00000\.shard\.json: shard: found 1, expected 0")
+
+    def test_a_file_of_another_size(self, build: Build) -> None:
+        with Path(build.path, "00001.concepts.data").open("ab") as file:
+            file.write(b"\0")
+        self.refused(build, r"00001\.concepts\.data: found 5 bytes, expected 4 as its writer said")
+
+    def test_a_missing_file(self, build: Build) -> None:
+        Path(build.path, "00000.documents.bin").unlink()
+        self.refused(build, r"found no file 00000\.documents\.bin \(of 1 missing\)")
+
+    def test_a_damaged_report(self, build: Build) -> None:
+        file = Path(build.path, "00000.shard.json")
+        file.write_bytes(file.read_bytes().replace(b'"tokens": 3', b'"tokens": 4'))
+        self.refused(build, r"00000\.shard\.json: found checksum")
+
+    def test_an_edited_plan(self, build: Build) -> None:
+        file = Path(build.path, "build.json")
+        file.write_bytes(file.read_bytes().replace(b'"plan": [0,1]', b'"plan": [0,2]'))
+        self.refused(build, r"build\.json: found checksum")
+
+    def test_no_tokens_at_all(self, tmp_path: Path) -> None:
+        build = begin(tmp_path / "new", shards=1)
+        build.shard(0).finish()
+        self.refused(build, "found no token in any shard, expected at least one")
+
+    def test_a_damaged_vocabulary(self, build: Build) -> None:
+        Path(build.path, "concepts.vocabulary.json").write_text('["a",\n"c"]')
+        self.refused(build, r"concepts\.vocabulary\.json: found")
+
+
+def test_planned_shards_only(tmp_path: Path) -> None:
+    build = begin(tmp_path / "ds")
+    for number in (-1, 2):
+        with pytest.raises(ConfigError, match=rf"found shard {number}, expected one in \[0, 2\), as planned"):
+            build.shard(number)
+
+
+def test_shard_names_have_as_many_digits_as_needed(tmp_path: Path) -> None:
+    assert begin(tmp_path / "few", shards=1).shard_name(0) == "00000"
+    assert begin(tmp_path / "many", shards=100_001).shard_name(7) == "000007"
+
+
+def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
+    """Killed between build.json and the vocabulary: the same call goes on."""
+    build = begin(tmp_path / "ds")
+    Path(build.path, "concepts.vocabulary.json").unlink()
+    with pytest.raises(OSError, match=r"concepts\.vocabulary\.json"):
+        cl.open_build(build.path)
+    assert begin(tmp_path / "ds").vocabularies == build.vocabularies
+
+
+def test_the_smaller_encoding_is_chosen_per_shard(tmp_path: Path) -> None:
+    build = begin(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    with build.shard(0) as writer:  # a record per token: entries of 12 bytes against fields of 4
+        writer.add_document(range(100), spans={"concepts": [(i, i + 1, [i]) for i in range(100)]})
+    with build.shard(1) as writer:
+        writer.add_document(range(100), spans={"concepts": [(0, 100, [1])]})
+    manifest = cl.finalize(build.path)
+    assert manifest.shards.tracks["concepts"].encoding == ["dense", "spans"]
+    ds = cl.open_dataset(build.path)
+    assert [ids.tolist() for ids in ds.spans("concepts", 98, 102).decode()] == [[98], [99], [1]]
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "token_type", "written"),
+    [(300, None, "u2"), (65536, None, "u2"), (65537, None, "u4"), (300, "u4", "u4"), (None, None, "u4")],
+)
+def test_the_type_of_tokens(tmp_path: Path, vocab_size: int | None, token_type: str | None, written: str) -> None:
+    tokenizer = None if vocab_size is None else cl.Tokenizer(name="t", vocab_size=vocab_size)
+    build = begin(tmp_path / "ds", cl.BuildOptions(tokenizer=tokenizer, token_type=token_type), shards=1)
+    largest = (vocab_size or 2**32) - 1
+    with build.shard(0) as writer:
+        writer.add_document([0, largest])
+    assert cl.finalize(build.path).layouts[0].fields == (("token", written),)
+    assert cl.open_dataset(build.path).tokens(0, 2).tolist() == [0, largest]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "stream"}, "mode: found 'stream', expected one of stream-with-metadata"),
+        ({"mode": "token-stream", "tracks": {"a": cl.TrackOptions()}}, "found some in mode token-stream"),
+        ({"token_type": "i4"}, "token_type: found 'i4', expected u2 or u4"),
+        ({"tokenizer": cl.Tokenizer(name="t", vocab_size=2**17), "token_type": "u2"}, "vocabulary of 131072 tokens"),
+        ({"block_tokens": 0}, "block_tokens: found 0"),
+        ({"tracks": {"A": cl.TrackOptions()}}, "found the name 'A', expected a name of lower-case"),
+        ({"tracks": {"documents": cl.TrackOptions()}}, "found the name 'documents', expected a name other than"),
+        ({"tracks": {f"t{i}": cl.TrackOptions() for i in range(17)}}, "found 17, expected at most 16"),
+        ({"tracks": {"a": cl.TrackOptions(encoding="rle")}}, "a: encoding: found 'rle', expected one of"),
+        ({"tracks": {"a": cl.TrackOptions(codec="json", vocabulary=["x"])}}, "a: codec: found json with a vocabulary"),
+        ({"tracks": {"a": cl.TrackOptions(vocabulary=["x", "x"])}}, "a: vocabulary: found repeated names"),
+        ({"fields": {"token": "u1"}}, "fields: found the name 'token'"),
+        ({"fields": {"a_id": "u1"}, "tracks": {"a": cl.TrackOptions()}}, "found the name 'a_id', expected a name that"),
+        ({"fields": {"x": "f16"}}, "fields: x: found type 'f16'"),
+    ],
+)
+def test_options_that_contradict_themselves(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cl.BuildOptions(**options)
+
+
+@pytest.mark.parametrize(("vocab_size", "eos_id"), [(0, None), (2**33, None), ("9", None), (9, 9), (9, -1)])
+def test_tokenizers_that_cannot_be(vocab_size: Any, eos_id: Any) -> None:
+    with pytest.raises(ConfigError, match="tokenizer: found"):
+        cl.Tokenizer(name="t", vocab_size=vocab_size, eos_id=eos_id)
+
+
+def test_builds_without_shards_or_with_unknown_codecs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="plan: found 0 shards"):
+        begin(tmp_path / "ds", shards=0)
+    with pytest.raises(FormatError, match=r"track 'a': found codec 'mine', expected one of .*or one that the caller"):
+        begin(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(codec="mine")}))
+    assert not (tmp_path / "ds").exists()
+
+
+def test_build_json_can_be_read_by_people(tmp_path: Path) -> None:
+    build = begin(tmp_path / "ds", inputs=[{"path": "a.jsonl", "size": 3}])
+    read = json.loads(Path(build.path, "build.json").read_text())
+    assert read["format"] == "conceptstream-build"
+    assert read["inputs"] == [{"path": "a.jsonl", "size": 3}]
+    assert read["plan"] == [0, 1]
+    assert read["options"]["tracks"]["concepts"]["vocabulary"]["count"] == 2

@@ -1,0 +1,174 @@
+"""Every codec there and back, refused where it has to be."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, FormatError, InputError
+from conceptloader.format.codecs import get_codec
+from conceptloader.format.verify import verify
+
+ROUND_TRIPS: list[tuple[str, dict[str, Any], Any]] = [
+    ("concepts", {}, [0, 7, 2**32 - 1]),
+    ("concepts", {}, []),
+    ("numpy", {"dtype": "f4"}, [0.5, -1.0]),
+    ("numpy", {"dtype": "i8"}, [-(2**63), 2**63 - 1]),
+    ("msgpack", {}, {"url": "ü", "n": [1, None, b"\0"]}),
+    ("json", {}, {"url": "ü", "n": [1, None, 0.1]}),
+    ("bytes", {}, b"\0\xff"),
+    ("bytes", {}, b""),
+    ("pickle", {}, {"anything": (1, 2)}),
+]
+
+
+@pytest.mark.parametrize(("codec", "parameters", "value"), ROUND_TRIPS)
+def test_round_trip(tmp_path: Path, codec: str, parameters: dict[str, Any], value: Any) -> None:
+    track = cl.TrackOptions(codec=codec, parameters=parameters)
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"a": track}))
+    with build.shard(0) as writer:
+        if codec == "bytes":
+            writer.add_document([1, 2], {"a": [(0, 2, value)]})
+        else:
+            made = get_codec(codec, parameters, None, "test").encode(value)
+            writer.add_document([1, 2], {"a": [(0, 1, value), (1, 2, made)]})  # as an object, and as bytes
+    cl.finalize(build.path)
+    ds = cl.open_dataset(build.path, allow_pickle=True)
+    for decoded in ds.spans("a", 0, 2).decode():
+        assert (decoded.tolist() if isinstance(decoded, np.ndarray) else decoded) == value
+    assert verify(build.path, full=True) == []
+
+
+class Upper:
+    """A codec of a user's."""
+
+    def encode(self, value: str) -> bytes:
+        return value.upper().encode()
+
+    def decode(self, record: memoryview) -> str:
+        return bytes(record).decode()
+
+    def check(self, record: bytes | memoryview) -> None:
+        if bytes(record) != bytes(record).upper():
+            raise ValueError("found lower case, expected upper case")
+
+
+def user_dataset(path: Path) -> Path:
+    options = cl.BuildOptions(tracks={"a": cl.TrackOptions(codec="upper")})
+    build = cl.create_build(path, options, codecs={"upper": Upper()})
+    with build.shard(0) as writer:
+        writer.add_document([1, 2], {"a": [(0, 2, "hello")]})
+        with pytest.raises(InputError, match="found lower case"):
+            writer.add_document([1, 2], {"a": [(0, 2, b"hello")]})
+    cl.finalize(path)
+    return path
+
+
+def test_a_codec_of_the_users(tmp_path: Path) -> None:
+    path = user_dataset(tmp_path / "ds")
+    ds = cl.open_dataset(path, codecs={"upper": Upper()})
+    assert ds.windows(1)[0]["a"].decode() == ["HELLO"]
+    assert verify(path, full=True) == []  # its records are bytes to whoever has not got the codec
+    assert verify(path, full=True, codecs={"upper": Upper()}) == []
+
+
+def test_an_unknown_codec_is_never_imported(tmp_path: Path) -> None:
+    ds = cl.open_dataset(user_dataset(tmp_path / "ds"))
+    for use in (lambda: ds.windows(1), lambda: ds.spans("a", 0, 1), lambda: ds.documents()):
+        with pytest.raises(FormatError, match=r"track 'a': found codec 'upper'.*pass codecs=\{'upper': your_codec\}"):
+            use()
+    assert ds.windows(1, tracks=[])[0]["tokens"].tolist() == [1, 2]  # the rest can be read
+
+
+def test_pickle_needs_permission(tmp_path: Path) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(codec="pickle")}))
+    executed = tmp_path / "executed"
+
+    class Bomb:
+        def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+            return Path.touch, (executed,)
+
+    with build.shard(0) as writer:
+        writer.add_document([1, 2], {"a": [(0, 2, pickle.dumps(Bomb()))]})
+    cl.finalize(build.path)
+    assert verify(build.path, full=True) == []
+    ds = cl.open_dataset(build.path)
+    for use in (lambda: ds.windows(1), lambda: ds.spans("a", 0, 1), lambda: ds.documents(tracks=["a"])):
+        with pytest.raises(ConfigError, match=r"track 'a': found codec pickle.*pass allow_pickle=True"):
+            use()
+    assert ds.windows(1, tracks=[])[0]["tokens"].tolist() == [1, 2]
+    assert not executed.exists()
+    cl.open_dataset(build.path, allow_pickle=True).spans("a", 0, 1).decode()
+    assert executed.exists()
+
+
+@pytest.mark.parametrize(
+    ("codec", "parameters", "message"),
+    [
+        ("numpy", {}, r"codec numpy: found parameters \{\}, expected"),
+        ("numpy", {"dtype": "O"}, "codec numpy: found parameters"),
+        ("numpy", {"dtype": "f4", "shape": 2}, "codec numpy: found parameters"),
+        ("json", {"indent": 1}, "found parameters .* expected none for codec json"),
+    ],
+)
+def test_wrong_parameters(tmp_path: Path, codec: str, parameters: dict[str, Any], message: str) -> None:
+    track = cl.TrackOptions(codec=codec, parameters=parameters)
+    with pytest.raises(ConfigError, match="track 'a': .*" + message):
+        cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"a": track}))
+
+
+def test_built_in_names_cannot_be_replaced() -> None:
+    with pytest.raises(ConfigError, match=r"found \['json'\], expected names that are not built in"):
+        get_codec("json", {}, {"json": Upper()}, "test")
+
+
+@pytest.mark.parametrize(
+    ("codec", "parameters", "value"),
+    [
+        ("numpy", {"dtype": "u1"}, [256]),
+        ("numpy", {"dtype": "u1"}, [-1]),
+        ("numpy", {"dtype": "i4"}, [0.5]),
+        ("numpy", {"dtype": "f4"}, [[1.0]]),
+        ("concepts", {}, [2**32]),
+        ("concepts", {}, [[1]]),
+        ("bytes", {}, "text"),
+        ("msgpack", {}, object()),
+        ("json", {}, b"bytes"),
+    ],
+)
+def test_values_that_a_codec_cannot_hold(codec: str, parameters: dict[str, Any], value: Any) -> None:
+    with pytest.raises(InputError, match=r"found .*expected"):
+        get_codec(codec, parameters, None, "test").encode(value)
+
+
+@pytest.mark.parametrize(("codec", "damage"), [("json", b"{"), ("msgpack", b"\xc1\xc1"), ("concepts", b"abc")])
+def test_a_damaged_record_is_an_error_of_ours(tmp_path: Path, codec: str, damage: bytes) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(codec=codec)}))
+    with build.shard(0) as writer:
+        writer.add_record("a", [1, 2])
+        writer.add_document([1, 2], {"a": [(0, 2, 0)]})
+    cl.finalize(build.path)
+    (tmp_path / "ds" / "00000.a.data").write_bytes((damage * 8)[: (tmp_path / "ds" / "00000.a.data").stat().st_size])
+    if codec == "concepts":  # an index that cuts ids apart
+        (tmp_path / "ds" / "00000.a.index").write_bytes(bytes([0] * 8 + [7] + [0] * 7))
+    ds = cl.open_dataset(build.path)
+    with pytest.raises(FormatError, match="track 'a': found a record that its codec cannot decode"):
+        ds.spans("a", 0, 2).decode()
+    if codec == "concepts":
+        with pytest.raises(FormatError, match="found a record of 7 bytes, expected a multiple of 4"):
+            _ = ds.spans("a", 0, 2).values
+    assert verify(build.path, full=True) != []
+
+
+def test_values_are_for_concepts_only(tmp_path: Path) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(codec="json")}))
+    with build.shard(0) as writer:
+        writer.add_document([1, 2], {"a": [(0, 2, json.loads("[1]"))]})
+    cl.finalize(build.path)
+    with pytest.raises(ConfigError, match=r"expected codec concepts; use decode\(\)"):
+        _ = cl.open_dataset(build.path).spans("a", 0, 2).values

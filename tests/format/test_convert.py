@@ -1,0 +1,82 @@
+"""Converted datasets hold the same, under the same stream fingerprint, in the encodings asked for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError
+
+
+def build(path: Path, encoding: str) -> cl.Dataset:
+    """Two tracks, shared records, gaps, an empty document, a field, ids, a vocabulary; two shards."""
+    options = cl.BuildOptions(
+        tokenizer=cl.Tokenizer(name="t", vocab_size=500, eos_id=0),
+        fields={"loss_mask": "u1"},
+        tracks={
+            "concepts": cl.TrackOptions(encoding=encoding, vocabulary=[f"c{k}" for k in range(30)]),
+            "notes": cl.TrackOptions(encoding=encoding, codec="json"),
+        },
+    )
+    handle = cl.create_build(path, options, plan=[0, 1])
+    rng = np.random.default_rng(3)
+    for shard in range(2):
+        with handle.shard(shard) as writer:
+            shared = writer.add_record("concepts", [1, 2, 29])
+            for number in range(40):
+                length = 0 if number == 7 else int(rng.integers(10, 90))
+                spans = {}
+                if length:
+                    spans = {"concepts": [(0, 4, shared), (4, 6, [number % 30]), (8, length, shared)]}
+                    spans["notes"] = [(2, 5, {"n": number})]
+                writer.add_document(
+                    rng.integers(0, 500, length), spans, id=f"d{shard}-{number}", fields={"loss_mask": np.ones(length)}
+                )
+    cl.finalize(path)
+    return cl.open_dataset(path)
+
+
+@pytest.mark.parametrize(("before", "after"), [("spans", "dense"), ("dense", "spans"), ("dense", "auto")])
+def test_same_content_in_another_encoding(tmp_path: Path, before: str, after: str) -> None:
+    source = build(tmp_path / "a", before)
+    cl.convert(tmp_path / "a", tmp_path / "b", {"concepts": after, "notes": after})
+    target = cl.open_dataset(tmp_path / "b")
+    assert cl.verify(tmp_path / "b", full=True) == []
+    assert target.stream_fingerprint == source.stream_fingerprint
+    if after != "auto":
+        assert {e for column in target.manifest.shards.tracks.values() for e in column.encoding} == {after}
+    assert target.vocabulary("concepts") == source.vocabulary("concepts")
+    assert [target.document_id(k) for k in range(80)] == [source.document_id(k) for k in range(80)]
+    assert [target.document_range(k) for k in range(80)] == [source.document_range(k) for k in range(80)]
+    for a, b in zip(source.windows(17), target.windows(17), strict=True):
+        assert np.array_equal(a["tokens"], b["tokens"])
+        assert np.array_equal(a["loss_mask"], b["loss_mask"])
+        for track in ("concepts", "notes"):
+            for name in ("start", "end", "begins_before", "ends_after"):
+                assert np.array_equal(getattr(a[track], name), getattr(b[track], name))
+            assert [bytes(r) for r in a[track].records] == [bytes(r) for r in b[track].records]
+    records = [ds.manifest.shards.tracks["concepts"].records.tolist() for ds in (source, target)]
+    assert records[0] == records[1]  # shared records stay shared
+
+
+def test_there_and_back_is_byte_identical(tmp_path: Path) -> None:
+    build(tmp_path / "a", "spans")
+    cl.convert(tmp_path / "a", tmp_path / "b", {"concepts": "dense", "notes": "dense"})
+    cl.convert(tmp_path / "b", tmp_path / "c", {"concepts": "spans", "notes": "spans"})
+    for file in (tmp_path / "a").glob("0000?.*"):
+        if file.suffix != ".json":
+            assert file.read_bytes() == (tmp_path / "c" / file.name).read_bytes(), file.name
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build(tmp_path / "a", "dense")
+    assert main(["convert", str(tmp_path / "a"), "--out", str(tmp_path / "b"), "--encoding", "spans"]) == 0
+    assert "concepts: spans" in capsys.readouterr().out
+
+
+def test_unknown_track(tmp_path: Path) -> None:
+    build(tmp_path / "a", "dense")
+    with pytest.raises(ConfigError, match="no tracks"):
+        cl.convert(tmp_path / "a", tmp_path / "b", {"concept": "dense"})

@@ -1,0 +1,188 @@
+"""Damaged shard files met while reading: an error that names the file, never another exception, never a huge read."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
+from conceptloader.format.verify import verify
+from tests.format.conftest import small_corpus
+from tests.format.model import explain
+
+U8 = struct.Struct("<Q")
+ENTRY = struct.Struct("<QI")
+ITEM = struct.Struct("<HfII")  # token, weight, concepts_id, source_id
+
+
+def overwrite(ds: cl.Dataset, kind: str, offset: int, data: bytes, shard: int = 0) -> Path:
+    file = Path(ds.path, f"{shard:05d}.{kind}")
+    content = bytearray(file.read_bytes())
+    content[offset : offset + len(data)] = data
+    file.write_bytes(content)
+    return file
+
+
+def read_everything(ds: cl.Dataset) -> None:
+    for sample in ds.windows(4):
+        for track in ds.tracks:
+            sample[track].decode()
+    for number in range(ds.num_documents):
+        ds.document_range(number)
+        ds.document_id(number)
+    for name in ("a", "b", "ü", "c", "absent"):
+        ds.find_document(name)
+
+
+# The first shard of the small corpus: 9 tokens, 3 documents at 0, 6, 6, blocks of 4 tokens; concepts: records 0 to 2,
+# entries (0, 0) (2, 2) (4, none) (5, 1) (6, none) (7, 0).
+SPANS = [
+    ("concepts.spans", ENTRY.size * 1, ENTRY.pack(2, 3), "found record 3 of track concepts, expected numbers below 3"),
+    ("concepts.spans", ENTRY.size * 1, ENTRY.pack(2**32 - 1, 2), "found positions .* expected rising positions"),
+    ("concepts.spans", ENTRY.size * 0, ENTRY.pack(1, 0), "found positions .* expected rising positions"),
+    ("concepts.spans", ENTRY.size * 6, U8.pack(2**63), "found block table entries .* expected rising numbers below 6"),
+    ("concepts.spans", ENTRY.size * 6 + 16, U8.pack(0), "found positions 0 to 2 for tokens"),
+    ("concepts.spans", ENTRY.size * 6 + 16, U8.pack(99), "found .*block table entries|found positions"),
+]
+DENSE = [("stream.bin", ITEM.size * 2 + 6, struct.pack("<I", 3), "found record 3 of track concepts, expected numbers")]
+EITHER = [
+    ("concepts.index", 8, U8.pack(2**40), "concepts.index: found offsets .* expected non-decreasing offsets up to"),
+    ("concepts.index", 8, U8.pack(2**64 - 1), "concepts.index: found offsets .* expected non-decreasing offsets up to"),
+    ("documents.bin", 8, U8.pack(10), "found positions .* expected non-decreasing positions"),
+    ("documents.bin", 8, U8.pack(2**64 - 1), "found positions .* expected non-decreasing positions"),
+    ("documents.bin", 8 * 4, U8.pack(2**50), "found block table entries"),
+    ("documents.ids", 8, U8.pack(2**50), "documents.ids: found offsets .* expected non-decreasing offsets up to"),
+    ("documents.ids", 8 * 4, b"\xff", "documents.ids: found an id that is not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "kind", "offset", "data", "message"),
+    [("spans", *case) for case in SPANS + EITHER] + [("dense", *case) for case in DENSE + EITHER],
+)
+def test_each_kind_of_damage_is_named(
+    tmp_path: Path, encoding: str, kind: str, offset: int, data: bytes, message: str
+) -> None:
+    ds = small_corpus().write(tmp_path / "ds", encoding)
+    file = overwrite(ds, kind, offset, data)
+    with pytest.raises(FormatError, match=message) as caught:
+        read_everything(ds)
+    assert str(file) in str(caught.value)
+    assert file.name in [Path(problem.file).name for problem in verify(ds.path, full=True)]
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_file_of_another_size_is_refused_when_it_is_opened(dataset: cl.Dataset, change: int) -> None:
+    file = Path(dataset.path, "00000.stream.bin")
+    size = file.stat().st_size
+    file.write_bytes((file.read_bytes() + b"\0")[: size + change])
+    with pytest.raises(FormatError, match=rf"00000\.stream\.bin: found {size + change} bytes, expected {size} as the"):
+        dataset.tokens(0, 1)
+
+
+def test_a_missing_file_is_named(dataset: cl.Dataset) -> None:
+    Path(dataset.path, "00000.stream.bin").unlink()
+    with pytest.raises(OSError, match=r"00000\.stream\.bin: cannot be opened: No such file"):
+        dataset.tokens(0, 1)
+
+
+def test_tokens_over_the_vocabulary_are_found_by_verify(dataset: cl.Dataset) -> None:
+    overwrite(dataset, "stream.bin", 0, struct.pack("<H", 300))
+    (problem,) = verify(dataset.path, full=True)
+    assert "token 0: found 300, expected an id below 300, the vocabulary size" in problem.message
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_random_damage_is_an_error_of_ours_or_goes_unnoticed_by_reading(
+    dataset: cl.Dataset, data: st.DataObject
+) -> None:
+    """Tables may be damaged in ways that reading does not see (verify does); it must never crash, nor give tokens that
+    differ where the stream file is sound."""
+    tokens = [token.token for token in explain(small_corpus())]
+    kinds = [file.name for file in sorted(Path(dataset.path).glob("0*")) if file.suffix != ".json"]
+    file = Path(dataset.path, data.draw(st.sampled_from([kind for kind in kinds if "stream" not in kind])))
+    original = file.read_bytes()
+    if not original:
+        return
+    position = data.draw(st.integers(0, len(original) - 1))
+    value = data.draw(st.binary(min_size=1, max_size=8))
+    file.write_bytes((original[:position] + value + original[position + len(value) :])[: len(original)])
+    try:
+        assert dataset.tokens(0, len(tokens)).tolist() == tokens
+        read_everything(dataset)
+    except ConceptloaderError:
+        pass
+    finally:
+        file.write_bytes(original)
+        dataset.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda ds: ds.windows(24), r"seq_len: found 24, expected at most 23: .* has 24 in this range; use a shorter"),
+        (lambda ds: ds.windows(0), "seq_len: found 0, expected at least 1"),
+        (lambda ds: ds.windows(4, token_range=(5, 4)), r"token_range: found \[5, 4\)"),
+        (lambda ds: ds.windows(4, token_range=(0, 25)), r"token_range: found \[0, 25\), expected .* <= 24"),
+        (lambda ds: ds.windows(4, token_range=(3, 7)), "expected at most 3"),
+        (lambda ds: ds.windows(4, tracks=["concept"]), r"found no track 'concept', expected one of \['concepts', 'sou"),
+        (lambda ds: ds.windows(4, tracks="concepts"), "tracks: found the string 'concepts'"),
+        (lambda ds: ds.spans("x", 0, 1), "found no track 'x'"),
+        (lambda ds: ds.tokens(-1, 1), r"found token range \[-1, 1\)"),
+        (lambda ds: ds.tokens(3, 2), r"found token range \[3, 2\)"),
+        (lambda ds: ds.tokens(0, 25), r"found token range \[0, 25\), expected .* <= 24"),
+        (lambda ds: ds.document_range(4), r"found document 4, expected one in \[0, 4\)"),
+        (lambda ds: ds.document_id(-1), "found document -1"),
+        (lambda ds: ds.split(0.5, 0.5), r"split: found \[0.5, 0.5\], expected 0 <= a < b <= 1"),
+        (lambda ds: ds.split(0, 1.5), "split: found"),
+        (lambda ds: ds.split(float("nan"), 1), "split: found"),
+        (lambda ds: ds.split(0.5, 0.6), r"split: found no start of a document in \[0.5, 0.6\]"),
+    ],
+)
+def test_arguments_out_of_range(dataset: cl.Dataset, call: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        call(dataset)
+
+
+def far_apart(path: Path, count: int) -> cl.Dataset:
+    """Tokens 0 and 1 point at the first and the last of many records; record i is the one concept i."""
+    options = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding="dense")})
+    build = cl.create_build(path, options)
+    with build.shard(0) as writer:
+        for number in range(count):
+            writer.add_record("concepts", [number])
+        writer.add_document([1, 2, 3], {"concepts": [(0, 1, count - 1), (1, 2, 0), (2, 3, count - 1)]})
+    cl.finalize(path)
+    return cl.open_dataset(path)
+
+
+def test_far_apart_records_are_read_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = far_apart(tmp_path / "ds", 100_000)
+    reads = []
+    plain = ds.files.read
+    monkeypatch.setattr(ds.files, "read", lambda *args: reads.append(args) or plain(*args))
+    assert [ids.tolist() for ids in ds.spans("concepts", 0, 3).decode()] == [[99_999], [0], [99_999]]
+    assert sorted(kind for kind, *_ in reads) == ["concepts.data"] * 2 + ["concepts.index"] * 2 + ["stream.bin"]
+    assert sum(size for *_, size in reads) < 100
+
+
+def test_neighbouring_records_cost_one_index_read_and_one_data_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = far_apart(tmp_path / "ds", 100)
+    reads = []
+    plain = ds.files.read
+    monkeypatch.setattr(ds.files, "read", lambda *args: reads.append(args) or plain(*args))
+    assert [ids.tolist() for ids in ds.spans("concepts", 0, 3).decode()] == [[99], [0], [99]]
+    assert sorted(kind for kind, *_ in reads) == ["concepts.data", "concepts.index", "stream.bin"]
+
+
+def test_offsets_that_fall_between_groups(tmp_path: Path) -> None:
+    ds = far_apart(tmp_path / "ds", 100_000)
+    overwrite(ds, "concepts.index", 0, U8.pack(400_000) * 2)
+    with pytest.raises(FormatError, match=r"concepts\.index: found offsets that fall"):
+        ds.spans("concepts", 0, 3)

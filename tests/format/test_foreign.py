@@ -1,0 +1,86 @@
+"""What the format promises of token files of other libraries. tests/adopt shows that they are read right."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import FormatError
+from conceptloader.format.verify import verify
+from conceptloader.ingest.adopt import adopt
+
+
+def adopted(root: Path, count: int = 1) -> Path:
+    """`count` flat token files of 12 tokens each, and a dataset over them."""
+    root.mkdir(parents=True, exist_ok=True)
+    files = [root / f"{number}.bin" for number in range(count)]
+    for number, file in enumerate(files):
+        file.write_bytes((np.arange(12, dtype="<u2") + 100 * number).tobytes())
+    adopt(files, root / "ds", kind="flat", dtype="uint16")
+    return root / "ds"
+
+
+def test_nothing_is_copied_and_the_sidecar_takes_the_checksums(tmp_path: Path) -> None:
+    path = adopted(tmp_path, 2)
+    assert os.listdir(path) == ["manifest.json"]
+    ds = cl.open_dataset(path)
+    assert ds.tokens(10, 14).tolist() == [10, 11, 100, 101]
+    before = ds.stream_fingerprint
+    assert verify(path, full=True, write_checksums=False) == []
+    assert os.listdir(path) == ["manifest.json"]
+    assert verify(path, full=True) == []
+    assert sorted(os.listdir(path)) == ["checksums.json", "manifest.json"]
+    assert verify(path, full=True) == []
+    assert cl.open_dataset(path).stream_fingerprint == before
+
+    file = tmp_path / "1.bin"
+    times = file.stat()
+    data = bytearray(file.read_bytes())
+    data[0] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert verify(path) == []  # same size and time: only reading tells
+    (problem,) = verify(path, full=True)
+    assert (problem.file, problem.shard, problem.tokens) == (str(file), 1, (12, 24))
+
+
+def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
+    path = adopted(tmp_path)
+    verify(path, full=True)
+    sidecar = path / "checksums.json"
+    sidecar.write_bytes(sidecar.read_bytes().replace(b'"size":24', b'"size":25'))
+    with pytest.raises(FormatError, match=r"checksums\.json: found checksum"):
+        verify(path, full=True)
+
+
+def test_a_foreign_file_that_changes_later_is_refused(tmp_path: Path) -> None:
+    path = adopted(tmp_path)
+    os.utime(tmp_path / "0.bin", ns=(1, 1))
+    with pytest.raises(FormatError, match=r"0\.bin: found a modification time of 1 ns, expected .* adopt it again"):
+        cl.open_dataset(path).tokens(0, 1)
+    (problem,) = verify(path)
+    assert "modification time" in problem.message
+    (tmp_path / "0.bin").write_bytes(bytes(26))
+    with pytest.raises(FormatError, match=r"0\.bin: found 26 bytes, expected 24"):
+        cl.open_dataset(path).tokens(0, 1)
+    (tmp_path / "0.bin").unlink()
+    assert [problem.file for problem in verify(path)] == [str(tmp_path / "0.bin")]
+
+
+def test_fingerprints_do_not_depend_on_time_or_place(tmp_path: Path) -> None:
+    found = set()
+    for number in range(2):
+        path = adopted(tmp_path / str(number))
+        os.utime(tmp_path / str(number) / "0.bin", ns=(1, number))
+        found.add(cl.open_dataset(path).stream_fingerprint)
+    assert len(found) == 1
+
+
+def test_files_outside_the_neighbourhood_need_permission(tmp_path: Path) -> None:
+    adopted(tmp_path / "a")
+    adopt([tmp_path / "a" / "0.bin"], tmp_path / "b" / "ds", kind="flat", dtype="uint16")
+    with pytest.raises(FormatError, match=r"if you trust this dataset, allow the directory: roots=\[\.\.\.\]"):
+        cl.open_dataset(tmp_path / "b" / "ds")
+    assert cl.open_dataset(tmp_path / "b" / "ds", roots=[tmp_path]).tokens(0, 2).tolist() == [0, 1]

@@ -1,0 +1,96 @@
+"""Version 1 is frozen: its bytes, their meaning to an independent reader, and the fingerprints."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.format import finalize as finalize_module
+from conceptloader.format import join as join_module
+from conceptloader.format.verify import verify
+from tests.format.golden_build import CONCEPTS, GOLDEN, MEMBERS, documents, facts, sums, write_all
+from tests.format.model import Corpus, corpora
+from tests.format.spec_reader import SpecReader
+
+FACTS = json.loads((GOLDEN / "facts.json").read_text())
+
+
+def test_the_golden_files_are_unchanged() -> None:
+    assert facts(GOLDEN) == FACTS
+
+
+def test_the_writer_writes_the_golden_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finalize_module, "__version__", "golden")
+    monkeypatch.setattr(join_module, "__version__", "golden")
+    write_all(tmp_path)
+    assert sums(tmp_path) == FACTS["sha256"]
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_the_golden_datasets_are_sound(member: str) -> None:
+    assert verify(GOLDEN / member, full=True) == []
+
+
+def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
+    """Both readers say the same."""
+    ours, theirs = cl.open_dataset(path), SpecReader(path)
+    assert ours.num_tokens == theirs.starts[-1] == theirs.manifest["num_tokens"]
+    assert ours.stream_fingerprint == theirs.stream_fingerprint()
+    assert ours.tracks_fingerprint == theirs.tracks_fingerprint()
+    assert theirs.check_files() > 0
+    for start, stop in ranges:
+        sample = ours.read(start, stop, sorted(ours.tracks), documents=True)
+        assert sample["tokens"].tolist() == theirs.field("token", start, stop)
+        for name in ours.field_names:
+            assert sample[name].tolist() == theirs.field(name, start, stop)
+        found = zip(sample["documents"].first.tolist(), sample["documents"].ids.tolist(), strict=True)
+        assert list(found) == theirs.documents(start, stop)
+        for track in ours.tracks:
+            spans = sample[track]
+            columns = (spans.start, spans.end, spans.begins_before, spans.ends_after)
+            rows = zip(*(column.tolist() for column in columns), map(bytes, spans.records), strict=True)
+            assert list(rows) == theirs.spans(track, start, stop)
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_an_independent_reader_reads_the_golden_datasets(member: str) -> None:
+    n = cl.open_dataset(GOLDEN / member).num_tokens
+    compare(GOLDEN / member, [(a, b) for a in range(n) for b in range(a + 1, n + 1)])
+
+
+@settings(max_examples=25)
+@given(corpora(), st.sampled_from(["dense", "spans"]), st.integers(1, 5), st.data())
+def test_an_independent_reader_reads_any_dataset(
+    tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, encoding: str, block_tokens: int, data: st.DataObject
+) -> None:
+    ds = corpus.write(tmp_path_factory.mktemp("spec") / "ds", encoding, block_tokens)
+    a, b = sorted(data.draw(st.sets(st.integers(0, ds.num_tokens), min_size=2, max_size=2)))
+    compare(Path(ds.path), [(a, b), (0, ds.num_tokens)])
+
+
+@pytest.mark.parametrize("member", ["stream", "dense", "chat"])
+def test_the_golden_datasets_hold_what_was_put_in(member: str) -> None:
+    ds, theirs = cl.open_dataset(GOLDEN / member), SpecReader(GOLDEN / member)
+    assert [sample["tokens"].tolist() for sample in ds.documents()] == [d["tokens"] for d in documents()]
+    assert [ds.document_id(i) for i in range(4)] == ["greeting", None, "zürich", "greeting"]
+    for name, numbers in {"greeting": [0, 3], "zürich": [2], "": [], "nobody": []}.items():
+        assert ds.find_document(name) == numbers
+        assert not name or theirs.find(name) == numbers
+    assert ds.vocabulary("concepts") == CONCEPTS
+    first = ds.documents()[0]
+    assert [ids.tolist() for ids in first["concepts"].decode()] == [[1], [], [0, 2]]
+    assert [values.tolist() for values in first["quality"].decode()] == [[0.5, -2.0]]
+    assert ds.documents()[2]["source"].decode() == [{"url": "https://example.org/ü"}]
+    assert [ids.tolist() for ids in ds.documents()[2]["concepts"].decode()] == [[2, 3], [2, 3]]
+    assert ds.tokenizer == cl.Tokenizer(name="bytes", vocab_size=70_000 if member == "dense" else 257, eos_id=256)
+    assert ds.manifest.extra == {"text": "ASCII and ü"}
+
+
+def test_a_window_of_the_chat_dataset_is_refused() -> None:
+    ds: Any = cl.open_dataset(GOLDEN / "chat")
+    with pytest.raises(ValueError, match=r"mode: found document, expected a stream; use documents\(\) instead"):
+        ds.windows(4)

@@ -1,0 +1,136 @@
+"""Joining by reference: the joined dataset reads like one build of everything; nothing is copied."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.join import join
+from conceptloader.format.verify import verify
+from tests.format.conftest import small_corpus
+from tests.format.model import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.tuples(corpora(max_shards=2), st.sampled_from(["dense", "spans"]), st.sampled_from(["u2", "u4"])),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_joined_windows_equal_those_of_everything(
+    tmp_path_factory: pytest.TempPathFactory, members: list[tuple[Corpus, str, str]]
+) -> None:
+    root = tmp_path_factory.mktemp("join")
+    for number, (corpus, encoding, token_type) in enumerate(members):
+        corpus.write(root / f"member{number}", encoding, token_type=token_type)
+    join([root / f"member{number}" for number in range(len(members))], root / "out")
+    whole = Corpus(members[0][0].tracks, [shard for corpus, _, _ in members for shard in corpus.shards])
+    tokens = explain(whole)
+    ds = cl.open_dataset(root / "out")
+    assert ds.num_tokens == len(tokens)
+    for seq_len in {1, (len(tokens) + 1) // 3 or 1, len(tokens) - 1}:
+        for i, sample in enumerate(ds.windows(seq_len)):
+            start, stop = i * seq_len, (i + 1) * seq_len + 1
+            assert sample["tokens"].tolist() == [token.token for token in tokens[start:stop]]
+            found = zip(sample["documents"].first.tolist(), sample["documents"].ids.tolist(), strict=True)
+            assert list(found) == expected_documents(tokens, start, stop)
+            for track in whole.tracks:
+                assert found_spans(sample[track]) == expected_spans(tokens, track, start, stop)
+    for track in whole.tracks:  # the largest number of spans is exact across the new borders, too
+        for length in (1, 2, 4, 8, 16):
+            if length <= len(tokens):
+                starts = range(len(tokens) - length + 1)
+                most = max(len(expected_spans(tokens, track, t, t + length)) for t in starts)
+                assert ds.tracks[track].spans_in(length) == most
+    assert verify(root / "out", full=True) == []
+    assert os.listdir(root / "out") == ["manifest.json"]
+
+
+def test_a_join_of_joins_and_of_other_directories(tmp_path: Path) -> None:
+    small_corpus().write(tmp_path / "a" / "ds", "spans")
+    small_corpus().write(tmp_path / "b" / "ds", "dense")
+    join([tmp_path / "a" / "ds", tmp_path / "b" / "ds"], tmp_path / "first")
+    with pytest.raises(FormatError, match=r"shards: path: found '\.\./a/ds/00000', expected a file below"):
+        cl.open_dataset(tmp_path / "first", roots=[tmp_path / "b"])
+    join([tmp_path / "first", tmp_path / "a" / "ds"], tmp_path / "c" / "second", roots=[tmp_path])
+    ds = cl.open_dataset(tmp_path / "c" / "second", roots=[tmp_path])
+    one = cl.open_dataset(tmp_path / "a" / "ds")
+    assert ds.tokens(0, ds.num_tokens).tolist() == 3 * one.tokens(0, one.num_tokens).tolist()
+    assert ds.find_document("a") == [0, 4, 8]
+
+
+def test_a_track_that_only_some_members_have(tmp_path: Path) -> None:
+    one = small_corpus()
+    one.write(tmp_path / "tracks", "spans")
+    bare = small_corpus()
+    bare.tracks = []
+    for shard in bare.shards:
+        shard.shared = {}
+        for document in shard.documents:
+            document.spans = {}
+    bare.write(tmp_path / "bare", "spans")
+    join([tmp_path / "bare", tmp_path / "tracks"], tmp_path / "out")
+    ds = cl.open_dataset(tmp_path / "out")
+    tokens = explain(one)
+    n = len(tokens)
+    assert found_spans(ds.spans("concepts", 0, n)) == []
+    assert found_spans(ds.spans("concepts", n, 2 * n)) == expected_spans(tokens, "concepts", 0, n)
+
+
+def other(path: Path, **options: object) -> Path:
+    """A dataset that differs from the small corpus in one option."""
+    chosen = {
+        "tokenizer": cl.Tokenizer(name="test", vocab_size=300),
+        "fields": {"weight": "f4"},
+        "tracks": {"concepts": cl.TrackOptions()},
+        "block_tokens": 4,
+        **options,
+    }
+    build = cl.create_build(path, cl.BuildOptions(**chosen))  # type: ignore[arg-type]
+    with build.shard(0) as writer:
+        writer.add_document([1], fields={name: [1] for name in chosen["fields"]})  # type: ignore[attr-defined]
+    cl.finalize(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer": cl.Tokenizer(name="other", vocab_size=300)}, "tokenizer: found Tokenizer.*other"),
+        ({"tokenizer": None}, "tokenizer: found None"),
+        ({"fields": {"weight": "f2"}}, r"fields: found \{'weight': 'f2'\}"),
+        ({"fields": {}}, r"fields: found \{\}"),
+        ({"fields": {"weight": "f4", "source_id": "u1"}}, "fields: found"),
+        ({"block_tokens": 8}, "block_tokens: found 8"),
+        ({"mode": "document"}, "mode is document: found True"),
+        ({"tracks": {"concepts": cl.TrackOptions(codec="json")}}, "track 'concepts': found .*json"),
+        ({"tracks": {"concepts": cl.TrackOptions(vocabulary=["x"])}}, "track 'concepts': found .*vocabulary"),
+    ],
+)
+def test_contradictions_are_refused_and_nothing_is_written(
+    tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    small_corpus().write(tmp_path / "a", "spans")
+    with pytest.raises(ConfigError, match=message):
+        join([tmp_path / "a", other(tmp_path / "b", **options)], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_mixed_tokenizers_on_request(tmp_path: Path) -> None:
+    small_corpus().write(tmp_path / "a", "spans")
+    join([tmp_path / "a", other(tmp_path / "b", tokenizer=None)], tmp_path / "out", allow_mixed_tokenizers=True)
+    assert cl.open_dataset(tmp_path / "out").tokenizer is None
+
+
+def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
+    small_corpus().write(tmp_path / "a", "spans")
+    before = (tmp_path / "a" / "manifest.json").read_bytes()
+    with pytest.raises(ConfigError, match="expected a new or empty directory"):
+        join([tmp_path / "a"], tmp_path / "a")
+    assert (tmp_path / "a" / "manifest.json").read_bytes() == before

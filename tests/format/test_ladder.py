@@ -1,0 +1,61 @@
+"""Counting spans per window without looking at every window."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conceptloader.format import borders, ladder, tables
+from conceptloader.format.ladder import Ladder
+from conceptloader.format.manifest import Track
+from tests.format.model import Corpus, corpora, expected_spans, explain
+
+RUNS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=30)  # gap before, length
+
+
+@given(RUNS, st.integers(1, 30))
+def test_the_ladder_equals_sliding_a_window(gaps: list[tuple[int, int]], piece: int) -> None:
+    edges = np.cumsum([number for pair in gaps for number in pair], dtype=np.int64)
+    starts, ends = edges[0::2], edges[1::2]
+    total = int(edges[-1]) if len(edges) else 0
+    whole, pieces = Ladder(), Ladder()
+    whole.add(starts, ends)
+    for i in range(0, len(starts), piece):  # in pieces, each with everything that follows
+        pieces.add(starts[i:], ends[i:])
+    assert whole.counts == pieces.counts
+    for k in range(6):
+        windows = range(max(1, total - 2**k + 1))
+        most = max((sum((starts < t + 2**k) & (ends > t)) for t in windows), default=0)
+        assert whole.counts[k] == most
+
+
+@settings(max_examples=40)
+@given(corpora(tracks=("concepts",)), st.sampled_from(["dense", "spans"]), st.integers(1, 4))
+def test_shards_longer_than_the_reach(
+    tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, encoding: str, chunk: int
+) -> None:
+    """With a reach of 4 tokens instead of 2**20, and entries handled few at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (ladder, borders, tables):
+            patch.setattr(module, "REACH", 4)
+        patch.setattr(tables, "_CHUNK", chunk)
+        ds = corpus.write(Path(tmp_path_factory.mktemp("reach")) / "ds", encoding)
+    tokens = explain(corpus)
+    for length in (1, 2, 4):
+        starts = range(len(tokens) - length + 1)
+        most = max((len(expected_spans(tokens, "concepts", t, t + length)) for t in starts), default=0)
+        assert ds.tracks["concepts"].spans_in(length) == most or len(tokens) < length
+
+
+@given(st.lists(st.integers(0, 9), min_size=21, max_size=21), st.integers(0, 2**22))
+def test_bounds_for_other_lengths(steps: list[int], tokens: int) -> None:
+    counts = np.cumsum(steps).tolist()
+    track = Track(codec="json", max_spans=tuple(counts))
+    bound = track.spans_in(tokens)
+    if tokens and tokens & (tokens - 1) == 0 and tokens <= 2**20:
+        assert bound == counts[tokens.bit_length() - 1]
+    whole, rest = divmod(tokens, 2**20)
+    assert bound <= whole * counts[20] + (counts[(rest - 1).bit_length()] if rest else 0)
+    assert bound <= sum(counts[k] for k in range(20) if rest >> k & 1) + whole * counts[20]

@@ -1,0 +1,63 @@
+"""Finding documents by their external ids."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.format import lookup, tables
+from conceptloader.format.verify import verify
+
+
+def write(path: Path, shards: list[list[str]]) -> cl.Dataset:
+    build = cl.create_build(path, cl.BuildOptions(mode="token-stream"), plan=list(range(len(shards))))
+    for number, ids in enumerate(shards):
+        with build.shard(number) as writer:
+            writer.add_document([1])
+            for document_id in ids:
+                writer.add_document([1], id=document_id)
+    cl.finalize(path)
+    return cl.open_dataset(path)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["", "a", "b", "ü", "x" * 300]) | st.text(max_size=2), max_size=40),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_every_document_is_found_by_its_id(tmp_path_factory: pytest.TempPathFactory, shards: list[list[str]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lookup, "_READ", 4)  # so that lookups go through several reads
+        ds = write(tmp_path_factory.mktemp("ids") / "ds", shards)
+        every = [name for ids in shards for name in ["", *ids]]
+        assert [ds.document_id(i) or "" for i in range(ds.num_documents)] == every
+        for name in {*every, "absent"} - {""}:
+            assert ds.find_document(name) == [i for i, other in enumerate(every) if other == name]
+        assert ds.find_document("") == []
+        assert verify(ds.path, full=True) == []
+
+
+def test_equal_hashes_of_different_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All hashes collide: the ids themselves are compared, over several reads to both sides."""
+    for module in (tables, lookup):
+        monkeypatch.setattr(module.xxhash, "xxh3_64_intdigest", lambda data: 2**63)
+    monkeypatch.setattr(lookup, "_READ", 4)
+    names = [f"id{i % 7}" for i in range(50)]
+    ds = write(tmp_path / "ds", [names])
+    assert ds.find_document("id3") == [1 + i for i in range(50) if i % 7 == 3]
+    assert ds.find_document("other") == []
+
+
+def test_few_reads_find_one_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = write(tmp_path / "ds", [[f"document {i}" for i in range(20_000)]])
+    reads = []
+    plain = ds.files.read
+    monkeypatch.setattr(ds.files, "read", lambda *args: reads.append(args) or plain(*args))
+    assert ds.find_document("document 12345") == [12346]
+    assert len(reads) <= 8
+    assert sum(size for *_, size in reads) < 32 * 1024

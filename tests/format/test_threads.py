@@ -1,0 +1,100 @@
+"""Many threads and processes on one dataset, with far fewer descriptors than files."""
+
+import multiprocessing
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.format.files import Files
+from conceptloader.format.reader import Reader
+from conceptloader.io import DescriptorCache
+
+SHARDS, TOKENS = 40, 50
+
+
+@pytest.fixture(scope="module")
+def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Token t of the dataset is t; the record of token t is t, too."""
+    path = tmp_path_factory.mktemp("threads") / "ds"
+    build = cl.create_build(path, cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}), plan=range(SHARDS))
+    for shard in range(SHARDS):
+        with build.shard(shard) as writer:
+            first = shard * TOKENS
+            spans = [(i, i + 1, [first + i]) for i in range(TOKENS)]
+            writer.add_document(range(first, first + TOKENS), {"a": spans})
+    cl.finalize(path)
+    return path
+
+
+def check(ds: cl.Dataset, seed: int, count: int) -> int:
+    """Reads windows at random positions. Returns: how many."""
+    windows = ds.windows(70)
+    for i in np.random.default_rng(seed).integers(0, len(windows), count).tolist():
+        expected = list(range(70 * i, 70 * i + 71))
+        sample = windows[i]
+        assert sample["tokens"].tolist() == expected
+        assert sample["a"].values.tolist() == expected
+        assert sample["documents"].ids.tolist() == list(range(expected[0] // TOKENS, expected[-1] // TOKENS + 1))
+    return count
+
+
+@pytest.mark.parametrize("capacity", [1, 3])
+def test_evicted_descriptors_never_give_wrong_bytes(many_shards: Path, capacity: int) -> None:
+    ds = cl.open_dataset(many_shards)
+    cache = DescriptorCache(capacity)
+    ds.files = Files(ds.manifest, ds.files.roots, cache)
+    ds.reader = Reader(ds.manifest, ds.files)
+    threads = 8
+    with ThreadPoolExecutor(threads) as pool:
+        assert sum(pool.map(lambda seed: check(ds, seed, 40), range(threads))) == 320
+    assert len(cache) <= capacity
+    ds.close()
+    assert len(cache) == 0
+
+
+def test_a_pinned_descriptor_stays_open(many_shards: Path) -> None:
+    ds = cl.open_dataset(many_shards)
+    files = Files(ds.manifest, ds.files.roots, DescriptorCache(1))
+    pinned = files.pin("stream.bin", 0)
+    for shard in range(1, 5):
+        files.read("stream.bin", shard, 0, 4)
+    files.close()
+    assert os.pread(pinned.descriptor, 8, 0) == bytes([0, 0, 0, 0, 1, 0, 0, 0])
+    files.unpin(pinned)
+    files.read("stream.bin", 1, 0, 4)
+    assert len(files.cache) == 1
+
+
+def _child(ds: cl.Dataset, seed: int, queue: "multiprocessing.Queue[int]") -> None:
+    queue.put(check(ds, seed, 30))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes(many_shards: Path, method: str) -> None:
+    """Forked after files were opened; spawned with a pickled dataset."""
+    context = multiprocessing.get_context(method)
+    ds = cl.open_dataset(many_shards)
+    check(ds, 0, 5)
+    queue = context.Queue()
+    children = [context.Process(target=_child, args=(ds, seed, queue)) for seed in range(2)]
+    for child in children:
+        child.start()
+    assert [queue.get(timeout=60) for _ in children] == [30, 30]
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    check(ds, 1, 5)
+
+
+def test_pickling_keeps_the_options(many_shards: Path) -> None:
+    ds = cl.open_dataset(many_shards, roots=[many_shards.parent], allow_pickle=True)
+    again = pickle.loads(pickle.dumps(ds))
+    assert again.__reduce__() == ds.__reduce__()
+    assert again.stream_fingerprint == ds.stream_fingerprint
+    windows = pickle.loads(pickle.dumps(ds.windows(9)))
+    assert windows[3]["tokens"].tolist() == list(range(27, 37))

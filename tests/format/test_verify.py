@@ -1,0 +1,100 @@
+"""verify finds every change of every byte."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import FormatError
+from conceptloader.format.verify import verify
+from tests.format.model import Corpus, corpora
+
+BUILD_FILES = ("build.json", ".shard.json")  # of interest to finalize only
+
+
+def data_files(path: Path) -> list[Path]:
+    return sorted(file for file in path.iterdir() if not file.name.endswith(BUILD_FILES))
+
+
+def test_a_sound_dataset_has_no_problems(dataset: cl.Dataset) -> None:
+    assert verify(dataset.path) == []
+    assert verify(dataset.path, full=True) == []
+    assert verify(dataset.path, full=True, threads=3) == []
+    assert not os.path.exists(os.path.join(dataset.path, "checksums.json"))  # everything has a checksum already
+
+
+@settings(max_examples=25)
+@given(corpora(), st.sampled_from(["dense", "spans"]))
+def test_whatever_the_writer_writes_is_sound(
+    tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, how: str
+) -> None:
+    ds = corpus.write(tmp_path_factory.mktemp("sound") / "ds", how)
+    assert verify(ds.path, full=True) == []
+
+
+def findings(path: Path, full: bool) -> list[str]:
+    """File names with problems; the manifest itself is reported by an exception."""
+    try:
+        return [os.path.basename(problem.file) for problem in verify(path, full)]
+    except FormatError as error:
+        return ["manifest.json"] if "manifest.json" in str(error) else []
+
+
+def test_every_missing_shorter_or_longer_file_is_found_by_the_quick_check(dataset: cl.Dataset, tmp_path: Path) -> None:
+    for number, file in enumerate(data_files(Path(dataset.path))):
+        copy = tmp_path / f"copy{number}"
+        for damage in ("missing", "shorter", "longer"):
+            shutil.copytree(dataset.path, copy)
+            target = copy / file.name
+            if damage == "missing":
+                target.unlink()
+            elif damage == "longer":
+                target.write_bytes(file.read_bytes() + b"\0")
+            elif file.stat().st_size:
+                target.write_bytes(file.read_bytes()[:-1])
+            else:  # there is nothing shorter than an empty file
+                shutil.rmtree(copy)
+                continue
+            if damage == "missing" and file.name == "manifest.json":
+                with pytest.raises(FormatError, match="build without manifest"):
+                    verify(copy)
+            else:
+                assert file.name in findings(copy, full=False), (file.name, damage)
+            shutil.rmtree(copy)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_every_flipped_bit_is_found_by_the_full_check(dataset: cl.Dataset, data: st.DataObject) -> None:
+    files = [file for file in data_files(Path(dataset.path)) if file.stat().st_size]
+    file = data.draw(st.sampled_from(files))
+    original = file.read_bytes()
+    changed = bytearray(original)
+    position = data.draw(st.integers(0, len(original) - 1))
+    changed[position] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(changed)
+    try:
+        assert file.name in findings(Path(dataset.path), full=True)
+    finally:
+        file.write_bytes(original)
+
+
+def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(mode="token-stream"), plan=[0, 1])
+    for shard in range(2):
+        with build.shard(shard) as writer:
+            writer.add_document([shard, 1, 2])
+    cl.finalize(build.path)
+    first, second = (tmp_path / "ds" / f"0000{shard}.stream.bin" for shard in range(2))
+    first.rename(tmp_path / "x")
+    second.rename(first)
+    (tmp_path / "x").rename(second)
+    assert verify(build.path) == []
+    problems = verify(build.path, full=True)
+    assert [(problem.shard, problem.tokens) for problem in problems] == [(0, (0, 3)), (1, (3, 6))]
+    assert "checksum" in str(problems[0])
+    assert str(first) in str(problems[0])

@@ -1,0 +1,148 @@
+"""What the writer refuses: with the document's name, and without a trace of it in the files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import InputError
+from conceptloader.format import layout as fmt
+from conceptloader.format import trackwriter
+from conceptloader.format.verify import verify
+from conceptloader.format.writer import ShardWriter
+
+OPTIONS = cl.BuildOptions(
+    tokenizer=cl.Tokenizer(name="t", vocab_size=1000),
+    tracks={
+        "concepts": cl.TrackOptions(vocabulary=["a", "b"]),
+        "score": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
+        "meta": cl.TrackOptions(codec="json"),
+    },
+    fields={"mask": "u1"},
+)
+GOOD: dict[str, Any] = {"tokens": [1, 2, 3], "fields": {"mask": [0, 1, 1]}}
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> ShardWriter:
+    return cl.create_build(tmp_path / "ds", OPTIONS).shard(0)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"tokens": [1, 2, 1000]}, r"found token 1000, expected ids in \[0, 1000\); check that the text was tokenized"),
+    ({"tokens": [1, -2, 3]}, "found token -2, expected ids in"),
+    ({"tokens": [1.0, 2.0, 3.0]}, r"tokens: found float64 of shape \(3,\), expected a list of integers"),
+    ({"tokens": [[1, 2, 3]]}, r"tokens: found int64 of shape \(1, 3\)"),
+    (
+        {"spans": {"concept": []}},
+        r"found spans of \['concept'\], expected tracks among \['concepts', 'meta', 'score'\]",
+    ),
+    ({"spans": {"concepts": [(0, 4, [0])]}}, r"found span \[0, 4\), expected 0 <= start < end <= 3"),
+    ({"spans": {"concepts": [(-1, 2, [0])]}}, r"found span \[-1, 2\), expected 0 <= start"),
+    ({"spans": {"concepts": [(1, 1, [0])]}}, r"found span \[1, 1\)"),
+    ({"spans": {"concepts": [(1, 2, [0]), (0, 1, [0])]}}, r"found span \[0, 1\), expected 2 <= start < end <= 3"),
+    (
+        {"spans": {"concepts": [(0, 2, [0]), (1, 3, [0])]}},
+        r"found span \[1, 3\), expected 2 <= .*resolve overlaps first",
+    ),
+    ({"spans": {"concepts": [(0, 2, [2])]}}, "found concept id 2, expected ids below 2, the size of the vocabulary"),
+    ({"spans": {"concepts": [(0, 2, [-1])]}}, "record: concept ids: found .*expected a flat list of integers in"),
+    ({"spans": {"concepts": [(0, 2, [0.5])]}}, "record: concept ids: found"),
+    ({"spans": {"concepts": [(0, 2, b"abc")]}}, "record: found 3 bytes, expected a multiple of 4"),
+    ({"spans": {"concepts": [(0, 2, 0)]}}, "found record number 0, expected one of the 0 added so far"),
+    ({"spans": {"score": [(0, 2, ["x"])]}}, "record: numpy record: found .*expected one dimension of float32"),
+    ({"spans": {"score": [(0, 2, b"abc")]}}, "record: found 3 bytes, expected a multiple of 4"),
+    ({"spans": {"meta": [(0, 2, {1, 2})]}}, "record: json record: found {1, 2}, expected a JSON value"),
+    ({"spans": {"meta": [(0, 2, float("nan"))]}}, "record: json record: found nan, expected a JSON value"),
+    ({"spans": {"meta": [(0, 2, b"{")]}}, "record: "),
+    ({"fields": {}}, r"found fields \[\], expected \['mask'\]"),
+    ({"fields": {"mask": [1], "other": [1]}}, r"found fields \['mask', 'other'\], expected \['mask'\]"),
+    ({"fields": {"mask": [1, 2]}}, r"field mask: found shape \(2,\), expected \(3,\)"),
+    ({"fields": {"mask": [1, 2, 256]}}, "field mask: found values that uint8 cannot hold"),
+    ({"fields": {"mask": [1, 2, 0.5]}}, "field mask: found values that uint8 cannot hold"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_bad_documents_are_refused_and_leave_no_trace(
+    writer: ShardWriter, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    writer.add_document(**GOOD, id="first")
+    with pytest.raises(InputError, match="document 'bad one': " + message):
+        writer.add_document(**{**GOOD, **change}, id="bad one")
+    with pytest.raises(InputError, match="document 1 of shard 00000: " + message):
+        writer.add_document(**{**GOOD, **change})
+    writer.add_document(**GOOD, spans={"concepts": [(0, 1, [1])]}, id="second")
+    writer.finish()
+    cl.finalize(tmp_path / "ds")
+    ds = cl.open_dataset(tmp_path / "ds")
+    assert ds.tokens(0, ds.num_tokens).tolist() == [1, 2, 3, 1, 2, 3]
+    assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
+    assert verify(ds.path, full=True) == []
+
+
+def test_limits_of_records(writer: ShardWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackwriter.fmt, "MAX_RECORD_BYTES", 8)
+    with pytest.raises(InputError, match="found a record of 12 bytes, expected at most 8"):
+        writer.add_document(**GOOD, spans={"concepts": [(0, 1, [0, 1, 0])]})
+    monkeypatch.setattr(trackwriter.fmt, "NO_RECORD", 2)
+    writer.add_document(**GOOD, spans={"concepts": [(0, 1, [0])]})
+    with pytest.raises(InputError, match="found more than 2\\*\\*32 - 1 records in one shard; use more shards"):
+        writer.add_document(**GOOD, spans={"concepts": [(0, 1, [0]), (1, 2, [0])]})
+    writer.add_record("concepts", [1])
+    with pytest.raises(InputError, match="found more than"):
+        writer.add_record("concepts", [1])
+    with pytest.raises(InputError, match="found track 'x', expected one of"):
+        writer.add_record("x", [1])
+
+
+def test_adjacent_spans_of_one_shared_record_are_one_run(tmp_path: Path) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding="spans")}))
+    with build.shard(0) as writer:
+        number = writer.add_record("concepts", [5])
+        writer.add_document([1, 2], spans={"concepts": [(0, 1, number), (1, 2, number)]})
+        writer.add_document([3, 4], spans={"concepts": [(0, 1, number), (1, 2, [5])]})
+    cl.finalize(build.path)
+    spans = cl.open_dataset(build.path).spans("concepts", 0, 4)
+    assert list(zip(spans.start.tolist(), spans.end.tolist(), strict=True)) == [(0, 3), (3, 4)]
+
+
+def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
+    fields = {code: code for code in fmt.FIELD_TYPES}
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(fields=fields))
+    values = {code: np.array([0, 1, 100], np.dtype(code)) for code in fields}
+    with build.shard(0) as writer:
+        writer.add_document([1, 2, 3], fields=values)
+    cl.finalize(build.path)
+    window = cl.open_dataset(build.path).windows(2)[0]
+    for code in fields:
+        assert window[code].dtype == np.dtype(code)
+        assert window[code].tolist() == [0, 1, 100]
+
+
+@pytest.mark.parametrize("encoding", ["dense", "spans"])
+def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    """With tiny pieces, everything that is spooled crosses many piece borders; the files must be the same."""
+    from conceptloader.format import checks, tables
+    from conceptloader.format import writer as writer_module
+
+    def build(path: Path) -> dict[str, bytes]:
+        track = cl.TrackOptions(encoding=encoding)
+        build = cl.create_build(path, cl.BuildOptions(tracks={"concepts": track}, block_tokens=4))
+        with build.shard(0) as writer:
+            for number in range(30):
+                spans = [(i, i + 3, [number, i]) for i in range(0, number - 3, 4)]
+                writer.add_document(range(number), {"concepts": spans}, f"document {number}")
+        cl.finalize(path)
+        assert verify(path, full=True) == []
+        return {file.name: file.read_bytes() for file in path.iterdir()}
+
+    whole = build(tmp_path / "whole")
+    monkeypatch.setattr(tables, "_CHUNK", 3)
+    monkeypatch.setattr(tables, "_SORT_LIMIT", 4)
+    monkeypatch.setattr(writer_module, "_CHUNK_TOKENS", 5)
+    monkeypatch.setattr(checks, "_CHUNK", 24)
+    monkeypatch.setattr(checks, "_BLOCKS", 2)
+    assert build(tmp_path / "pieces") == whole

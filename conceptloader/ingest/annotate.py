@@ -1,0 +1,250 @@
+"""New tracks over an existing dataset, foreign token files included: a new dataset that refers to the old files."""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from conceptloader import __version__
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format import layout as fmt
+from conceptloader.format.borders import with_border_windows
+from conceptloader.format.codecs import get_codec
+from conceptloader.format.durable import write_file
+from conceptloader.format.files import Files, load_manifest
+from conceptloader.format.manifest import Manifest, Track, Vocabulary
+from conceptloader.format.options import TrackOptions
+from conceptloader.format.paths import Roots
+from conceptloader.format.ranges import Ranges
+from conceptloader.format.shardtable import FileColumn, ShardTable, TrackColumn
+from conceptloader.format.vocabulary import dump_vocabulary
+from conceptloader.ingest.annotate_find import AMBIGUOUS, MISSING, find_many
+from conceptloader.ingest.annotate_place import Placer
+from conceptloader.ingest.annotate_rows import Items, RowParser, read_rows
+from conceptloader.ingest.annotate_sort import Sorter
+from conceptloader.ingest.annotate_text import Texts
+from conceptloader.ingest.annotate_write import ShardTracks
+from conceptloader.ingest.build import TOKENIZER_FILE
+from conceptloader.ingest.derived import new_directory, relative, write_manifest
+from conceptloader.ingest.inputs import Source, find_sources
+from conceptloader.ingest.overlap import OVERLAPS
+from conceptloader.ingest.place import level_names
+from conceptloader.ingest.tokenizer import Tokenizer
+from conceptloader.ingest.vocabulary import Concepts
+from conceptloader.io import read_file
+
+UNITS = ("tokens", "characters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotateOptions:
+    """track, codec, parameters, vocabulary: as in TrackOptions. unit: what offsets count, tokens or characters (code
+    points) of the document; the latter needs `tokenizer`. overlap, levels: what becomes of annotations that overlap,
+    see `overlap.resolve`. ignored: columns that may be there. sort_bytes: memory for sorting, roughly."""
+
+    track: str
+    codec: str = "concepts"
+    parameters: Mapping[str, Any] | None = None
+    vocabulary: Sequence[str] | None = None
+    unit: str = "tokens"
+    tokenizer: Tokenizer | None = None
+    overlap: str = "refuse"
+    levels: int = 3
+    ignored: Sequence[str] = ()
+    sort_bytes: int = 64 << 20
+
+    def check(self) -> TrackOptions:
+        options = TrackOptions(
+            codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary
+        )
+        options.check(self.track)
+        if self.unit not in UNITS:
+            raise ConfigError(f"unit: found {self.unit!r}, expected one of {', '.join(UNITS)}")
+        if (self.unit == "characters") != (self.tokenizer is not None):
+            raise ConfigError(
+                f"unit: found {self.unit} {'without' if self.tokenizer is None else 'with'} a tokenizer, expected one "
+                "exactly for offsets in characters"
+            )
+        if self.overlap not in OVERLAPS:
+            raise ConfigError(f"overlap: found {self.overlap!r}, expected one of {', '.join(OVERLAPS)}")
+        if self.overlap == "union" and self.codec != "concepts":
+            raise ConfigError(f"overlap: found union with codec {self.codec}, expected codec concepts; use levels")
+        if self.overlap == "levels" and not 1 <= self.levels <= fmt.MAX_TRACKS:
+            raise ConfigError(f"levels: found {self.levels}, expected 1 to {fmt.MAX_TRACKS}")
+        return options
+
+
+def annotate(
+    dataset: str | os.PathLike[str],
+    inputs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    options: AnnotateOptions,
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+) -> Manifest:
+    """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
+
+    inputs: jsonl (also .gz, .zst) or parquet files of annotations in any order, see `RowParser`; documents without one
+    are gaps. Memory is bounded whatever their size. roots: see `open_dataset`. A failure leaves nothing behind.
+
+    Raises: ConfigError for arguments, InputError for annotations of unknown documents, outside of their document or
+    damaged, naming file and line; FormatError, ReadError.
+    """
+    track = options.check()
+    sources = find_sources(inputs)
+    manifest, allowed = load_manifest(dataset, roots)
+    with closing(Files(manifest, allowed)) as files, new_directory(out) as working:
+        ds = Ranges(manifest, files, False, None)
+        names = level_names(options.track, options.overlap, options.levels)
+        taken = sorted(set(names) & {*manifest.tracks, *ds.field_names})
+        if taken:
+            raise ConfigError(f"{ds.path}: found a track or field {taken[0]!r}, expected a new name; choose another")
+        if not manifest.num_documents:
+            raise ConfigError(f"{ds.path}: found no document table, expected one; annotations belong to documents")
+        placer = Placer(
+            ds=ds, track=options.track, sources=sources, concepts=options.codec == "concepts", overlap=options.overlap,
+            levels=options.levels, texts=Texts(ds, options.tokenizer) if options.tokenizer else None,
+        )  # fmt: skip
+        written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
+        with Sorter(working) as sorter:
+            _sort(ds, sources, options, sorter)
+            for items, records in sorter.batches():
+                for shard, found in placer.place(items, records):
+                    for name, spans in found.items():
+                        written[name].add(shard, spans)
+        vocabulary = _write_vocabulary(working, options)
+        _copy_tokenizer(ds.path, working)
+        manifest = _assemble(ds, os.path.abspath(out), written, options, vocabulary)
+        manifest = _count_borders(manifest, working, names, ds.files.roots.given)
+        write_manifest(manifest, working)
+    return manifest
+
+
+def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorter: Sorter) -> None:
+    """All annotations, with the numbers of their documents, into the sorter."""
+    codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
+    concepts = Concepts(options.vocabulary) if options.codec == "concepts" else None
+    parser = RowParser(codec, concepts, options.ignored)
+    size = total = 0
+
+    def flush() -> int:
+        items = parser.take()
+        _number(ds, sources, items)
+        sorter.add(items.items, items.records)
+        return len(items.items)
+
+    for source, number, row in read_rows(sources):
+        try:
+            size += parser.add(row, source, number)
+        except ValueError as error:
+            raise InputError(f"{_row_name(sources[source], number)}: {error}") from error
+        if size > options.sort_bytes:
+            total += flush()
+            size = 0
+    total += flush()
+    if not total:
+        raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
+
+
+def _number(ds: Ranges, sources: Sequence[Source], found: Items) -> None:
+    """Fill in the numbers of documents given by external id. Raises: InputError for unknown and ambiguous ones."""
+    items = found.items
+    by_id = np.flatnonzero(items["document"] < 0)
+    if len(by_id):
+        if not (ds.manifest.shards.files["documents.hash"].size > 0).any():
+            where = _row_name(sources[items["source"][by_id[0]]], items["row"][by_id[0]])
+            raise InputError(
+                f"{where}: found id {found.ids[by_id[0]]!r}, expected the number of a document (key `document`), "
+                f"because {ds.path} keeps no ids"
+            )
+        items["document"][by_id] = find_many(ds, [found.ids[i] for i in by_id.tolist()])
+    bad = np.flatnonzero((items["document"] < 0) | (items["document"] >= ds.manifest.num_documents))
+    if len(bad):
+        i = int(bad[0])
+        number = int(items["document"][i])
+        what = {MISSING: f"id {found.ids[i]!r}", AMBIGUOUS: f"id {found.ids[i]!r}, which several documents have"}
+        shown = what.get(number, f"document {number}")
+        remedy = "name it by its number (key `document`)" if number == AMBIGUOUS else "remove the row"
+        raise InputError(
+            f"{_row_name(sources[items['source'][i]], items['row'][i])}: found {shown}, expected one of the "
+            f"{ds.manifest.num_documents} documents of {ds.path} ({len(bad)} such annotations nearby); {remedy}"
+        )
+
+
+def _row_name(source: Source, row: int) -> str:
+    return f"{source.path}: {'line' if source.row_groups is None else 'row'} {row}"
+
+
+def _write_vocabulary(working: str, options: AnnotateOptions) -> Vocabulary | None:
+    if options.vocabulary is None:
+        return None
+    data = dump_vocabulary(options.vocabulary)
+    name = f"{options.track}.vocabulary.json"
+    write_file(os.path.join(working, name), data)
+    return Vocabulary(path=name, size=len(data), checksum=xxhash.xxh3_64_hexdigest(data), count=len(options.vocabulary))
+
+
+def _copy_tokenizer(source: str, working: str) -> None:
+    """The definition that a build left beside its tokens, so that windows can still be shown as text."""
+    path = os.path.join(source, TOKENIZER_FILE)
+    if os.path.exists(path):
+        write_file(os.path.join(working, TOKENIZER_FILE), read_file(path, 1 << 30))
+
+
+def _assemble(
+    ds: Ranges, out: str, written: Mapping[str, ShardTracks], options: AnnotateOptions, vocabulary: Vocabulary | None
+) -> Manifest:
+    """The old manifest as seen from `out`, with the new tracks."""
+    old, resolve = ds.manifest, ds.files.roots.resolve
+
+    def moved(path: str | None) -> str | None:
+        return None if path is None else relative(resolve(path), out)
+
+    table = old.shards
+    files = {
+        kind: replace(column, path=None if column.path is None else [moved(path) for path in column.path])
+        for kind, column in table.files.items()
+    }
+    columns: dict[str, TrackColumn] = dict(table.tracks)
+    tracks = {
+        name: replace(
+            entry, vocabulary=entry.vocabulary and replace(entry.vocabulary, path=moved(entry.vocabulary.path) or "")
+        )
+        for name, entry in old.tracks.items()
+    }
+    for name, new in written.items():
+        facts = new.finish()
+        columns[name] = TrackColumn(facts.encoding, facts.records, facts.entries)
+        files.update({f"{name}.{kind}": FileColumn(*facts.files[kind]) for kind in ("index", "data", "spans")})
+        tracks[name] = Track(
+            codec=options.codec,
+            parameters=options.parameters or {},
+            vocabulary=vocabulary,
+            max_spans=facts.max_spans,
+            max_items=facts.max_items,
+        )
+    shards = ShardTable(
+        path=[relative(resolve(path), out) for path in table.path],
+        tokens=table.tokens,
+        layout=table.layout,
+        offset=table.offset,
+        documents=table.documents,
+        token_checksum=table.token_checksum,
+        files={kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))},
+        tracks=columns,
+        foreign=None
+        if table.foreign is None
+        else [entry and replace(entry, index=moved(entry.index)) for entry in table.foreign],
+    )
+    mode = "stream-with-metadata" if old.mode == "token-stream" else old.mode
+    return replace(old, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards)
+
+
+def _count_borders(manifest: Manifest, working: str, names: Sequence[str], roots: Sequence[str] | None) -> Manifest:
+    """The manifest with what the new tracks' spans across shard borders add to their counts."""
+    new = replace(manifest, tracks={name: manifest.tracks[name] for name in names})
+    counted = with_border_windows(new, Roots(working, roots))
+    return replace(manifest, tracks={**manifest.tracks, **counted.tracks})

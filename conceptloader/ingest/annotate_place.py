@@ -1,0 +1,131 @@
+"""Where annotations lie in a shard: documents looked up, characters turned into tokens, overlaps resolved."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.errors import InputError
+from conceptloader.format import layout as fmt
+from conceptloader.format.bulk import BulkSpans
+from conceptloader.format.ranges import Ranges
+from conceptloader.ingest.annotate_rows import WHOLE
+from conceptloader.ingest.annotate_text import Texts
+from conceptloader.ingest.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.inputs import Source
+from conceptloader.ingest.place import place
+
+_DENSE = 64  # wanted documents are read with their neighbours if at least one in so many is wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placer:
+    """concepts: records are concept ids, whose union may be taken. texts: given if offsets are in characters."""
+
+    ds: Ranges
+    track: str
+    sources: Sequence[Source]
+    concepts: bool
+    overlap: str
+    levels: int
+    texts: Texts | None
+
+    def place(self, items: NDArray[np.void], records: Sequence[bytes]) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
+        """(shard, spans by track) in tokens of the shard, for items sorted by document. Raises: InputError."""
+        shard_of = np.searchsorted(self.ds.first_documents, items["document"], "right") - 1
+        borders = np.flatnonzero(np.diff(shard_of)) + 1
+        for part in np.split(np.arange(len(items)), borders):
+            if len(part):
+                shard = int(shard_of[part[0]])
+                yield from self._place_shard(shard, items[part], [records[i] for i in part.tolist()])
+
+    def _place_shard(
+        self, shard: int, items: NDArray[np.void], records: list[bytes]
+    ) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
+        documents, row = np.unique(items["document"], return_inverse=True)
+        first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
+        if self.texts is None:
+            tokens = Ragged(np.empty(0, np.uint32), offsets_of(stop - first))
+            yield shard, self._resolve(items, records, row, first, tokens, None, None, None)
+            return
+        base = self.ds.shard_starts[shard]
+        for read in self.texts.read(documents, first + base, stop + base):
+            # Documents that end with eos and those that do not are placed apart; within a batch they are in order.
+            mine = np.isin(row, read.which)
+            at = np.searchsorted(read.which, row[mine])
+            chosen = [record for record, keep in zip(records, mine.tolist(), strict=True) if keep]
+            yield (
+                shard,
+                self._resolve(
+                    items[mine], chosen, at, first[read.which], read.tokens, read.texts, read.positions, read.eos
+                ),
+            )
+
+    def _resolve(
+        self,
+        items: NDArray[np.void],
+        records: Sequence[bytes],
+        row: Ints,
+        first: Ints,
+        tokens: Ragged,
+        texts: list[str] | None,
+        positions: Ints | None,
+        eos: int | None,
+    ) -> dict[str, BulkSpans]:
+        """row: for each item its document, whose first token in the shard is first[row]."""
+        lengths = np.diff(tokens.offsets) if texts is None else np.array([len(text) for text in texts], np.int64)
+        whole = items["end"] == WHOLE
+        end = np.where(whole, lengths[row], items["end"])
+        self._check_ends(items, end, lengths[row], "tokens" if texts is None else "characters")
+        if self.concepts:
+            labels = Ragged(np.frombuffer(b"".join(records), "<u4"), offsets_of(items["size"] // 4))
+        else:
+            labels = Ragged(np.arange(len(items), dtype=np.uint32), np.arange(len(items) + 1))
+        spans = {self.track: RawSpans(row, items["start"].astype(np.int64), end, labels)}
+        batch = Batch(ids=[], texts=texts, tokens=None, spans=spans)
+        try:
+            placed = place(batch, tokens, positions, eos, self.overlap, self.levels)
+        except BadRow as error:
+            where = self.where(items[np.argmax(row == error.row)])
+            raise InputError(f"{where}: {error.problem}") from error
+        return {
+            name: self._to_shard(found, placed.tokens.offsets, first, records) for name, found in placed.spans.items()
+        }
+
+    def _to_shard(self, spans: BulkSpans, offsets: Ints, first: Ints, records: Sequence[bytes]) -> BulkSpans:
+        document = np.searchsorted(offsets, spans.start, "right") - 1
+        shift = first[document] - offsets[document]
+        data, record_offsets = spans.data, spans.offsets
+        if not self.concepts:
+            chosen = [records[i] for i in np.frombuffer(data, "<u4").tolist()]
+            data, record_offsets = b"".join(chosen), offsets_of([len(record) for record in chosen])
+        return BulkSpans(spans.start + shift, spans.end + shift, spans.record, data, record_offsets)
+
+    def _check_ends(self, items: NDArray[np.void], end: Ints, lengths: Ints, unit: str) -> None:
+        outside = end > lengths
+        if outside.any():
+            i = int(np.argmax(outside))
+            raise InputError(
+                f"{self.where(items[i])}: found [{items['start'][i]}, {end[i]}), expected it within the {lengths[i]} "
+                f"{unit} of the document; the offsets are of another text or tokenizer, or in another unit (--unit)"
+            )
+
+    def where(self, item: np.void) -> str:
+        """File, line and document of an item."""
+        source = self.sources[int(item["source"])]
+        unit = "line" if source.row_groups is None else "row"
+        return f"{source.path}: {unit} {int(item['row'])}: document {int(item['document'])}"
+
+    def _ranges(self, shard: int, ordinals: Ints) -> tuple[Ints, Ints]:
+        """First tokens and ends, in the shard, of documents in ascending order."""
+        low, high = int(ordinals[0]), int(ordinals[-1]) + 1
+        if high - low > _DENSE * len(ordinals):
+            pairs = np.array([self.ds.reader.document_range(shard, n) for n in ordinals.tolist()], np.int64)
+            return pairs[:, 0], pairs[:, 1]
+        data = self.ds.files.read("documents.bin", shard, 8 * low, 8 * (high - low + 1))
+        starts = np.frombuffer(data, fmt.OFFSET).astype(np.int64)
+        if (np.diff(starts) < 0).any():
+            path = self.ds.files.path("documents.bin", shard)
+            raise fmt.bad(path, "starts that decrease", "rising ones", fmt.DAMAGED)
+        return starts[ordinals - low], starts[ordinals - low + 1]

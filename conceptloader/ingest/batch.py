@@ -1,0 +1,71 @@
+"""A batch of documents between the reader and the writer, by column, so that nothing is done token by token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+class BadRow(Exception):
+    """Row `row` of a batch, or with -1 the whole file, cannot be ingested. Whoever knows the file turns this into an
+    InputError."""
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(problem)
+        self.row = row
+        self.problem = problem
+
+
+@dataclass
+class Ragged:
+    """Lists of integers end to end: list i is values[offsets[i]:offsets[i + 1]]."""
+
+    values: NDArray[Any]
+    offsets: Ints
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, lists: Ints) -> "Ragged":
+        """The lists at `lists`, in that order."""
+        starts, lengths = self.offsets[lists], self.offsets[lists + 1] - self.offsets[lists]
+        offsets = offsets_of(lengths)
+        index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Ragged(self.values[index], offsets)
+
+
+@dataclass
+class RawSpans:
+    """Spans of one track as they stand in the input: row of the document, [start, end) in its characters or tokens,
+    and concept ids, all int64 [m] (concepts: m lists of uint32)."""
+
+    row: Ints
+    start: Ints
+    end: Ints
+    concepts: Ragged
+
+
+@dataclass
+class Batch:
+    """Documents as read. texts, or tokens (n lists), is given. An empty id means none.
+
+    metadata: one encoded record per document. fields: values aligned with all tokens of the batch.
+    """
+
+    ids: list[str]
+    texts: list[str] | None
+    tokens: Ragged | None
+    spans: dict[str, RawSpans]
+    metadata: list[bytes] | None = None
+    fields: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def offsets_of(lengths: "Ints | Sequence[int]") -> Ints:
+    """int64 [n + 1]: where each of n things of these lengths begins when they lie end to end, and the total."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

@@ -1,0 +1,270 @@
+"""Building a dataset from raw records: plan, worker processes, manifest."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
+from conceptloader.format import layout as fmt
+from conceptloader.format.build import Build, create_build, open_build
+from conceptloader.format.durable import write_file
+from conceptloader.format.files import load_manifest
+from conceptloader.format.finalize import finalize
+from conceptloader.format.manifest import Tokenizer as TokenizerFacts
+from conceptloader.format.options import BuildOptions, TrackOptions
+from conceptloader.hashing import canonical_json
+from conceptloader.ingest.columns import METADATA_TRACK, Columns
+from conceptloader.ingest.inputs import Source
+from conceptloader.ingest.lines import MAX_LINE_BYTES
+from conceptloader.ingest.place import level_names
+from conceptloader.ingest.plan import Piece, default_shard_bytes, piece_bytes, plan_shards
+from conceptloader.ingest.shard import Progress, ShardJob, write_shard
+from conceptloader.ingest.tokenizer import Tokenizer
+from conceptloader.ingest.workers import run_tasks
+
+log = logging.getLogger(__name__)
+
+TOKENIZER_FILE = ".tokenizer.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestOptions:
+    """How records become a dataset. What affects the result is stored in build.json.
+
+    tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
+    append_eos: end each document with the tokenizer's eos token. overlap, levels: see `ingest.overlap.resolve`.
+    vocabularies: names of the concepts by track, index = id. encoding: "auto", "dense" or "spans", for all tracks.
+    shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
+    """
+
+    columns: Columns
+    tokenizer: Tokenizer | None
+    vocab_size: int | None = None
+    eos_id: int | None = None
+    append_eos: bool = True
+    overlap: str = "refuse"
+    levels: int = 3
+    vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    encoding: str = "auto"
+    mode: str | None = None
+    token_type: str | None = None
+    shard_input_bytes: int | None = None
+    max_line_bytes: int = MAX_LINE_BYTES
+
+    @property
+    def eos(self) -> int | None:
+        """The id that is appended to each document."""
+        if not self.append_eos:
+            return None
+        found = self.tokenizer.eos_id if self.tokenizer else self.eos_id
+        if found is None:
+            raise ConfigError(
+                "eos: found a tokenizer without a known end-of-document token, expected one to append to each "
+                "document; name it (--eos) or append none (--no-eos)"
+            )
+        return found
+
+
+@dataclass
+class Summary:
+    """What a build did. lost_spans: spans that hold the first character of no token; shards, documents and tokens are
+    of the whole dataset, spans and bad records of this run."""
+
+    path: str
+    shards: int = 0
+    kept_shards: int = 0
+    documents: int = 0
+    tokens: int = 0
+    lost_spans: int = 0
+    bad_records: int = 0
+    seconds: float = 0.0
+
+
+Watch = Callable[[Progress], None]
+
+
+def build_dataset(
+    sources: Sequence[Source],
+    out: str | os.PathLike[str],
+    options: IngestOptions,
+    *,
+    workers: int = 1,
+    on_bad: Callable[[str, str, str], None] | None = None,
+    watch: Callable[[int, int], Watch] | None = None,
+) -> Summary:
+    """Build a dataset, or go on with a build that was interrupted; finished shards are kept.
+
+    The bytes of the dataset depend on the inputs and options, not on `workers` or interruptions.
+    on_bad: called with (file, place, problem) for records that cannot be ingested, which are then left out; without it
+    they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
+    with each Progress.
+
+    Raises: InputError naming file and line for bad input, after all other shards are finished; ConfigError for options
+    that contradict each other or the build in `out`.
+    """
+    began = time.monotonic()
+    path = os.path.abspath(out)
+    plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
+    if not plan:
+        raise InputError(f"{sources[0].path} (of {len(sources)} files): found an empty corpus, expected records")
+    inputs = [source.to_json() for source in sources]
+    pieces = [[piece.to_json() for piece in shard] for shard in plan]
+    content = format_options(options)
+    if os.path.exists(os.path.join(path, fmt.MANIFEST)):
+        return _complete(path, content, inputs, pieces)
+    build = create_build(path, content, inputs=inputs, plan=pieces)
+    _check_unchanged(build, sources)
+    definition = options.tokenizer.definition if options.tokenizer else None
+    if definition is not None:
+        write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
+
+    summary = Summary(path)
+    missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
+    summary.kept_shards = build.num_shards - len(missing)
+    _write_shards(build, sources, plan, options, missing, workers, summary, on_bad, watch)
+    manifest = finalize(path)
+    summary.shards, summary.documents, summary.tokens = build.num_shards, manifest.num_documents, manifest.num_tokens
+    summary.seconds = time.monotonic() - began
+    return summary
+
+
+def format_options(options: IngestOptions) -> BuildOptions:
+    """The options of the format: tokenizer, tracks, and in `extra` whatever else decides the result."""
+    tokenizer = options.tokenizer
+    facts = None
+    if tokenizer is not None:
+        facts = TokenizerFacts(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
+    elif options.vocab_size is not None:
+        name = f"unnamed-{options.vocab_size}"
+        facts = TokenizerFacts(name=name, vocab_size=options.vocab_size, eos_id=options.eos_id)
+    else:
+        raise ConfigError("tokenizer: found none, expected the one of the tokens, or the size of its vocabulary")
+    columns = options.columns
+    unknown = sorted(set(options.vocabularies) - set(columns.tracks))
+    if unknown:
+        raise ConfigError(
+            f"vocabularies: found track {unknown[0]!r}, expected one of {', '.join(columns.tracks) or 'none'}"
+        )
+    tracks = {
+        name: TrackOptions(encoding=options.encoding, vocabulary=options.vocabularies.get(track))
+        for track in columns.tracks
+        for name in level_names(track, options.overlap, options.levels)
+    }
+    if columns.has_metadata:
+        tracks[METADATA_TRACK] = TrackOptions(codec="msgpack", encoding=options.encoding)
+    return BuildOptions(
+        mode=options.mode or ("stream-with-metadata" if tracks else "token-stream"),
+        tokenizer=facts,
+        token_type=options.token_type,
+        fields=columns.fields,
+        tracks=tracks,
+        extra={
+            "ingest": {
+                "version": 1,
+                "append_eos": options.eos is not None,
+                "overlap": options.overlap,
+                "levels": options.levels if options.overlap == "levels" else 1,
+                "columns": columns.to_json(),
+            }
+        },
+    )
+
+
+def _complete(path: str, options: BuildOptions, inputs: Any, plan: Any) -> Summary:
+    """The summary of a dataset that is there already, if it is this one."""
+    found = open_build(path)
+    wanted = options.to_json(found.vocabularies)
+    same = (
+        canonical_json([found.inputs, found.plan, found.options.to_json(found.vocabularies)])
+        == canonical_json([inputs, plan, wanted])
+    ) and all(found.options.tracks[name].vocabulary == track.vocabulary for name, track in options.tracks.items())
+    if not same:
+        raise ConfigError(
+            f"{path}: found a complete dataset of other inputs or options, expected a new directory; nothing was "
+            "changed"
+        )
+    manifest, _ = load_manifest(path, None)
+    log.info("%s is complete already", path)
+    return Summary(path, found.num_shards, found.num_shards, manifest.num_documents, manifest.num_tokens)
+
+
+def _check_unchanged(build: Build, sources: Sequence[Source]) -> None:
+    """No input is newer than build.json. Together with the samples in build.json this finds edits between two runs."""
+    since = os.stat(os.path.join(build.path, fmt.BUILD)).st_mtime_ns
+    for source in sources:
+        if os.stat(source.path).st_mtime_ns > since:
+            raise ConfigError(
+                f"{source.path}: found it changed since the build in {build.path} began, expected unchanged inputs; "
+                "build into another directory"
+            )
+
+
+def _write_shards(
+    build: Build,
+    sources: Sequence[Source],
+    plan: Sequence[Sequence[Piece]],
+    options: IngestOptions,
+    missing: Sequence[int],
+    workers: int,
+    summary: Summary,
+    on_bad: Callable[[str, str, str], None] | None,
+    watch: Callable[[int, int], Watch] | None,
+) -> None:
+    tokenizer: bytes | str | None = None
+    if options.columns.text is not None:
+        if options.tokenizer is None:
+            raise ConfigError("tokenizer: found none, expected one for input given as text")
+        tokenizer = options.tokenizer.definition or options.tokenizer.name
+    jobs = [
+        ShardJob(
+            directory=build.path,
+            shard=shard,
+            sources=sources,
+            columns=options.columns,
+            tokenizer=tokenizer,
+            eos=options.eos,
+            overlap=options.overlap,
+            levels=options.levels,
+            max_line_bytes=options.max_line_bytes,
+            skip_bad=on_bad is not None,
+        )
+        for shard in missing
+    ]
+    sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
+    update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
+    errors: list[ConceptloaderError] = []
+
+    def on_news(_: int, progress: Progress) -> None:
+        summary.lost_spans += progress.lost
+        summary.bad_records += len(progress.bad)
+        for record in progress.bad:
+            if on_bad is not None:
+                on_bad(*record)
+        if update:
+            update(progress)
+
+    def on_end(i: int, _: Any, error: Exception | None) -> None:
+        if error is None:
+            log.info("shard %s is finished", build.shard_name(missing[i]))
+        else:
+            assert isinstance(error, ConceptloaderError)
+            log.error("shard %s: %s", build.shard_name(missing[i]), error)
+            errors.append(error)
+
+    run_tasks(write_shard, jobs, workers, on_news, on_end)
+    if errors:
+        others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
+        if isinstance(errors[0], ReadError):
+            raise ReadError(
+                errors[0].errno,
+                f"{errors[0].strerror or errors[0]}{others}; what is finished is kept: make sure that the disk can be "
+                "written, then run the same command again",
+            )
+        raise type(errors[0])(
+            f"{errors[0]}{others}; {build.num_shards - len(errors)} of {build.num_shards} shards are finished and "
+            "kept: run again with --skip-bad FILE to leave such records out, or mend the input and build into another "
+            "directory"
+        )

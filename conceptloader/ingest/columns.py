@@ -1,0 +1,78 @@
+"""Which columns of the input mean what. The same for jsonl keys and parquet columns."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conceptloader.errors import ConfigError
+
+MAIN_TRACK = "concepts"
+METADATA_TRACK = "metadata"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """text or tokens: the column of the content, the other one is None; tokens are already tokenized.
+    id: column of the document's name. tracks: column of the spans, by track.
+    metadata: column of a metadata object, or None; metadata_columns: further columns that go into it.
+    fields: token-aligned columns and their types, e.g. {"loss_mask": "u1"}. ignored: columns that may be there.
+    """
+
+    text: str | None = "text"
+    tokens: str | None = None
+    id: str = "id"
+    tracks: Mapping[str, str] = field(default_factory=lambda: {MAIN_TRACK: "spans"})
+    metadata: str | None = None
+    metadata_columns: Sequence[str] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.tokens is None):
+            raise ConfigError("columns: found both or none of text and tokens, expected one of them")
+        if self.fields and self.text is not None:
+            raise ConfigError("columns: found token-aligned fields with text, expected them only with tokens")
+        used = [*self.wanted()]
+        repeated = sorted({name for name in used if used.count(name) > 1})
+        if repeated:
+            raise ConfigError(f"columns: found {repeated} in two roles, expected each column in one; rename one")
+
+    @property
+    def content(self) -> str:
+        return self.text or self.tokens or ""
+
+    @property
+    def has_metadata(self) -> bool:
+        return self.metadata is not None or bool(self.metadata_columns)
+
+    def wanted(self) -> list[str]:
+        """Every column that is read."""
+        metadata = [self.metadata] if self.metadata is not None else []
+        return [self.content, self.id, *self.tracks.values(), *metadata, *self.metadata_columns, *self.fields]
+
+    def problem(self, found: Collection[str]) -> str | None:
+        """Why a record or table with the columns `found` cannot be read, or None. Only the content is mandatory."""
+        unknown = sorted(set(found) - set(self.wanted()) - set(self.ignored))
+        if self.content not in found:
+            return (
+                f"found columns {', '.join(sorted(found)) or 'none'}, expected {self.content!r}; "
+                "name the column of the content (--text-column, --tokens-column)"
+            )
+        if unknown:
+            return (
+                f"found column {unknown[0]!r}, expected some of {', '.join(self.wanted())}; declare it (--track, "
+                "--metadata-column, --field) or leave it out (--ignore-column)"
+            )
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "id": self.id,
+            "tracks": dict(self.tracks),
+            "metadata": self.metadata,
+            "metadata_columns": list(self.metadata_columns),
+            "fields": dict(self.fields),
+            "ignored": list(self.ignored),
+        }

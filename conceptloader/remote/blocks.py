@@ -1,0 +1,155 @@
+"""Bounded caches of blocks of objects: in memory for small reads, on disk if the user gives a directory."""
+
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+import xxhash
+
+from conceptloader.errors import ConfigError
+
+Key = tuple[str, int]  # which version of which object, number of the block
+_CHECKSUM = 8
+
+
+class Blocks(Protocol):
+    """block_bytes: of every block but an object's last."""
+
+    block_bytes: int
+
+    def get(self, key: Key) -> bytes | None: ...
+
+    def put(self, key: Key, data: bytes) -> None: ...
+
+
+class MemoryBlocks:
+    """At most `capacity` bytes, least recently used first out."""
+
+    def __init__(self, capacity: int, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self._capacity = capacity
+        self._size = 0
+        self._blocks: OrderedDict[Key, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> bytes | None:
+        with self._lock:
+            data = self._blocks.get(key)
+            if data is not None:
+                self._blocks.move_to_end(key)
+            return data
+
+    def put(self, key: Key, data: bytes) -> None:
+        with self._lock:
+            self._size += len(data) - len(self._blocks.pop(key, b""))
+            self._blocks[key] = data
+            while self._size > self._capacity:
+                self._size -= len(self._blocks.popitem(last=False)[1])
+
+
+class DiskBlocks:
+    """One file per block, with a checksum; at most about `capacity` bytes, oldest in use first out.
+
+    Any number of processes may share the directory: files appear whole, and whoever finds too much in it, removes.
+    A block that is damaged on the disk counts as absent.
+    """
+
+    def __init__(self, directory: str, capacity: int, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self._directory = os.path.abspath(directory)
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+            self._size = self._trim()
+        except OSError as error:
+            raise ConfigError(f"{directory}: cannot be used as a cache: {error.strerror}; choose another") from error
+
+    def _path(self, key: Key) -> str:
+        name = xxhash.xxh3_128_hexdigest(f"{key[0]}\0{key[1]}\0{self.block_bytes}".encode())
+        return os.path.join(self._directory, name[:2], name)
+
+    def get(self, key: Key) -> bytes | None:
+        path = self._path(key)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+            os.utime(path)
+        except OSError:  # absent, removed meanwhile or unreadable: all the same, the object has it
+            return None
+        content, checksum = data[:-_CHECKSUM], data[-_CHECKSUM:]
+        return content if xxhash.xxh3_64_digest(content) == checksum else None
+
+    def put(self, key: Key, data: bytes) -> None:
+        path = self._path(key)
+        temporary = f"{path}.{secrets.token_hex(4)}.tmp"
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(temporary, "xb") as file:
+                file.write(data + xxhash.xxh3_64_digest(data))
+            os.rename(temporary, path)
+        except OSError:  # a full disk must not end a training: the cache just keeps less
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+            return
+        with self._lock:
+            self._size += len(data) + _CHECKSUM
+            if self._size > self._capacity:
+                self._size = self._trim()
+
+    def _trim(self) -> int:
+        """Remove the blocks that were used longest ago, down to 9/10 of the capacity. Returns: bytes left."""
+        found = []
+        for part in os.scandir(self._directory):
+            if part.is_dir():
+                for entry in os.scandir(part.path):
+                    try:
+                        status = entry.stat()
+                    except FileNotFoundError:  # another process trims, too
+                        continue
+                    found.append((status.st_mtime_ns, status.st_size, entry.path))
+        left = sum(size for _, size, _ in found)
+        if left > self._capacity:
+            for _, size, path in sorted(found):
+                if left <= self._capacity * 9 // 10:
+                    break
+                try:
+                    os.unlink(path)
+                except FileNotFoundError:
+                    continue
+                left -= size
+        return left
+
+
+class BlockReader:
+    """Reads ranges of objects block by block; blocks that are missing side by side are fetched by one request."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        # Threads that want the same block wait for the one that fetches it.
+        self._locks = [threading.Lock() for _ in range(256)]
+
+    def read(self, name: str, object_bytes: int, offset: int, size: int, fetch: Callable[[int, int], bytes]) -> bytes:
+        """Bytes [offset, offset + size) of the object `name`; fetch(offset, size) gets them from the store."""
+        unit = self._blocks.block_bytes
+        first, last = offset // unit, (offset + size - 1) // unit
+        with self._locks[hash((name, first)) % len(self._locks)]:
+            found = [self._blocks.get((name, number)) for number in range(first, last + 1)]
+            i = 0
+            while i < len(found):
+                j = i
+                while j < len(found) and found[j] is None:
+                    j += 1
+                if j > i:
+                    start = (first + i) * unit
+                    data = fetch(start, min((first + j) * unit, object_bytes) - start)
+                    for k in range(i, j):
+                        block = data[(k - i) * unit : (k - i + 1) * unit]
+                        found[k] = block
+                        self._blocks.put((name, first + k), block)
+                i = j + 1
+        whole = b"".join(block for block in found if block is not None)
+        return whole[offset - first * unit : offset - first * unit + size]

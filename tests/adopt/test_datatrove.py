@@ -1,0 +1,127 @@
+"""datatrove's .ds files, written and read by datatrove itself, through our reader."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+from datatrove.utils.dataset import DatatroveFileDataset, DatatroveFolderDataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest import adopt_source
+from conceptloader.ingest.adopt import adopt
+
+
+def write(
+    folder: Path, name: str, documents: list[list[int]], size: int = 2, tokenizer: str | None = "gpt2", **options: bool
+) -> Path:
+    options = {"save_final_metadata": True, **options}
+    file = TokenizedFile(str(folder), name, tokenizer_name_or_path=tokenizer, token_size=size, **options)
+    for document in documents:
+        file.write(document, None)
+    file.close()
+    return folder / name
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_equals_datatrove(data: st.DataObject) -> None:
+    """Tokens and positions of datatrove's window i, which begins at token i * (seq_len + 1) of its file."""
+    size = data.draw(st.sampled_from([2, 4]))
+    documents = st.lists(st.lists(st.integers(0, 256**size - 1), min_size=1, max_size=9), min_size=1, max_size=9)
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adopt_source, "PIECE", data.draw(st.integers(1, 9), "piece"))
+        folder = Path(directory)
+        (folder / "tokens").mkdir()
+        files = data.draw(st.lists(documents, min_size=1, max_size=3), "files")
+        paths = [write(folder / "tokens", f"{i:05d}.ds", file, size) for i, file in enumerate(files)]
+        adopt([folder / "tokens"] if data.draw(st.booleans()) else paths, folder / "ds")
+        with cl.open_dataset(folder / "ds") as ds:
+            assert ds.num_documents == sum(map(len, files))
+            assert ds.num_tokens == sum(len(document) for file in files for document in file)
+            seq_len = data.draw(st.integers(1, 8))
+            base = 0
+            for path, file in zip(paths, files, strict=True):
+                theirs = DatatroveFileDataset(str(path), seq_len, size, return_positions=True)
+                for i in range(len(theirs)):
+                    start, stop = base + i * (seq_len + 1), base + (i + 1) * (seq_len + 1)
+                    item = theirs[i]
+                    assert ds.tokens(start, stop).tolist() == item["input_ids"].tolist()
+                    first = ds.documents_in(start, stop).first
+                    at = np.arange(start, stop)
+                    begins = np.maximum(first[np.searchsorted(first, at, "right") - 1], start)
+                    assert (at - begins).tolist() == item["positions"].tolist()
+                base += sum(map(len, file))
+
+
+def test_a_folder_is_read_in_datatroves_order(tmp_path: Path) -> None:
+    source = tmp_path / "tokens"
+    for name in ("00010.ds", "00001.ds", "a.ds", "00000_shuffled.ds"):
+        write(source, name, [[len(name), 7]])
+    theirs = DatatroveFolderDataset(str(source), 1)
+    adopt([source], tmp_path / "ds")
+    ours = cl.open_dataset(tmp_path / "ds").tokens(0, 8).tolist()
+    assert ours == [token for item in theirs for token in item["input_ids"].tolist()]
+    write(source, "below/00000.ds", [[1]])
+    with pytest.raises(ConfigError, match=r"found .*below/00000\.ds below it, expected files in it only"):
+        adopt([source], tmp_path / "other")
+
+
+def test_what_is_noted_beside_the_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path, "x.ds", [[1, 2], [3]], save_loss_metadata=True)
+    assert adopt([path], tmp_path / "a").extra == {"adopted_tokenizers": ["gpt2"]}
+    assert "x.ds.loss" in caplog.text
+    assert adopt([write(tmp_path, "y.ds", [[1]], tokenizer=None)], tmp_path / "b").extra == {}
+    path = write(tmp_path, "z.ds", [[1]], save_final_metadata=False)
+    assert adopt([path], tmp_path / "c").layouts[0].token_type == "u2"
+    (tmp_path / "z.ds.metadata").write_text("gpt2\n1\n1 T")
+    assert adopt([path], tmp_path / "d").extra == {"adopted_tokenizers": ["gpt2"]}
+
+
+def test_mixed_tokenizers(tmp_path: Path) -> None:
+    paths = [write(tmp_path, "x.ds", [[1]]), write(tmp_path, "y.ds", [[2]], tokenizer="llama")]
+    with pytest.raises(InputError, match=r"2 of them: 'gpt2' .*x\.ds.*'llama' .*--allow-mixed-tokenizers"):
+        adopt(paths, tmp_path / "ds")
+    named = cl.Tokenizer(name="other", vocab_size=100)
+    with pytest.raises(InputError, match=r"'other'.*'gpt2'"):
+        adopt(paths[:1], tmp_path / "ds", tokenizer=named)
+    assert adopt(paths, tmp_path / "ds", allow_mixed_tokenizers=True, tokenizer=named).tokenizer == named
+    assert cl.open_dataset(tmp_path / "ds").tokens(0, 2).tolist() == [1, 2]
+
+
+BAD = {
+    "no index": (lambda p: Path(f"{p}.index").unlink(), r"x\.ds\.index: found no readable file.*save_index=True"),
+    "odd index": (lambda p: Path(f"{p}.index").write_bytes(b"\0" * 15), r"index: found 15 bytes, expected a mult"),
+    "truncated": (lambda p: p.write_bytes(b"\0" * 9), r"x\.ds: found 9 bytes, expected 2 or 4 bytes for"),
+    "index of more": (
+        lambda p: Path(f"{p}.index").write_bytes(np.array([2, 6], "<u8").tobytes()), r"ds: found 10 bytes, .* 6 tokens"
+    ),
+    "decreasing": (
+        lambda p: Path(f"{p}.index").write_bytes(np.array([3, 2, 5], "<u8").tobytes()),
+        r"x\.ds\.index: found document 1 to end at token 2, expected at least 3",
+    ),
+    "other size noted": (
+        lambda p: Path(f"{p}.metadata").write_text("gpt2|4\n5"), r"metadata: found tokens of 4 bytes, expected 2"
+    ),
+    "bad note": (lambda p: Path(f"{p}.metadata").write_text("gpt2|x\n"), r"first line 'gpt2\|x', expected tokenizer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, "x.ds", [[1, 2], [3, 4, 5]])
+    apply, message = BAD[name]
+    apply(path)
+    with pytest.raises(InputError, match=message):
+        adopt([path], tmp_path / "ds")
+    assert not (tmp_path / "ds").exists()
+
+
+def test_options_of_flat_files_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "x.ds", [[1, 2]])
+    with pytest.raises(ConfigError, match="dtype: found 'uint16' for files that say it themselves"):
+        adopt([path], tmp_path / "ds", dtype="uint16")

@@ -1,0 +1,94 @@
+"""Flat token files against numpy, and which paths stand for which files."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest import adopt_flat
+from conceptloader.ingest.adopt import adopt
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 5), min_size=2, max_size=40),
+    st.sampled_from(["uint8", "uint16", "uint32", "int32", "int64"]),
+    st.booleans(),
+    st.integers(1, 9),
+)
+def test_documents_end_with_the_named_token(tokens: list[int], dtype: str, head: bool, piece: int) -> None:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adopt_flat, "_READ", piece)
+        path = Path(directory) / "x.npy"
+        array = np.array(tokens, dtype)
+        np.save(path, array) if head else array.tofile(path)
+        adopt([path], Path(directory) / "ds", dtype=None if head else dtype, document_end=0)
+        with cl.open_dataset(Path(directory) / "ds") as ds:
+            assert ds.tokens(0, len(tokens)).tolist() == tokens
+            starts = [0] + [i + 1 for i, token in enumerate(tokens[:-1]) if token == 0]
+            assert [ds.document_range(d)[0] for d in range(ds.num_documents)] == starts
+
+
+def test_without_a_document_end_documents_are_unknown(tmp_path: Path) -> None:
+    np.arange(5, dtype=np.uint32).tofile(tmp_path / "x.npy")
+    adopt([tmp_path / "x.npy"], tmp_path / "ds", dtype="u4")
+    ds = cl.open_dataset(tmp_path / "ds")
+    assert (ds.num_documents, ds.documents_in(1, 3).ids.tolist()) == (0, [-1])
+    assert [p.name for p in (tmp_path / "ds").iterdir()] == ["manifest.json"]
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    out = tmp_path / "ds"
+    path = tmp_path / "x.npy"
+    np.arange(5, dtype=np.uint16).tofile(path)
+    with pytest.raises(ConfigError, match=r"x\.npy: found a flat file of tokens and no dtype.*--dtype"):
+        adopt([path], out)
+    with pytest.raises(ConfigError, match=r"dtype: found 'float32', expected one of uint8"):
+        adopt([path], out, dtype="float32")
+    with pytest.raises(InputError, match=r"x\.npy: found 10 bytes, expected a multiple of 4"):
+        adopt([path], out, dtype="uint32")
+    with pytest.raises(ConfigError, match=r"document_end: found 70000"):
+        adopt([path], out, dtype="u2", document_end=70000)
+    np.save(path, np.arange(5, dtype=np.uint16))
+    with pytest.raises(InputError, match=r"tokens of type u2 in its head, expected u4"):
+        adopt([path], out, dtype="u4")
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(InputError, match=r"x\.npy: found 136 bytes, expected 138 as its head says"):
+        adopt([path], out)
+    for array in (np.zeros((2, 3), np.uint16), np.zeros(3, ">u2"), np.zeros(3)):
+        np.save(path, array)
+        with pytest.raises(InputError, match="expected one dimension of little-endian"):
+            adopt([path], out)
+    path.write_bytes(b"\x93NUMPY\x01\x00\xff")
+    with pytest.raises(InputError, match=r"damaged \.npy head"):
+        adopt([path], out)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="found no token"):
+        adopt([path], out, dtype="u2")
+
+
+def test_bad_paths(tmp_path: Path) -> None:
+    np.arange(5, dtype=np.uint16).tofile(tmp_path / "x.bin")
+    with pytest.raises(ConfigError, match=r"x\.bin: found neither PREFIX\.bin with PREFIX\.idx"):
+        adopt([tmp_path / "x.bin"], tmp_path / "ds")
+    adopt([tmp_path / "x.bin"], tmp_path / "ok", kind="flat", dtype="uint16")
+    with pytest.raises(ConfigError, match="twice"):
+        adopt([tmp_path / "x.bin"] * 2, tmp_path / "ds", kind="flat", dtype="uint16")
+    with pytest.raises(ConfigError, match=r"ok: found files there, expected a new or empty directory"):
+        adopt([tmp_path / "x.bin"], tmp_path / "ok", kind="flat", dtype="uint16")
+    with pytest.raises(ConfigError, match="kind: found 'olmo', expected one of auto"):
+        adopt([tmp_path / "x.bin"], tmp_path / "ds", kind="olmo")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="empty: found no Megatron"):
+        adopt([tmp_path / "empty"], tmp_path / "ds")
+    (tmp_path / "empty" / "a.ds").touch()
+    (tmp_path / "empty" / "a.idx").touch()
+    with pytest.raises(ConfigError, match="found files of datatrove, megatron in it"):
+        adopt([tmp_path / "empty"], tmp_path / "ds")
+    with pytest.raises(ConfigError, match="paths: found"):
+        adopt([], tmp_path / "ds")

@@ -1,0 +1,214 @@
+"""New tracks over existing tokens, against a brute-force account of which token belongs to which record."""
+
+import gzip
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.verify import verify
+from conceptloader.ingest import annotate_find, annotate_sort
+from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.annotate import AnnotateOptions, annotate
+
+Rows = list[dict[str, Any]]
+
+
+def build(path: Path, shards: list[list[list[int]]], ids: bool = True, tracks: bool = False) -> Path:
+    """Documents of tokens in shards; ids are d0, d1, ... through all of them; with `tracks`, each document of the track
+    `old` has the record [number]."""
+    options = cl.BuildOptions(tracks={"old": cl.TrackOptions()} if tracks else {})
+    made = cl.create_build(path, options, plan=[None] * len(shards))
+    number = 0
+    for shard, documents in enumerate(shards):
+        with made.shard(shard) as writer:
+            for tokens in documents:
+                spans = {"old": [(0, len(tokens), [number])]} if tracks and tokens else None
+                writer.add_document(tokens, spans=spans, id=f"d{number}" if ids else "")
+                number += 1
+    cl.finalize(path)
+    return path
+
+
+def write_rows(path: Path, rows: Rows) -> Path:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=3)
+    else:
+        text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def owners(ds: cl.Dataset, track: str) -> list[Any]:
+    """For each token of the dataset the decoded record that it belongs to, or None."""
+    spans = ds.spans(track, 0, ds.num_tokens)
+    result: list[Any] = [None] * ds.num_tokens
+    for start, end, record in zip(spans.start.tolist(), spans.end.tolist(), spans.decode(), strict=True):
+        result[start:end] = [record.tolist() if hasattr(record, "tolist") else record] * (end - start)
+    return result
+
+
+documents = st.lists(st.integers(0, 9), max_size=8)
+corpora = st.lists(st.lists(documents, min_size=1, max_size=6), min_size=1, max_size=3).filter(
+    lambda corpus: any(tokens for shard in corpus for tokens in shard)
+)
+
+
+@settings(max_examples=40)
+@given(corpora, st.data())
+def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.DataObject) -> None:
+    flat = [tokens for shard in corpus for tokens in shard]
+    suffix = data.draw(st.sampled_from([".jsonl", ".jsonl.gz", ".parquet"]))
+    by_id = data.draw(st.booleans())
+    rows: Rows = []
+    expected: list[Any] = []
+    for number, tokens in enumerate(flat):
+        key = {"id": f"d{number}"} if by_id else {"document": number}
+        borders = sorted(data.draw(st.sets(st.integers(0, len(tokens)))))
+        found = [None] * len(tokens)
+        for start, end in zip(borders[::2], borders[1::2], strict=False):
+            concepts = data.draw(st.lists(st.integers(0, 5), max_size=2))
+            found[start:end] = [concepts] * (end - start)
+            rows.append({**key, "start": start, "end": end, "concepts": concepts})
+        expected += found
+    if not rows:
+        return
+    data.draw(st.randoms(use_true_random=False)).shuffle(rows)
+    if data.draw(st.booleans()):
+        rows = [{**{k: row[k] for k in row if k in ("id", "document")},
+                 "spans": [{k: row[k] for k in ("start", "end", "concepts")}]} for row in rows]  # fmt: skip
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        folder = Path(directory)
+        patch.setattr(annotate_sort, "_MERGED", data.draw(st.integers(1, 5)))
+        patch.setattr(annotate_sort, "_LEAST", 1)
+        patch.setattr(annotate_find, "_READ", data.draw(st.integers(1, 5)))
+        patch.setattr(annotate_find, "_PASS", data.draw(st.sampled_from([0, 2000])))
+        patch.setattr(annotate_find, "_HOLE", data.draw(st.integers(0, 3)))
+        source = build(folder / "source", corpus, tracks=True)
+        options = AnnotateOptions(track="new", sort_bytes=data.draw(st.sampled_from([1, 500, 1 << 20])))
+        annotate(source, [write_rows(folder / f"rows{suffix}", rows)], folder / "out", options)
+        assert verify(folder / "out", full=True) == []
+        with cl.open_dataset(source) as old, cl.open_dataset(folder / "out") as new:
+            assert new.stream_fingerprint == old.stream_fingerprint
+            assert new.tokens(0, new.num_tokens).tolist() == [token for tokens in flat for token in tokens]
+            assert owners(new, "new") == expected
+            assert owners(new, "old") == owners(old, "old")
+            assert new.document_id(0) == "d0"
+            seen = new.spans("new", 0, new.num_tokens)
+            assert len(seen) <= new.tracks["new"].spans_in(new.num_tokens)
+            assert new.tracks["new"].max_items == max((len(row) for row in expected if row), default=0)
+        left = {path.suffix for path in (folder / "out").iterdir()}
+        assert left <= {".json", ".index", ".data", ".spans"}
+
+
+def test_over_adopted_files_and_again(tmp_path: Path) -> None:
+    """Whole documents, other codecs, paths through two derived datasets in other directories."""
+    (tmp_path / "tokens").mkdir()
+    np.array([1, 2, 0, 3, 0, 4], np.uint16).tofile(tmp_path / "tokens" / "x.npy")
+    adopt([tmp_path / "tokens" / "x.npy"], tmp_path / "a" / "ds", dtype="u2", document_end=0)
+    quality = write_rows(tmp_path / "q.jsonl", [{"document": 2, "value": 0.25}, {"document": 0, "value": 0.75}])
+    options = AnnotateOptions(track="quality", codec="numpy", parameters={"dtype": "f4"})
+    annotate(tmp_path / "a" / "ds", [quality], tmp_path / "b" / "ds", options, roots=[tmp_path])
+    sources = write_rows(tmp_path / "s.jsonl", [{"document": 1, "value": {"url": "u", "date": None}}])
+    options = AnnotateOptions(track="origin", codec="msgpack")
+    annotate(tmp_path / "b" / "ds", [sources], tmp_path / "ds", options, roots=[tmp_path])
+    ds = cl.open_dataset(tmp_path / "ds")
+    assert ds.tokens(0, 6).tolist() == [1, 2, 0, 3, 0, 4]
+    assert owners(ds, "quality") == [[0.75]] * 3 + [None] * 2 + [[0.25]]
+    assert owners(ds, "origin") == [None] * 3 + [{"url": "u", "date": None}] * 2 + [None]
+    assert verify(tmp_path / "ds", full=True) == []
+
+
+def test_shards_without_annotations_have_no_files(tmp_path: Path) -> None:
+    build(tmp_path / "ds", [[[1, 2]], [[3]], [[4]]])
+    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d1", "concepts": [7]}])
+    annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c"))
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["00001.c.data", "00001.c.index", "00001.c.spans", "manifest.json"]
+    assert owners(cl.open_dataset(tmp_path / "out"), "c") == [None, None, [7], None]
+
+
+def test_overlaps(tmp_path: Path) -> None:
+    build(tmp_path / "ds", [[[1, 2, 3, 4]]])
+    spans = [{"start": 0, "end": 3, "concepts": ["a"]}, {"start": 2, "end": 4, "concepts": ["b", "a"]}]
+    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d0", "spans": spans}])
+    with pytest.raises(InputError, match=r"rows\.jsonl: line 1: document 0: found span \[2, 4\) over \[0, 3\)"):
+        annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c", vocabulary=["a", "b"]))
+    options = AnnotateOptions(track="c", vocabulary=["a", "b"], overlap="union")
+    annotate(tmp_path / "ds", [rows], tmp_path / "union", options)
+    ds = cl.open_dataset(tmp_path / "union")
+    assert owners(ds, "c") == [[0], [0], [0, 1], [0, 1]]
+    assert ds.vocabulary("c") == ["a", "b"]
+    options = AnnotateOptions(track="c", vocabulary=["a", "b"], overlap="levels")
+    annotate(tmp_path / "ds", [rows], tmp_path / "levels", options)
+    ds = cl.open_dataset(tmp_path / "levels")
+    assert owners(ds, "c") == [[0], [0], [0], None]
+    assert owners(ds, "c_level2") == [None, None, [1, 0], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"id": "d0", "concepts": [1]}, {"id": "dx", "concepts": [1]}], r"line 2: found id 'dx', expected one"),
+        ([{"document": 4, "concepts": [1]}], r"line 1: found document 4, expected one of the 4"),
+        ([{"document": -1, "concepts": [1]}], r"document: found -1"),
+        ([{"document": 0, "id": "d0", "concepts": [1]}], r"found id 'd0' and document 0, expected one"),
+        ([{"concepts": [1]}], r"found id None and document None"),
+        ([{"id": "twice", "concepts": [1]}], r"id 'twice', which several documents have.*key `document`"),
+        ([{"id": "d0", "start": 1, "end": 4, "concepts": [1]}], r"document 0: found \[1, 4\), expected it within"),
+        ([{"id": "d0", "start": 2, "end": 2, "concepts": [1]}], r"expected integers 0 <= start < end"),
+        ([{"id": "d0", "start": -1, "end": 2, "concepts": [1]}], r"expected integers 0 <= start < end"),
+        ([{"id": "d0", "start": 0, "concepts": [1]}], r"found \[0, None\)"),
+        ([{"id": "d0", "spans": [{"start": 0, "end": 1}]}], r"spans\[0\]: found .* expected exactly start, end"),
+        ([{"id": "d0", "spans": [3]}], r"spans\[0\]: found 3, expected an object"),
+        ([{"id": "d0", "spans": {}, "concepts": [1]}], r"found spans beside"),
+        ([{"id": "d0", "concepts": ["x"]}], r"unknown concept 'x'"),
+        ([{"id": "d0", "concepts": 3}], r"concepts: found 3, expected a list"),
+        ([{"id": "d0"}], r"found no 'concepts'"),
+        ([{"id": "d0", "concepts": [1], "score": 2}], r"found column 'score'.*--ignore-column"),
+        ([], r"found no annotation"),
+    ],
+)  # fmt: skip
+def test_bad_annotations(tmp_path: Path, rows: Rows, message: str) -> None:
+    made = cl.create_build(tmp_path / "ds", cl.BuildOptions(), plan=[None])
+    with made.shard(0) as writer:
+        for tokens, name in (([1, 2, 3], "d0"), ([4], "d1"), ([5], "twice"), ([6], "twice")):
+            writer.add_document(tokens, id=name)
+    cl.finalize(tmp_path / "ds")
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(InputError, match=rf"rows\.jsonl: .*{message}"):
+        annotate(tmp_path / "ds", [path], tmp_path / "out", AnnotateOptions(track="c"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    build(tmp_path / "ds", [[[1, 2]]], ids=False, tracks=True)
+    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d0", "concepts": [1]}])
+    bad: list[tuple[AnnotateOptions, str]] = [
+        (AnnotateOptions(track="old"), "found a track or field 'old'"),
+        (AnnotateOptions(track="Bad Name"), "found the name 'Bad Name'"),
+        (AnnotateOptions(track="c", unit="words"), "unit: found 'words'"),
+        (AnnotateOptions(track="c", unit="characters"), "unit: found characters without a tokenizer"),
+        (AnnotateOptions(track="c", overlap="merge"), "overlap: found 'merge'"),
+        (AnnotateOptions(track="c", codec="json", overlap="union"), "overlap: found union with codec json"),
+    ]
+    for options, message in bad:
+        with pytest.raises(ConfigError, match=message):
+            annotate(tmp_path / "ds", [rows], tmp_path / "out", options)
+    with pytest.raises(InputError, match=r"rows\.jsonl: line 1: found id 'd0', expected the number of a document"):
+        annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c"))
+    (tmp_path / "rows.jsonl").write_text('{"document": 0, "concepts": [1]}\n{"document": 0,\n')
+    with pytest.raises(InputError, match=r"rows\.jsonl: line 2: found broken JSON"):
+        annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c"))
+    (tmp_path / "rows.jsonl").write_text('{"document": 0, "concepts": [1]}\n')
+    with pytest.raises(ConfigError, match="found files there"):
+        annotate(tmp_path / "ds", [rows], tmp_path / "ds", AnnotateOptions(track="c"))

@@ -1,0 +1,276 @@
+"""Every kind of bad input: an error that names file and line, finished shards kept, no manifest."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.vocabulary import load_vocabulary
+from tests.ingest.corpus import build, content
+
+GOOD = '{"id": "good", "text": "abc", "spans": [{"start": 0, "end": 2, "concepts": ["animal"]}]}'
+
+
+def text(**more: Any) -> str:
+    return json.dumps({"text": "abc", **more})
+
+
+def span(start: Any = 0, end: Any = 2, concepts: Any = ("animal",), **more: Any) -> str:
+    return text(spans=[{"start": start, "end": end, "concepts": concepts, **more}])
+
+
+LINES: dict[str, tuple[str | bytes, str]] = {
+    "broken UTF-8": (b'{"text": "a\xff"}', "byte 0xff at byte 11 of the line, which is not UTF-8"),
+    "half a surrogate pair": ('{"text": "a\\ud800"}', "half of a surrogate pair at character 1"),
+    "broken JSON": ('{"text": "a"', "broken JSON"),
+    "not an object": ("[1, 2]", "a JSON list, expected one object per line"),
+    "nested deeply": ('{"text": ' + "[" * 100_000, "nested too deeply|broken JSON"),
+    "NaN": ('{"text": "a", "spans": [{"start": NaN, "end": 1, "concepts": []}]}', "found NaN"),
+    "infinity": ('{"text": "a", "x": -Infinity}', "found -Infinity"),
+    "no text": ('{"id": "a", "spans": []}', "expected 'text'"),
+    "unknown column": ('{"text": "a", "spam": 1}', "found column 'spam'"),
+    "text of another type": ('{"text": 5}', "text: found 5, expected a string"),
+    "null": ('{"text": null}', "text: found None, expected a string"),
+    "id of another type": ('{"id": [1], "text": "a"}', "id: found"),
+    "spans of another type": (text(spans={"start": 0}), "expected a list of spans"),
+    "falsy spans": (text(spans=0), "expected a list of spans"),
+    "a span of another type": (text(spans=[3]), r"spans\[0\]: found 3, expected an object"),
+    "span with a key missing": (
+        text(spans=[{"start": 0, "end": 1}]),
+        "expected an object with start, end and concepts",
+    ),
+    "span with a key too many": (span(score=1), "expected an object with start, end and concepts"),
+    "start is a float": (span(start=0.0), "expected integers start and end"),
+    "start is a bool": (span(start=True), "expected integers start and end"),
+    "concepts is a string": (span(concepts="animal"), "a list of concepts"),
+    "outside the text": (span(end=4), r"found span \[0, 4\), expected one within the 3 characters"),
+    "before the text": (span(start=-1), r"found span \[-1, 2\)"),
+    "reversed": (span(start=2, end=1), r"found \[2, 1\), expected start <= end"),
+    "enormous": (span(end=10**30), "expected start <= end"),
+    "unknown concept": (span(concepts=["animal", "plant"]), "the unknown concept 'plant'"),
+    "unknown concept id": (span(concepts=[4]), "found the concept 4, expected one of the 4 names"),
+    "negative concept id": (span(concepts=[-1]), "found the concept -1"),
+    "concept is a float": (span(concepts=[0.5]), "found the concept 0.5"),
+    "concept is a list": (span(concepts=[["animal"]]), "found the concept"),
+    "overlap": (
+        text(
+            spans=[{"start": 0, "end": 2, "concepts": []}, {"start": 1, "end": 3, "concepts": []}],
+        ),
+        "over .*expected spans that do not overlap",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_lines(tmp_path: Path, kind: str) -> None:
+    line, message = LINES[kind]
+    data = line if isinstance(line, bytes) else line.encode()
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(GOOD.encode() + b"\n\n" + data + b"\n" + GOOD.encode() + b"\n")
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=message) as error:
+        build([source], out)
+    assert f"{source}: line 3: " in str(error.value)
+    assert not (out / "manifest.json").exists()
+    assert [name for name in content(out) if name.startswith("00000")] == []
+
+    bad: list[tuple[str, str, str]] = []
+    summary = build([source], out, on_bad=lambda *record: bad.append(record))
+    assert (summary.documents, summary.bad_records) == (2, 1)
+    assert [(path, where) for path, where, _ in bad] == [(str(source), "line 3")]
+    assert cl.open_dataset(out).num_documents == 2
+
+
+TOKENS: dict[str, tuple[str, str]] = {
+    "above the vocabulary": ('{"tokens": [1, 300]}', r"found token 300 at position 1, expected ids in \[0, 300\)"),
+    "negative": ('{"tokens": [-1]}', "found token -1 at position 0"),
+    "float": ('{"tokens": [1, 2.0]}', "found 2.0 at position 1, expected integers"),
+    "bool": ('{"tokens": [true]}', "found True at position 0"),
+    "null": ('{"tokens": null}', "expected a list of integers"),
+    "huge": ('{"tokens": [1' + "0" * 30 + "]}", "above 64 bits"),
+    "span outside": (
+        '{"tokens": [1], "spans": [{"start": 0, "end": 2, "concepts": []}]}',
+        "expected one within the 1 tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_tokens(tmp_path: Path, kind: str) -> None:
+    line, message = TOKENS[kind]
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"tokens": [1], "spans": []}\n' + line)
+    with pytest.raises(InputError, match=message) as error:
+        build([source], tmp_path / "out", vocab_size=300, append_eos=False)
+    assert f"{source}: line 2: " in str(error.value)
+
+
+def table(**columns: Any) -> pa.Table:
+    return pa.table(
+        {name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in columns.items()}
+    )
+
+
+def spans_of(*rows: Any) -> Any:
+    return [[{"start": start, "end": end, "concepts": concepts}] for start, end, concepts in rows]
+
+
+FINE = (0, 1, ["animal"])
+TABLES: dict[str, tuple[pa.Table, str, str]] = {
+    "outside the text": (
+        table(text=["ab", "a"], spans=spans_of(FINE, (0, 2, ["animal"]))),
+        "row 1: ",
+        "within the 1 char",
+    ),
+    "reversed": (table(text=["ab", "ab"], spans=spans_of(FINE, (2, 1, ["animal"]))), "row 1: ", r"found \[2, 1\)"),
+    "unknown concept": (
+        table(text=["ab", "ab"], spans=spans_of(FINE, (0, 1, ["plant"]))),
+        "row 1: ",
+        "concept 'plant'",
+    ),
+    "null concept": (table(text=["ab", "ab"], spans=spans_of(FINE, (0, 1, [None]))), "row 1: ", "found null"),
+    "null start": (table(text=["ab", "ab"], spans=spans_of(FINE, (None, 1, ["verb"]))), "row 1: ", "found null"),
+    "null span": (table(text=["ab", "ab"], spans=[*spans_of(FINE), [None]]), "row 1: ", "found null"),
+    "null text": (table(text=["ab", None]), "row 1: ", "expected a string"),
+    "NaN": (
+        table(text=["ab"], spans=spans_of((0, float("nan"), ["verb"]))),
+        "",
+        "found type double, expected integers",
+    ),
+    "spans of another type": (table(text=["ab"], spans=["x"]), "", "found type string, expected a list of structs"),
+    "spans with another key": (table(text=["ab"], spans=[[{"start": 0}]]), "", "expected a list of structs"),
+    "unknown column": (table(text=["ab"], spam=[1]), "", "found column 'spam'"),
+    "no text": (table(spam=[1]), "", "expected 'text'"),
+    "token outside": (table(tokens=[[1], [2, 300]]), "row 1: ", "found token 300 at position 1"),
+    "token null": (table(tokens=[[1], [2, None]]), "row 1: ", "found null"),
+    "tokens null": (table(tokens=[[1], None]), "row 1: ", "found null, expected a list"),
+    "token float": (table(tokens=[[1.0]]), "", "found type double, expected integers"),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables(tmp_path: Path, kind: str) -> None:
+    found, where, message = TABLES[kind]
+    source = tmp_path / "in.parquet"
+    pyarrow.parquet.write_table(found, source)
+    more = {"vocab_size": 300, "append_eos": False} if "tokens" in found.column_names else {}
+    with pytest.raises(InputError, match=message) as error:
+        build([source], tmp_path / "out", **more)
+    assert f"{source}: {where}" in str(error.value)
+    if where:
+        assert build([source], tmp_path / "out", on_bad=lambda *_: None, **more).documents == 1
+
+
+def test_invalid_utf8_in_parquet(tmp_path: Path) -> None:
+    good, bad = b"ab", b"a\xff"
+    column = pa.StringArray.from_buffers(2, pa.array([0, 2, 4], pa.int32()).buffers()[1], pa.py_buffer(good + bad))
+    pyarrow.parquet.write_table(pa.table({"text": column}), tmp_path / "in.parquet")
+    with pytest.raises(InputError, match=r"row 1: .*not UTF-8"):
+        build([tmp_path / "in.parquet"], tmp_path / "out")
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    source = tmp_path / "in.parquet"
+    source.write_bytes(b"PAR1 this is not parquet")
+    with pytest.raises(InputError, match=r"in.parquet: found no readable parquet file"):
+        build([source], tmp_path / "out")
+    pyarrow.parquet.write_table(table(text=["abc" * 1000] * 50), source, compression="none", use_dictionary=False)
+    data = bytearray(source.read_bytes())
+    data[20_000:22_000] = b"\xff" * 2000  # in the values, behind the page header
+    source.write_bytes(bytes(data))
+    with pytest.raises(InputError, match=r"in.parquet: row group 0, from row 0 on: cannot be read"):
+        build([source], tmp_path / "out")
+    packed = tmp_path / "in.jsonl.gz"
+    packed.write_bytes(gzip.compress((GOOD + "\n").encode() * 9)[:-9])
+    with pytest.raises(InputError, match=r"in.jsonl.gz: after line \d+: found damaged or truncated gz data"):
+        build([packed], tmp_path / "out2", columns=Columns())
+
+
+@pytest.mark.parametrize("data", ["", "\n\n", " \n"])
+def test_empty_corpora(tmp_path: Path, data: str) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(InputError, match="empty corpus"):
+        build([tmp_path / "in"], tmp_path / "out")
+    source = tmp_path / "in" / "a.jsonl"
+    source.write_text(data)
+    with pytest.raises(InputError, match=r"a\.jsonl.*: found an empty corpus"):
+        build([source], tmp_path / "out")
+    with pytest.raises(InputError, match=r"empty corpus|no token"):
+        build([source], tmp_path / "out", columns=Columns())
+    pyarrow.parquet.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "in" / "b.parquet")
+    with pytest.raises(InputError, match=r"empty corpus|no token"):
+        build([tmp_path / "in" / "b.parquet"], tmp_path / "out2")
+
+
+def test_line_numbers_in_later_pieces_and_long_lines(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text((GOOD + "\n") * 50 + "oops\n" + (GOOD + "\n") * 50)
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=r"in.jsonl: line 51: .*8 of 9 shards are finished and kept"):
+        build([source], out, shard_input_bytes=1000)
+    finished = {name for name in content(out) if name.endswith(".shard.json")}
+    assert len(finished) == 8
+    before = {name: (out / name).stat().st_mtime_ns for name in finished}
+    summary = build([source], out, shard_input_bytes=1000, on_bad=lambda *_: None)
+    assert (summary.kept_shards, summary.documents) == (8, 100)
+    assert {name: (out / name).stat().st_mtime_ns for name in finished} == before
+    with pytest.raises(InputError, match=r"in.jsonl: line 1: found more than 60 bytes"):
+        build([source], tmp_path / "out2", max_line_bytes=60, columns=Columns())
+
+
+def test_changed_inputs_and_options_are_not_mixed(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text((GOOD + "\n") * 20 + "oops\n")
+    with pytest.raises(InputError):
+        build([source], tmp_path / "out", shard_input_bytes=500)
+    with pytest.raises(ConfigError, match="other options"):
+        build([source], tmp_path / "out", shard_input_bytes=500, append_eos=False)
+    source.write_text((GOOD + "\n") * 20 + "{}  \n")
+    with pytest.raises(ConfigError, match=r"other inputs|changed since"):
+        build([source], tmp_path / "out", shard_input_bytes=500)
+
+
+def test_arguments(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        build([tmp_path / "none.jsonl"], tmp_path / "out")
+    (tmp_path / "a.csv").write_text("a,b")
+    with pytest.raises(ConfigError, match="unknown file name"):
+        build([tmp_path / "a.csv"], tmp_path / "out")
+    source = tmp_path / "in.jsonl"
+    source.write_text(GOOD)
+    with pytest.raises(ConfigError, match="found it twice"):
+        build([source, source], tmp_path / "out")
+    with pytest.raises(ConfigError, match="vocabularies: found track 'topic'"):
+        build([source], tmp_path / "out", vocabularies={"topic": ["a"]})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"a\n\nb\n", "line 2: found ''"),
+        (b"a\nb\na\n", "line 3: found 'a' as in line 1"),
+        (b"a\n\xff\n", "line 2: found bytes that are not UTF-8"),
+        (b'["a", 3]', "element 2: found 3"),
+        (b'["a", ', "broken JSON"),
+        (b"", "found no names"),
+    ],
+)
+def test_vocabularies(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "names.txt"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=message):
+        load_vocabulary(path)
+
+
+def test_good_vocabularies(tmp_path: Path) -> None:
+    path = tmp_path / "names.txt"
+    for data in ("a\r\nb c\r\n", "a\nb c", '["a", "b c"]'):
+        path.write_bytes(data.encode())
+        assert load_vocabulary(path) == ["a", "b c"]

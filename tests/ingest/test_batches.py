@@ -1,0 +1,99 @@
+"""Writing documents in batches gives the files that writing them one by one gives."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conceptloader.errors import InputError
+from conceptloader.format.build import create_build
+from conceptloader.format.bulk import BulkSpans
+from conceptloader.format.options import BuildOptions, TrackOptions
+from conceptloader.ingest.batch import offsets_of
+from tests.ingest.corpus import content
+
+OPTIONS = BuildOptions(
+    fields={"mask": "u1"},
+    tracks={"concepts": TrackOptions(vocabulary=list("abcd")), "note": TrackOptions(codec="bytes")},
+    block_tokens=4,
+)
+
+
+@st.composite
+def document(draw: st.DrawFn) -> dict[str, Any]:
+    length = draw(st.integers(0, 9))
+    spans = {}
+    for track, record in (("concepts", st.lists(st.integers(0, 3), max_size=2)), ("note", st.binary(max_size=3))):
+        borders = sorted(draw(st.lists(st.integers(0, length), max_size=6)))
+        pairs = [(a, b) for a, b in zip(borders[::2], borders[1::2], strict=False) if a < b]
+        spans[track] = [(a, b, draw(record)) for a, b in pairs]
+    return {"tokens": list(range(length)), "spans": spans, "id": draw(st.sampled_from(["", "x", "ü"]))}
+
+
+def bulk(documents: list[dict[str, Any]], track: str) -> BulkSpans:
+    base = offsets_of([len(one["tokens"]) for one in documents])
+    spans = [(base[i] + a, base[i] + b, r) for i, one in enumerate(documents) for a, b, r in one["spans"][track]]
+    records = [r if isinstance(r, bytes) else np.array(r, "<u4").tobytes() for _, _, r in spans]
+    return BulkSpans(
+        start=np.array([a for a, _, _ in spans], np.int64),
+        end=np.array([b for _, b, _ in spans], np.int64),
+        record=np.arange(len(spans)),
+        data=b"".join(records),
+        offsets=offsets_of([len(record) for record in records]),
+    )
+
+
+@settings(max_examples=50)
+@given(st.lists(document(), max_size=8), st.integers(0, 8))
+def test_equal(documents: list[dict[str, Any]], cut: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        singly, batched = (create_build(Path(name) / kind, OPTIONS) for kind in "ab")
+        with singly.shard(0) as writer:
+            for one in documents:
+                writer.add_document(**one, fields={"mask": [1] * len(one["tokens"])})
+        with batched.shard(0) as writer:
+            for part in (documents[:cut], documents[cut:]):
+                tokens = np.array([token for one in part for token in one["tokens"]], np.int64)
+                writer.add_documents(
+                    tokens,
+                    offsets_of([len(one["tokens"]) for one in part]),
+                    {track: bulk(part, track) for track in OPTIONS.tracks},
+                    [one["id"] for one in part],
+                    {"mask": np.ones(len(tokens), np.uint8)},
+                )
+        assert content(Path(singly.path)) == content(Path(batched.path))
+
+
+GOOD = {"start": [0, 2], "end": [2, 3], "record": [0, 0], "data": b"\0" * 8, "offsets": [0, 4, 8]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"start": [0, 1]}, "in order, disjoint"),
+        ({"end": [2, 5]}, "in order, disjoint"),
+        ({"end": [2, 2]}, "in order, disjoint"),
+        ({"start": [0, 4], "end": [2, 5]}, "in order, disjoint"),
+        ({"record": [0, 2]}, "record number outside"),
+        ({"record": [-1, 0]}, "record number outside"),
+        ({"offsets": [0, 4, 9]}, "offsets that do not fit"),
+        ({"offsets": [0, 9, 8]}, "offsets that do not fit"),
+        ({"offsets": [0, 3, 8]}, "concept ids of 4 bytes"),
+        ({"data": b"\4\0\0\0" * 2}, "found concept id 4"),
+    ],
+)
+def test_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    given = {**GOOD, **change}
+    spans = BulkSpans(**{key: value if key == "data" else np.array(value) for key, value in given.items()})
+    tokens, offsets = np.arange(4), np.array([0, 3, 4])
+    writer = create_build(tmp_path / "x", OPTIONS).shard(0)
+    with pytest.raises(InputError, match=message):
+        writer.add_documents(tokens, offsets, {"concepts": spans}, ["", ""], {"mask": tokens})
+    assert writer.tokens == writer.documents == 0
+    good = BulkSpans(**{key: value if key == "data" else np.array(value) for key, value in GOOD.items()})
+    writer.add_documents(tokens, offsets, {"concepts": good}, ["", ""], {"mask": tokens})
+    writer.discard()

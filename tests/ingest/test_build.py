@@ -1,0 +1,178 @@
+"""Records in, dataset out: every format, any plan, any number of workers."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+from conceptloader.format.verify import verify
+from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.detect import detect_columns
+from conceptloader.ingest.inputs import find_sources
+from tests.ingest.corpus import build, check, content, records, write
+
+KINDS = ("jsonl", "gz", "zst", "parquet")
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(records(), st.sampled_from(KINDS)), min_size=1, max_size=3),
+    st.integers(300, 4000),
+    st.sampled_from(["auto", "dense", "spans"]),
+    st.booleans(),
+)
+def test_text(files: list[tuple[Any, str]], shard_bytes: int, encoding: str, append: bool) -> None:
+    if not append and not any(record["text"] for found, _ in files for record in found):
+        return
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        inputs = [write(root / f"in{i}", found, kind) for i, (found, kind) in enumerate(files)]
+        build(inputs, root / "out", shard_input_bytes=shard_bytes, encoding=encoding, append_eos=append)
+        expected = [record for found, _ in files for record in found]
+        check(root / "out", expected, 256 if append else None)
+        assert verify(root / "out", full=True) == []
+
+
+@settings(max_examples=25)
+@given(records(tokenized=True), st.sampled_from(KINDS), st.integers(300, 4000))
+def test_tokens(found: Any, kind: str, shard_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        source = write(root / "in", found, kind)
+        build([source], root / "out", vocab_size=301, eos_id=300, shard_input_bytes=shard_bytes)
+        check(root / "out", found, 300)
+        assert verify(root / "out", full=True) == []
+
+
+def corpus(count: int = 60) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(5)
+    result = []
+    for i in range(count):
+        text = "".join(rng.choice(list("abc €\n"), rng.integers(0, 50)))
+        cuts = sorted(rng.integers(0, len(text) + 1, 6).tolist())
+        found = [
+            {"start": a, "end": b, "concepts": ["animal"]} for a, b in zip(cuts[::2], cuts[1::2], strict=True) if a < b
+        ]
+        topics = [{"start": 0, "end": len(text), "concepts": [i]}]
+        metadata = {"source": "web", "n": i}
+        result.append({"id": f"d{i}", "text": text, "spans": found, "spans_topic": topics, "metadata": metadata})
+    return result
+
+
+def test_workers_do_not_matter(tmp_path: Path) -> None:
+    found = corpus()
+    inputs = [write(tmp_path / kind, found, kind) for kind in KINDS]
+    results = []
+    for workers in (1, 2, 3):
+        out = tmp_path / f"out{workers}"
+        summary = build(inputs, out, workers=workers, shard_input_bytes=1500)
+        assert summary.documents == 4 * len(found)
+        assert summary.shards > 5
+        results.append(content(out))
+    assert results[0] == results[1] == results[2]
+    check(tmp_path / "out1", found * 4, 256)
+
+
+def test_directories_and_moved_inputs(tmp_path: Path) -> None:
+    found = corpus(10)
+    for place in ("a", "b"):
+        (tmp_path / place / "deep").mkdir(parents=True)
+        write(tmp_path / place / "2", found[5:])
+        write(tmp_path / place / "deep" / "3", found)
+        write(tmp_path / place / "1", found[:5])
+        (tmp_path / place / "notes.txt").write_text("not data")
+        build([tmp_path / place], tmp_path / f"out-{place}")
+    assert content(tmp_path / "out-a") == content(tmp_path / "out-b")
+    check(tmp_path / "out-a", found * 2, 256)
+
+
+def test_a_second_run_of_a_complete_build_is_harmless(tmp_path: Path) -> None:
+    source = write(tmp_path / "in", corpus(10))
+    build([source], tmp_path / "out")
+    before = content(tmp_path / "out")
+    assert build([source], tmp_path / "out").kept_shards == 1
+    assert content(tmp_path / "out") == before
+    with pytest.raises(ConfigError, match="other inputs or options"):
+        build([source], tmp_path / "out", append_eos=False)
+    with pytest.raises(ConfigError, match="other inputs or options"):
+        build([source], tmp_path / "out", vocabularies={"concepts": ["animal", "other"]})
+
+
+def test_levels_and_union(tmp_path: Path) -> None:
+    nested = [
+        {"start": 0, "end": 6, "concepts": ["animal"]},
+        {"start": 1, "end": 3, "concepts": ["verb", "animal"]},
+        {"start": 2, "end": 3, "concepts": []},
+    ]
+    source = write(tmp_path / "in", [{"id": "a", "text": "abcdefg", "spans": nested}])
+    build([source], tmp_path / "levels", overlap="levels", levels=3)
+    with cl.open_dataset(tmp_path / "levels") as dataset:
+        found = {track: dataset.spans(track, 0, 8) for track in dataset.tracks}
+        places = {track: list(zip(spans.start, spans.end, strict=True)) for track, spans in found.items()}
+        assert places == {
+            "concepts": [(0, 6), (7, 8)],  # eos: the span that ends last
+            "concepts_level2": [(1, 3)],
+            "concepts_level3": [(2, 3)],
+        }
+        assert dataset.vocabulary("concepts_level2") == dataset.vocabulary("concepts")
+    build([source], tmp_path / "union", overlap="union")
+    with cl.open_dataset(tmp_path / "union") as dataset:
+        spans = dataset.spans("concepts", 0, 8)
+        assert list(zip(spans.start, spans.end, strict=True)) == [(0, 1), (1, 2), (2, 3), (3, 6), (7, 8)]
+        assert [ids.tolist() for ids in spans.decode()] == [[0], [0, 1], [0, 1], [0], [0]]
+
+
+def test_fields_metadata_columns_and_ignored(tmp_path: Path) -> None:
+    found = [
+        {"name": 7, "tokens": [1, 2, 3], "mask": [0, 1, 1], "url": "u", "junk": {}},
+        {"tokens": [], "mask": []},
+        {"name": "b", "tokens": [4], "mask": [1], "url": "v"},
+    ]
+    source = write(tmp_path / "in", found)
+    columns = detect_columns(
+        find_sources([source]), id="name", fields={"mask": "u1"}, metadata_columns=["url"], ignored=["junk"]
+    )
+    build([source], tmp_path / "out", columns=columns, vocab_size=70000, eos_id=69999, mode="document")
+    with cl.open_dataset(tmp_path / "out") as dataset:
+        assert dataset.mode == "document"
+        assert [dataset.document_id(i) for i in range(3)] == ["7", None, "b"]
+        assert dataset.manifest.layouts[0].token_type == "u4"
+        assert dataset.tokens(0, 7).tolist() == [1, 2, 3, 69999, 69999, 4, 69999]
+        assert dataset.fields(0, 7)["mask"].tolist() == [0, 1, 1, 1, 0, 1, 1]
+        assert dataset.spans("metadata", 0, 7).decode() == [{"url": "u"}, {}, {"url": "v"}]
+
+
+def test_detection(tmp_path: Path) -> None:
+    source = write(tmp_path / "in", [{"tokens": [1], "spans_ner": []}, {"tokens": [1], "metadata": {}}])
+    found = detect_columns(find_sources([source]), tracks=["concepts"])
+    assert found == Columns(
+        text=None, tokens="tokens", tracks={"concepts": "spans", "ner": "spans_ner"}, metadata="metadata"
+    )
+    source = write(tmp_path / "both", [{"tokens": [1], "text": "a"}])
+    with pytest.raises(ConfigError, match="both text and tokens"):
+        detect_columns(find_sources([source]))
+    assert detect_columns(find_sources([source]), text="text", ignored=["tokens"]).text == "text"
+
+
+def test_progress_adds_up(tmp_path: Path) -> None:
+    inputs = [write(tmp_path / kind, corpus(30), kind) for kind in KINDS]
+    news: list[Any] = []
+    totals: list[tuple[int, int]] = []
+
+    def watch(total: int, done: int) -> Any:
+        totals.append((total, done))
+        return news.append
+
+    summary = build(inputs, tmp_path / "out", shard_input_bytes=700, watch=watch)
+    ((total, done),) = totals
+    assert done == 0
+    assert sum(one.documents for one in news) == summary.documents == 120
+    assert sum(one.tokens for one in news) == summary.tokens
+    assert all(one.bytes >= 0 for one in news)
+    assert sum(one.bytes for one in news) == total

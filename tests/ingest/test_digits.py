@@ -1,0 +1,67 @@
+"""The compiled parser of token lists agrees with the json module, or declines."""
+
+import json
+from typing import Any
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.digits import cut_list, parse_digits
+from conceptloader.ingest.records import LineParser
+
+SPACES = st.sampled_from(["", " ", "\t", "  "])
+
+
+@given(st.lists(st.integers(0, 10**18 - 1)), SPACES, SPACES)
+def test_lists_of_integers(values: list[int], before: str, after: str) -> None:
+    text = before + f"{before},{after}".join(map(str, values)) + after
+    out = np.empty(len(text) // 2 + 1, np.int64)
+    assert parse_digits(np.frombuffer(text.encode(), np.uint8), out) == len(values)
+    assert out[: len(values)].tolist() == values
+
+
+@given(st.text("0123456789,-. e+", max_size=12))
+@example("01")
+@example("1,")
+@example("")
+@example("1 2")
+def test_never_more_than_json(text: str) -> None:
+    out = np.empty(len(text) // 2 + 1, np.int64)
+    count = parse_digits(np.frombuffer(text.encode(), np.uint8), out)
+    try:
+        wanted = json.loads(f"[{text}]")
+    except ValueError:
+        assert count == -1
+        return
+    assert count in (-1, len(wanted))
+    if count >= 0:
+        assert out[:count].tolist() == wanted
+
+
+def records() -> "st.SearchStrategy[dict[str, Any]]":
+    key = st.sampled_from(["tokens", 'a"tokens', "id", "x", '\\"tokens', "tokens\\"])
+    value = st.recursive(
+        st.lists(st.integers(0, 99), max_size=3) | st.sampled_from(["tokens", '"tokens": [1]', 0, None, "[", "]"]),
+        lambda inner: st.dictionaries(key, inner, max_size=3),
+        max_leaves=6,
+    )
+    return st.dictionaries(key, value, max_size=4)
+
+
+@given(records(), st.sampled_from([None, 1]), st.booleans())
+def test_records_read_alike(record: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
+    line = json.dumps(record, indent=indent, ensure_ascii=ascii_only).replace("\n", " ").encode()
+    parser = LineParser(Columns(text=None, tokens="tokens", tracks={}), {})
+    found = parser._parse(line)
+    if isinstance(found.get("tokens"), np.ndarray):
+        found["tokens"] = found["tokens"].tolist()
+    assert found == record
+
+
+def test_the_fast_way_is_taken() -> None:
+    cut = cut_list(b'{"id": "a", "tokens": [5, 66], "spans": []}', b'"tokens"')
+    assert cut is not None
+    assert cut[0] == b'{"id": "a", "tokens": 0, "spans": []}'
+    assert cut[1].tolist() == [5, 66]

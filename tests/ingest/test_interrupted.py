@@ -1,0 +1,115 @@
+"""Builds that are killed: what is finished stays, and the end result is byte-identical."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conceptloader.format.verify import verify
+from conceptloader.ingest.workers import run_tasks
+from tests.ingest.corpus import content
+
+SHARDS = 12
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About 100 KB, 12 shards."""
+    rng = random.Random(3)
+    path = tmp_path_factory.mktemp("kill") / "in.jsonl"
+    with open(path, "w") as file:
+        for i in range(1200):
+            cut = rng.randint(1, 50)
+            spans = [{"start": 0, "end": cut, "concepts": [rng.randint(0, 9)]}]
+            file.write(json.dumps({"id": str(i), "text": "x" * 60, "spans": spans}) + "\n")
+    return path
+
+
+def start(source: Path, out: Path, workers: int) -> "subprocess.Popen[bytes]":
+    size = -(-source.stat().st_size // SHARDS)
+    command = [sys.executable, "-m", "conceptloader", "build", source, "--out", out, "--tokenizer", "bytes"]
+    more = ["--workers", str(workers), "--shard-input-bytes", str(size)]
+    return subprocess.Popen([*map(str, command), *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finished(out: Path) -> set[str]:
+    return {path.name for path in out.glob("*.shard.json")}
+
+
+def wait_for_shards(out: Path, count: int, process: "subprocess.Popen[bytes]") -> None:
+    while process.poll() is None and len(finished(out)) < count:
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_killed_and_restarted(source: Path, tmp_path: Path, workers: int) -> None:
+    plain = tmp_path / "plain"
+    process = start(source, plain, 1)
+    assert process.wait(100) == 0, process.communicate()
+    wanted = content(plain)
+    assert len(finished(plain)) == SHARDS
+
+    out = tmp_path / "killed"
+    rng = random.Random(workers)
+    for count in (0, rng.randint(1, 4), rng.randint(5, 9)):
+        process = start(source, out, workers)
+        wait_for_shards(out, count, process)
+        time.sleep(rng.random() * 0.01)
+        children = psutil.Process(process.pid).children() if process.poll() is None else []
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+        psutil.wait_procs(children, timeout=60)  # workers notice that their parent is gone
+        assert not [child for child in children if child.is_running()]
+        kept = {name: os.stat(out / name).st_mtime_ns for name in finished(out)}
+    process = start(source, out, workers)
+    assert process.wait(100) == 0, process.communicate()
+    assert {name: os.stat(out / name).st_mtime_ns for name in kept} == kept
+    assert content(out) == wanted
+    assert verify(out, full=True) == []
+
+
+def test_a_killed_worker_is_told(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(source, out, 2)
+    wait_for_shards(out, 1, process)
+    for child in psutil.Process(process.pid).children():
+        if "spawn_main" in " ".join(child.cmdline()):
+            child.send_signal(signal.SIGKILL)
+    printed = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 1, printed
+    assert "run the same command again" in printed
+    process = start(source, out, 2)
+    assert process.wait(100) == 0, process.communicate()
+    assert verify(out, full=True) == []
+
+
+def test_ctrl_c_ends_it_at_once(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(source, out, 2)
+    wait_for_shards(out, 1, process)
+    children = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    printed = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 130, printed
+    assert "Traceback" not in printed
+    assert not psutil.wait_procs(children, timeout=60)[1]
+
+
+def _crash(argument: int, report: object) -> None:
+    if argument == 1:
+        raise ZeroDivisionError("a bug, not bad data")
+
+
+def test_a_bug_in_a_task_is_not_bad_data() -> None:
+    ended: list[int] = []
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: a bug"):
+        run_tasks(_crash, [0, 1], 2, lambda i, news: None, lambda i, result, error: ended.append(i))
+    with pytest.raises(ZeroDivisionError):
+        run_tasks(_crash, [0, 1], 1, lambda i, news: None, lambda i, result, error: ended.append(i))

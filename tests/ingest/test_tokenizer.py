@@ -1,0 +1,169 @@
+"""Tokenizers: ids, places in the text, eos; and the placing of spans against its definition."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.verify import verify
+from conceptloader.ingest.batch import BadRow, Batch, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.place import place, to_tokens
+from conceptloader.ingest.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
+from tests.ingest.corpus import build, write
+
+TEXTS = ["the cat sat on the mat", "größer 😀 größe", "  two  spaces\n\n", "", "e\u0301 é"]
+
+
+def train(special: list[str] | None = None, normalize: bool = False) -> "tokenizers.Tokenizer":
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if normalize:
+        tokenizer.normalizer = normalizers.NFD()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|endoftext|>"] if special is None else special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXTS * 5, trainer)
+    return tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    train().save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+@given(st.lists(st.text("aé€😀\n", max_size=9)), st.booleans())
+def test_bytes(texts: list[str], wanted: bool) -> None:
+    tokenizer = BytesTokenizer()
+    tokens, positions = tokenizer.encode(texts, [wanted] * len(texts))
+    for i, text in enumerate(texts):
+        part = slice(tokens.offsets[i], tokens.offsets[i + 1])
+        assert bytes(tokens.values[part].tolist()) == text.encode()
+        places = [at for at, character in enumerate(text) for _ in character.encode()]
+        assert positions[part].tolist() == (places if wanted else [0] * len(places))
+        assert tokenizer.decode([*text.encode(), 256]) == text
+
+
+@given(st.lists(st.text("the cat größe😀 \n", max_size=30), max_size=4), st.booleans())
+def test_file_places_are_those_of_the_library(texts: list[str], normalize: bool) -> None:
+    library = train(normalize=normalize)
+    tokenizer = FileTokenizer(library.to_str().encode(), "x", None)
+    tokens, positions = tokenizer.encode(texts, [True] * len(texts))
+    for i, text in enumerate(texts):
+        part = slice(tokens.offsets[i], tokens.offsets[i + 1])
+        encoded = library.encode(text, add_special_tokens=False)
+        assert tokens.values[part].tolist() == encoded.ids
+        assert positions[part].tolist() == [start for start, _ in encoded.offsets]
+        assert (np.diff(positions[part]) >= 0).all()
+
+
+def test_truncation_padding_and_template_are_off(folder: Path) -> None:
+    library = train()
+    library.enable_truncation(2)
+    library.enable_padding(length=50)
+    library.save(str(folder / "tokenizer.json"))
+    tokens, _ = load_tokenizer(str(folder)).encode(["the cat sat on the mat, and sat"], [False])
+    assert 2 < len(tokens.values) < 50
+    assert load_tokenizer(str(folder)).decode(tokens.values.tolist()) == "the cat sat on the mat, and sat"
+
+
+def test_eos(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    eos = train().token_to_id("<|endoftext|>")
+    assert load_tokenizer(str(path)).eos_id == eos
+    assert load_tokenizer(str(path), "cat").eos_id == train().token_to_id("cat")
+    assert load_tokenizer(str(path), "270").eos_id == load_tokenizer(str(path), 270).eos_id == 270
+    assert load_tokenizer(str(path), "7").eos_id == train().token_to_id("7")  # a token first, an id else
+    for config in ({"eos_token": "cat"}, {"eos_token": {"content": "cat"}}):
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        assert load_tokenizer(str(folder)).eos_id == train().token_to_id("cat")
+        assert load_tokenizer(str(folder), "the").eos_id == train().token_to_id("the")
+    for wrong in ("nothing", "5000", 5000):
+        with pytest.raises(ConfigError, match="eos: found"):
+            load_tokenizer(str(path), wrong)
+    train(["</s>", "<eos>"]).save(str(path))
+    with pytest.raises(ConfigError, match="name it"):
+        load_tokenizer(str(path))
+    train([]).save(str(path))
+    assert load_tokenizer(str(path)).eos_id is None
+
+
+def test_wrong_tokenizers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        load_tokenizer(str(tmp_path / "none.json"))
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
+    with pytest.raises(InputError, match=r"tokenizer.json: found no tokenizer"):
+        load_tokenizer(str(tmp_path))
+    with pytest.raises(ConfigError, match="256"):
+        load_tokenizer("bytes", 3)
+
+
+def test_names_tell_tokenizers_apart(folder: Path) -> None:
+    (folder / "copy").mkdir()
+    train().save(str(folder / "copy" / "tokenizer.json"))
+    assert load_tokenizer(str(folder)).name == load_tokenizer(str(folder / "copy")).name
+    train(["a", "b"]).save(str(folder / "copy" / "tokenizer.json"))
+    assert load_tokenizer(str(folder)).name != load_tokenizer(str(folder / "copy")).name
+
+
+def test_build_with_a_file(folder: Path) -> None:
+    library = train()
+    found = [
+        {"id": "a", "text": TEXTS[1], "spans": [{"start": 0, "end": 6, "concepts": ["größe"]}]},
+        {"id": "b", "text": TEXTS[0], "spans": [{"start": 5, "end": 5, "concepts": []}]},
+    ]
+    source = write(folder / "in", found)
+    summaries = [build([source], folder / f"out{n}", load_tokenizer(str(folder)), workers=n) for n in (1, 2)]
+    assert [one.lost_spans for one in summaries] == [1, 1]
+    with cl.open_dataset(folder / "out1") as dataset:
+        start, stop = dataset.document_range(0)
+        encoded = library.encode(TEXTS[1])
+        assert dataset.tokens(start, stop).tolist() == [*encoded.ids, library.token_to_id("<|endoftext|>")]
+        inside = [i for i, (first, _) in enumerate(encoded.offsets) if 0 <= first < 6]
+        spans = dataset.spans("concepts", start, stop)
+        assert (spans.start[0], spans.end[0]) == (inside[0], inside[-1] + 1)
+        assert dataset.tokenizer is not None
+        assert dataset.tokenizer.vocab_size == library.get_vocab_size()
+    assert (folder / "out1" / ".tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    assert verify(folder / "out1", full=True) == []
+    train([]).save(str(folder / "tokenizer.json"))
+    with pytest.raises(ConfigError, match="name it"):
+        build([source], folder / "out3", load_tokenizer(str(folder)))
+
+
+@given(st.data())
+def test_a_token_belongs_to_the_span_of_its_first_character(data: Any) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    places = [sorted(data.draw(st.lists(st.integers(0, max(0, n - 1)), max_size=6))) if n else [] for n in lengths]
+    spans = [
+        (row, *sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))) for row, n in enumerate(lengths)
+    ]
+    empty = Ragged(np.empty(0, np.uint32), np.zeros(len(spans) + 1, np.int64))
+    raw = RawSpans(*(np.array([span[i] for span in spans], np.int64) for i in range(3)), empty)
+    tokens = offsets_of([len(one) for one in places])
+    flat = np.array([place for one in places for place in one], np.int64)
+    found = to_tokens(raw, np.array(lengths, np.int64), tokens, flat)
+    for (row, start, end), first, last in zip(spans, found.start.tolist(), found.end.tolist(), strict=True):
+        assert list(range(first, last)) == [i for i, place in enumerate(places[row]) if start <= place < end]
+
+
+def test_places_that_go_back_are_refused() -> None:
+    tokens = Ragged(np.zeros(3, np.int64), offsets_of([1, 2]))
+    nothing = np.empty(0, np.int64)
+    spans = RawSpans(nothing, nothing, nothing, Ragged(nothing, offsets_of([])))
+    batch = Batch(ids=["", ""], texts=["a", "bcd"], tokens=None, spans={"concepts": spans})
+    with pytest.raises(BadRow, match="begins before") as error:
+        place(batch, tokens, np.array([0, 2, 1]), None, "refuse", 1)
+    assert error.value.row == 1

@@ -1,0 +1,203 @@
+"""Datasets in object stores give what they give in a directory; faults are survived or reported."""
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.remote import blocks
+from tests.remote.conftest import Server
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two shards with documents, ids, a field, a dense track and a sparse one with a vocabulary."""
+    path = tmp_path_factory.mktemp("local") / "ds"
+    tracks = {"c": cl.TrackOptions(vocabulary=["a", "b"], encoding="spans"), "d": cl.TrackOptions(encoding="dense")}
+    build = cl.create_build(path, cl.BuildOptions(tracks=tracks, fields={"weight": "f2"}), plan=[0, 1])
+    rng = np.random.default_rng(0)
+    for shard in range(2):
+        with build.shard(shard) as writer:
+            for number in range(150):
+                n = int(rng.integers(1, 90))
+                spans = {"c": [(0, n, [number % 2])], "d": [(0, n // 2, [number])] if n > 1 else []}
+                writer.add_document(
+                    rng.integers(0, 1000, n), spans=spans, id=f"{shard}-{number}", fields={"weight": rng.random(n)}
+                )
+    cl.finalize(path)
+    return path
+
+
+def upload(local: Path, server: Server) -> str:
+    return server.upload(local.parent, f"b{uuid.uuid4().hex}") + "/ds"
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        return bool(np.array_equal(a, b))
+    if hasattr(a, "records"):
+        return (
+            a.start.tolist() == b.start.tolist()
+            and a.ends_after.tolist() == b.ends_after.tolist()
+            and [bytes(record) for record in a.records] == [bytes(record) for record in b.records]
+        )
+    return a.ids.tolist() == b.ids.tolist() and a.first.tolist() == b.first.tolist()
+
+
+def check(local: Path, url: str, **options: Any) -> cl.Dataset:
+    """Everything of a dataset is as in the directory."""
+    near, far = cl.open_dataset(local), cl.open_dataset(url, **options)
+    assert far.stream_fingerprint == near.stream_fingerprint
+    assert far.vocabulary("c") == ["a", "b"]
+    assert far.find_document("1-7") == near.find_document("1-7")
+    indices = list(range(0, len(near.windows(64)), 2))
+    for mine, theirs in zip(near.windows(64).__getitems__(indices), far.windows(64).__getitems__(indices), strict=True):
+        assert mine.keys() == theirs.keys()
+        assert all(same(mine[key], theirs[key]) for key in mine)
+    assert [x["tokens"].tolist() for x in far.documents().__getitems__([3, -1])] == [
+        near.documents()[i]["tokens"].tolist() for i in (3, -1)
+    ]
+    return far
+
+
+def test_s3(local: Path, server: Server) -> None:
+    check(local, upload(local, server))
+
+
+def test_http(local: Path, server: Server) -> None:
+    check(local, upload(local, server).replace("s3://", server.endpoint + "/"))
+
+
+def test_any_url_of_fsspec(local: Path) -> None:
+    fsspec.filesystem("memory").put(str(local), "/bucket/ds", recursive=True)
+    check(local, "memory://bucket/ds")
+
+
+def test_neighbours_and_roots(local: Path, server: Server, tmp_path: Path) -> None:
+    """References to other prefixes of the bucket work; to other places only when they are allowed."""
+    from conceptloader.format.join import join
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "ds").symlink_to(local)
+    join([str(tmp_path / "a" / "ds")], tmp_path / "joined", roots=[str(tmp_path), str(local.parent)])
+    (tmp_path / "a" / "ds").unlink()
+    url = server.upload(tmp_path, f"b{uuid.uuid4().hex}")
+    for file in local.iterdir():
+        server.put(url[5:], f"a/ds/{file.name}", file.read_bytes())
+    check(local, f"{url}/joined")
+    with pytest.raises(FormatError, match=r"expected a file below s3://b\w+/joined, s3://other"):
+        cl.open_dataset(f"{url}/joined", roots=["s3://other/x"])
+    check(local, f"{url}/joined", roots=[url])
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "short"])
+def test_faults_that_pass(local: Path, server: Server, fault: str) -> None:
+    url = upload(local, server)
+    near, far = cl.open_dataset(local), cl.open_dataset(url)
+    server.plan(**{fault: 3})
+    got = far.windows(64)[5]
+    assert server.count() > 3
+    assert got["tokens"].tolist() == near.windows(64)[5]["tokens"].tolist()
+
+
+def test_faults_that_stay(local: Path, server: Server) -> None:
+    far = cl.open_dataset(upload(local, server))
+    server.plan(unavailable=10**6)
+    with pytest.raises(ReadError, match=r"s3://.*/ds/00000\.stream\.bin: cannot be read.*failed 5 times"):
+        far.tokens(0, 10)
+
+
+def test_a_damaged_upload(local: Path, server: Server) -> None:
+    url = upload(local, server)
+    bucket = url[5:].split("/")[0]
+    data = (local / "00000.stream.bin").read_bytes()
+    server.put(bucket, "ds/00000.stream.bin", data[:-4])
+    with pytest.raises(FormatError, match=rf"found {len(data) - 4} bytes, expected {len(data)} as the manifest says"):
+        cl.open_dataset(url).tokens(0, 10)
+    server.put(bucket, "ds/00000.stream.bin", b"")
+    with pytest.raises(FormatError, match="found 0 bytes"):
+        cl.open_dataset(url).tokens(0, 10)
+    server.put(bucket, "ds/00000.stream.bin", data)
+    far = cl.open_dataset(url)
+    far.tokens(0, 10)
+    server.put(bucket, "ds/00000.stream.bin", data[::-1])
+    with pytest.raises(FormatError, match="as when it was first read"):
+        far.tokens(0, 10)
+
+
+def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ReadError, match=r"s3://nowhere-\w+/ds/manifest\.json: cannot be read"):
+        cl.open_dataset(f"s3://nowhere-{uuid.uuid4().hex}/ds")
+    with pytest.raises(ConfigError, match="nosuch://: fsspec cannot read it"):
+        cl.open_dataset("nosuch://bucket/ds")
+    monkeypatch.setenv("CONCEPTLOADER_REMOTE_CONNECTIONS", "many")
+    fsspec.filesystem("memory").pipe("/empty/manifest.json", b"{}")
+    with pytest.raises(FormatError, match="no checksum at the end"):
+        cl.open_dataset("memory://empty")
+
+
+def test_commands_that_need_a_directory() -> None:
+    from conceptloader.format.verify import verify
+
+    with pytest.raises(ConfigError, match="found a URL, expected a local directory"):
+        verify("s3://bucket/ds")
+
+
+def test_neighbouring_windows_are_one_request(local: Path, server: Server) -> None:
+    far = cl.open_dataset(upload(local, server))
+    windows = far.windows(64, tracks=[])
+    windows.__getitems__(range(4))  # the caches of documents are warm
+    server.plan()
+    windows.__getitems__(range(20))
+    assert server.count() == 1
+
+
+def test_a_cache_on_the_disk(local: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = upload(local, server)
+    monkeypatch.setenv("CONCEPTLOADER_REMOTE_CACHE_DIR", str(tmp_path / "cache"))
+    check(local, url)
+    server.plan()
+    far = check(local, url)
+    versions = len([column for column in far.manifest.shards.files.values() if (column.size > 0).any()]) * 2
+    assert server.count() <= versions + 2  # asked for once per object, and the manifest and vocabulary
+    for file in (tmp_path / "cache").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"damaged" + file.read_bytes()[7:])
+    check(local, url)
+
+
+def test_the_disk_cache_is_bounded(tmp_path: Path) -> None:
+    cache = blocks.DiskBlocks(str(tmp_path), 5000, 1000)
+    for number in range(20):
+        cache.put(("x", number), bytes([number]) * 1000)
+        os.utime(cache._path(("x", number)), (number, number))
+    kept = [number for number in range(20) if cache.get(("x", number)) is not None]
+    assert kept[-1] == 19
+    assert 2 <= len(kept) <= 4
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) <= 5000
+    assert cache.get(("x", 19)) == bytes([19]) * 1000
+
+
+def test_the_memory_cache_is_bounded() -> None:
+    cache = blocks.MemoryBlocks(25, 10)
+    for number in range(4):
+        cache.put(("x", number), b"0123456789")
+    assert [cache.get(("x", number)) is not None for number in range(4)] == [False, False, True, True]
+
+
+def test_local_datasets_import_no_client(checkout: Path, local: Path) -> None:
+    import subprocess
+    import sys
+
+    script = (
+        "import sys, conceptloader as cl\n"
+        f"ds = cl.open_dataset({str(local)!r}); ds.windows(8)[0]\n"
+        "assert not {'obstore', 'fsspec', 's3fs', 'urllib3'} & set(sys.modules), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=checkout)

@@ -1,0 +1,35 @@
+"""A number that says what was read, for a framework's own logging: equal where ranks see the same samples."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from ..errors import ConfigError
+
+DIGEST_BITS = 40
+
+
+def batch_digest(batches: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> int:
+    """Digest of a micro batch, or of several, such as those of a step: an integer below 2**40.
+
+    It is the sum, modulo 2**40, of the xxh3-64 of each sample (its sample_index, dataset_id, input_ids and labels as
+    little-endian int64). Hence
+
+    - tensor, pipeline and context parallel ranks of one data-parallel rank have equal digests (take it before the
+      sequence is cut up), and so has a run that was resumed in another way;
+    - the sum over data-parallel ranks, modulo 2**40, is that of the global batch, whatever their number is. A float64
+      holds such sums of up to 8192 ranks exactly, so that it survives an all-reduce and a log of floats.
+
+    Raises ConfigError if a batch lacks sample_index or dataset_id.
+    """
+    total = 0
+    for batch in [batches] if isinstance(batches, Mapping) else batches:
+        for name in ("sample_index", "dataset_id"):
+            if name not in batch:
+                raise ConfigError(f"outputs.{name}: off, but a digest needs it; switch it on")
+        columns = [np.asarray(batch[name], "<i8") for name in ("sample_index", "dataset_id", "input_ids", "labels")]
+        for row in zip(*columns, strict=True):
+            total += xxhash.xxh3_64_intdigest(b"".join(part.tobytes() for part in row))
+    return total % (1 << DIGEST_BITS)

@@ -1,0 +1,30 @@
+"""Configuration: read it, check it, open what it names."""
+
+from .build import Blend, View, build_mixture, open_blend
+from .load import load_config
+from .schema import (
+    ConceptOptions,
+    Config,
+    DatasetConfig,
+    LoaderConfig,
+    Outputs,
+    PhaseConfig,
+    QuarantineConfig,
+    SkipConfig,
+)
+
+__all__ = [
+    "Blend",
+    "ConceptOptions",
+    "Config",
+    "DatasetConfig",
+    "LoaderConfig",
+    "Outputs",
+    "PhaseConfig",
+    "QuarantineConfig",
+    "SkipConfig",
+    "View",
+    "build_mixture",
+    "load_config",
+    "open_blend",
+]

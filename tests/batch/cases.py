@@ -1,0 +1,110 @@
+"""Random cases: datasets, options and picks, all from one seed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import conceptloader as cl
+from conceptloader.batch.layout import BatchLayout
+from conceptloader.config import ConceptOptions, Outputs, View
+from conceptloader.dataset import Dataset
+from conceptloader.order.spec import Member
+from tests.batch.corpora import Recipe, Truth, build, join
+
+
+@dataclass
+class Case:
+    views: list[View]
+    truths: list[Truth]
+    layout: BatchLayout
+    datasets: np.ndarray[Any, np.dtype[np.int64]]
+    windows: np.ndarray[Any, np.dtype[np.uint64]]
+    samples: np.ndarray[Any, np.dtype[np.uint64]]
+
+    @property
+    def picks(self) -> list[tuple[int, int]]:
+        return list(zip(self.datasets.tolist(), self.windows.tolist(), strict=True))
+
+
+def make_view(
+    name: str, dataset: Dataset, dataset_id: int, start: int, count: int, seq_len: int, quarantine: Any = ()
+) -> View:
+    """`count` windows from token `start` on, or documents from document `start` on."""
+    documents = dataset.mode == "document"
+    stop = dataset.num_tokens if documents else start + count * seq_len + 1
+    return View(
+        name=name,
+        dataset_id=dataset_id,
+        dataset=dataset,
+        member=Member(
+            dataset=name,
+            seq_len=None if documents else seq_len,
+            windows=count,
+            stream_fingerprint=dataset.stream_fingerprint,
+            token_range=(0 if documents else start, stop),
+        ),
+        samples=dataset.documents() if documents else dataset.windows(seq_len, (start, stop)),
+        start=start,
+        tracks=tuple(dataset.tracks),
+        quarantine=quarantine,
+    )
+
+
+def random_case(path: Path, seed: int) -> Case:
+    """Two datasets, one of them joined from two with other types; or documents."""
+    rng = np.random.default_rng(seed)
+
+    def recipe(**fixed: Any) -> Recipe:
+        return Recipe(
+            shards=tuple(rng.integers(1, 8, int(rng.integers(1, 4))).tolist()),
+            token_type=str(rng.choice(["u2", "u4"])),
+            encodings={track: str(rng.choice(["dense", "spans", "auto"])) for track in ("concepts", "topics")},
+            longest=int(rng.integers(20, 120)),
+            longest_span=int(rng.integers(2, 30)),
+            **{"loss_field": False, **fixed},
+        )
+
+    mode = str(rng.choice(["stream-with-metadata", "stream-with-metadata", "document"]))
+    loss_field = bool(rng.integers(2))
+    parts = [path / name for name in ("a", "b", "c")]
+    truths = [build(p, recipe(mode=mode, loss_field=loss_field or p.name == "c"), rng) for p in parts]
+    joined = join(path / "ab", parts[:2], truths[:2])
+    datasets = [cl.open_dataset(path / "ab"), cl.open_dataset(parts[2])]
+    known = [joined, truths[2]]
+    seq_len = int(rng.integers(1, max(2, min(80, min(d.num_tokens for d in datasets) - 2))))
+    views = []
+    for k, dataset in enumerate(datasets):
+        if mode == "document":
+            start = int(rng.integers(0, dataset.num_documents))
+            count = dataset.num_documents - start
+        else:
+            start = int(rng.integers(0, max(1, dataset.num_tokens - seq_len)))
+            count = max(1, (dataset.num_tokens - start - 1) // seq_len)
+        low = int(rng.integers(0, dataset.num_tokens))
+        quarantine = [(low, low + 5)] if rng.random() < 0.4 else []
+        views.append(make_view("xy"[k], dataset, 10 + k, start, count, seq_len, quarantine))
+    outputs = Outputs(
+        position_ids=rng.choice(["window", "document", "off"]).item(),
+        document_ids=bool(rng.integers(2)),
+        cu_seqlens=bool(rng.integers(2)),
+        loss_mask_borders=bool(rng.integers(2)),
+        dataset_id=bool(rng.integers(2)),
+        sample_index=bool(rng.integers(2)),
+        eos_loss=bool(rng.integers(2)),
+    )
+    small: dict[str, Any] = {"max_spans": 3, "max_concepts": 2}
+    tracks = {
+        track: ConceptOptions(
+            layout=rng.choice(["padded", "ragged"]).item(), overflow="truncate", **(small if rng.random() < 0.3 else {})
+        )
+        for track in ("concepts", "topics")
+        if rng.random() < 0.8
+    }
+    whole = rng.random() < 0.2 and not any(view.quarantine for view in views)
+    layout = BatchLayout.of(views, seq_len, outputs, tracks, whole)
+    size = int(rng.integers(0, 12))
+    chosen = rng.integers(0, 2, size) if min(s.count for s in views) else np.full(size, int(views[0].count == 0))
+    windows = np.array([rng.integers(0, views[k].count) for k in chosen.tolist()], np.uint64)
+    return Case(views, known, layout, chosen, windows, rng.integers(0, 1 << 40, size).astype(np.uint64))

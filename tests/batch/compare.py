@@ -1,0 +1,15 @@
+"""Equality of batches, names and types included."""
+
+from typing import Any
+
+import numpy as np
+
+
+def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert sorted(found) == sorted(wanted)
+    for name, value in wanted.items():
+        if name == "max_seqlen":
+            assert found[name] == value
+        else:
+            assert found[name].dtype == value.dtype, name
+            np.testing.assert_array_equal(found[name], value, err_msg=name)

@@ -1,0 +1,21 @@
+"""The compiled reader against the plain one."""
+
+import pickle
+
+import pytest
+
+from conceptloader.batch.engine import CompiledReader
+from conceptloader.batch.reference import ReferenceReader
+from tests.batch.cases import random_case
+from tests.batch.compare import assert_same
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_equals_the_plain_reader(tmp_path, seed):
+    case = random_case(tmp_path, 1000 + seed)
+    arguments = case.datasets, case.windows, case.samples
+    wanted = ReferenceReader(None, case.views, case.layout).read_windows(*arguments)
+    reader = CompiledReader(None, case.views, case.layout)
+    for _ in range(2):  # the second time in used memory, with open files
+        assert_same(reader.read_windows(*arguments), wanted)
+    assert_same(pickle.loads(pickle.dumps(reader)).read_windows(*arguments), wanted)

@@ -1,0 +1,181 @@
+"""Descriptors: bounded, never closed in use, checked; and what a read costs."""
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.batch.engine import CompiledReader
+from conceptloader.batch.files import Budget
+from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.reference import ReferenceReader
+from conceptloader.config import ConceptOptions, Outputs
+from conceptloader.errors import FormatError, ReadError
+from tests.batch.cases import make_view
+from tests.batch.compare import assert_same
+from tests.batch.corpora import Recipe, build, join
+
+SEQ_LEN = 24
+
+
+def whole_view(dataset, seq_len=SEQ_LEN):
+    return make_view("x", dataset, 0, 0, (dataset.num_tokens - 1) // seq_len, seq_len)
+
+
+def make_reader(dataset, outputs=None, tracks=(), budget=None):
+    view = whole_view(dataset)
+    layout = BatchLayout.of([view], SEQ_LEN, outputs or Outputs(), {track: ConceptOptions() for track in tracks})
+    return CompiledReader(None, [view], layout, dp_rank=3, budget=budget), ReferenceReader(None, [view], layout)
+
+
+def read(reader, windows):
+    windows = np.array(windows, np.uint64)
+    return reader.read_windows(np.zeros(len(windows), np.int64), windows, windows + np.uint64(100))
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Forty shards of few windows each, 5 files a shard."""
+    rng = np.random.default_rng(1)
+    recipe = Recipe(shards=[3] * 40, longest=50)
+    return cl.open_dataset(tmp_path / "many") if build(tmp_path / "many", recipe, rng) else None
+
+
+def open_descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_threads_read_the_right_bytes_while_files_are_closed_under_them(many):
+    budget = Budget(capacity=10)
+    reader, plain = make_reader(many, Outputs(document_ids=True), ["concepts"], budget)
+    count = len(whole_view(many))
+    batches = np.random.default_rng(2).integers(0, count, (600, 4))
+    wanted = {window: read(plain, [window])["input_ids"][0] for window in range(count)}
+    most = []
+
+    def check(batch, reader):
+        found = read(reader, batch)
+        most.append(budget.count)
+        for row, window in enumerate(batch.tolist()):
+            np.testing.assert_array_equal(found["input_ids"][row], wanted[window])
+
+    before = open_descriptors()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(check, batches, [reader] * len(batches)))
+    assert max(most) <= 2 * 10 + 8 * 3 * 5  # and what 8 calls have pinned
+    assert open_descriptors() - before == budget.count
+    del reader
+    gc.collect()
+    assert budget.count == 0  # not even those that left the table
+    assert open_descriptors() == before
+
+
+def test_least_recently_used_shards_are_closed_first(many):
+    budget = Budget(capacity=16)
+    reader, _ = make_reader(many, budget=budget)
+    shards = [many.manifest.starts()[k] for k in range(20)]
+    windows = [int(start) // SEQ_LEN + 1 for start in shards]
+    for window in windows[:15]:
+        read(reader, [window, windows[0]])  # the first one is used again and again
+    kept = reader._files.open_rows
+    assert 0 in kept or 1 in kept
+    assert len(kept) < 20
+
+
+def test_ten_thousand_shards_with_256_descriptors(tmp_path):
+    rng = np.random.default_rng(4)
+    truth = build(tmp_path / "part", Recipe(shards=[2] * 20, longest=40), rng)
+    join(tmp_path / "all", [tmp_path / "part"] * 500, [truth] * 500)
+    script = textwrap.dedent(f"""
+        import os, resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 256))
+        import numpy as np, conceptloader as cl
+        dataset = {{"path": {str(tmp_path / "all")!r}}}
+        config = {{"seed": 1, "seq_len": 16, "datasets": {{"a": dataset}}, "outputs": {{"cu_seqlens": True}}}}
+        config["concepts"] = {{"concepts": {{}}}}
+        seen = set()
+        with cl.make_dataloader(config, micro_batch_size=64) as loader:
+            for k, batch in enumerate(loader):
+                seen.add(len(os.listdir("/proc/self/fd")))
+                if k == 60:
+                    break
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 256
+        assert max(seen) < 256, seen
+    """)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=110)
+
+
+def test_reads_of_a_window_are_few_and_counted(tmp_path):
+    build(tmp_path / "a", Recipe(shards=[200], longest=90, longest_span=8, block_tokens=2048), np.random.default_rng(0))
+    dataset = cl.open_dataset(tmp_path / "a")
+    windows = list(range(8, 28))
+    for outputs, tracks, reads in (
+        (Outputs(), [], 1),
+        (Outputs(document_ids=True, cu_seqlens=True), [], 3),
+        (Outputs(), ["concepts"], 5),
+        (Outputs(document_ids=True), ["concepts"], 7),
+    ):
+        reader, _ = make_reader(dataset, outputs, tracks)
+        read(reader, windows)
+        assert reader.reads == reads * len(windows)
+    reader, _ = make_reader(dataset)
+    read(reader, windows)
+    assert reader.read_bytes == len(windows) * (SEQ_LEN + 1) * 2
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_far_apart_records_are_read_in_groups_and_near_ones_together(tmp_path, far):
+    options = cl.BuildOptions(
+        token_type="u2", tracks={"concepts": cl.TrackOptions(encoding="dense")}, mode="stream-with-metadata"
+    )
+    builder = cl.create_build(tmp_path / "a", options)
+    with builder.shard(0) as writer:
+        numbers = [writer.add_record("concepts", np.full(3, k)) for k in range(5000)]
+        step = 1600 if far else 2
+        spans = [(4 * k, 4 * k + 4, numbers[step * (k % 3) + k // 3]) for k in range(30)]
+        writer.add_document(np.arange(121), spans={"concepts": spans})
+    cl.finalize(tmp_path / "a")
+    reader, plain = make_reader(cl.open_dataset(tmp_path / "a"), tracks=["concepts"])
+    assert_same(read(reader, [0, 1, 2]), read(plain, [0, 1, 2]))
+    assert reader.reads == 3 * (1 + 2 * (3 if far else 1))
+
+
+def test_a_file_that_is_cut_off_under_the_reader_is_named(many, tmp_path):
+    reader, _ = make_reader(many)
+    read(reader, [0])
+    path = tmp_path / "many" / "00000.stream.bin"
+    os.truncate(path, 3)
+    with pytest.raises(ReadError, match=rf"50 bytes at offset 0 of {path}, sample 100, dp_rank 3: the file ends there"):
+        read(reader, [0])
+
+
+def test_a_file_of_another_size_is_refused(many, tmp_path):
+    path = tmp_path / "many" / "00000.stream.bin"
+    path.write_bytes(path.read_bytes() + b"xx")
+    with pytest.raises(FormatError, match="as the manifest says"):
+        read(make_reader(many)[0], [0])
+
+
+def test_a_file_that_was_replaced_is_refused_when_it_is_opened_again(many, tmp_path):
+    reader, _ = make_reader(many)
+    read(reader, [0])
+    path = tmp_path / "many" / "00000.stream.bin"
+    shutil.copy2(path, tmp_path / "copy")  # equal in size, time and content
+    os.replace(tmp_path / "copy", path)
+    read(reader, [0])  # the old one is still open
+    reader._files.close(0)
+    with pytest.raises(FormatError, match="found another file than when it was first opened"):
+        read(reader, [0])
+
+
+def test_a_missing_file_is_named(many, tmp_path):
+    (tmp_path / "many" / "00000.stream.bin").unlink()
+    with pytest.raises(ReadError, match=r"00000\.stream\.bin"):
+        read(make_reader(many)[0], [0])

@@ -1,0 +1,265 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.config import build_mixture, load_config, open_blend
+from conceptloader.errors import ConfigError, ReadError, ResumeError
+from conceptloader.order.sequential import Sequential
+
+TOKENIZER = cl.Tokenizer(name="bytes", vocab_size=1000, eos_id=0)
+
+
+def write(path, documents, *, mode="stream-with-metadata", tokenizer=TOKENIZER, tracks=("concepts",), first=1):
+    """Documents of the given lengths whose tokens count up from `first`; the whole document is one span per track."""
+    options = cl.BuildOptions(
+        mode=mode, tokenizer=tokenizer, tracks={track: cl.TrackOptions() for track in tracks}, token_type="u2"
+    )
+    build = cl.create_build(path, options)
+    with build.shard(0) as writer:
+        for size in documents:
+            tokens = np.arange(first, first + size) % 1000
+            writer.add_document(tokens, spans={track: [(0, size, [size])] for track in tracks if size})
+            first += size
+    cl.finalize(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    root = tmp_path_factory.mktemp("corpora")
+    write(root / "web", [40] * 25)
+    write(root / "code", [7, 30, 0, 13] * 8, tracks=())
+    write(root / "posts", [5, 0, 9, 3, 20, 1], mode="document", tracks=())
+    write(root / "other", [100], tokenizer=cl.Tokenizer(name="other", vocab_size=900), tracks=())
+    return root
+
+
+@pytest.fixture
+def load(corpora):
+    def load(**keys):
+        datasets = {"web": {"path": "web", "weight": 0.7}, "code": {"path": "code", "weight": 0.3}}
+        return load_config({"seq_len": 16, "datasets": datasets, **keys}, base_dir=corpora)
+
+    return load
+
+
+def test_blend_of_windows(load):
+    config = load(concepts={"concepts": {}}, seed=3, block=8, skip=[{"at": 9, "count": 4}])
+    blend = open_blend(config)
+    web, code = blend.datasets["web"], blend.datasets["code"]
+    assert [view.name for view in blend.views] == blend.order.names == config.names == ["code", "web"]
+    assert [view.dataset_id for view in blend.views] == [0, 1]
+    assert [len(view) for view in blend.views] == blend.order.sizes == [len(d.windows(16)) for d in (code, web)]
+    assert [view.tracks for view in blend.views] == [(), ("concepts",)]
+    assert blend.spec.phases[0].weights == {"code": 3, "web": 7}
+    for t in range(30):
+        k, _, window = blend.order.sample(t)
+        expected = (code, web)[k].windows(16)[window]
+        sample = blend.sample(t)
+        assert sample["tokens"].tolist() == expected["tokens"].tolist()
+        assert ("concepts" in sample) == (k == 1)
+    mixture = build_mixture(config)
+    assert isinstance(mixture, cl.Mixture)
+    assert mixture.spec() == blend.order.spec()
+    assert build_mixture(config, blend.datasets).spec() == mixture.spec()
+
+
+def test_spec_holds_no_paths_and_no_loader_options(load, corpora):
+    spec = open_blend(load(loader={"threads": 7})).spec
+    assert spec == open_blend(load()).spec
+    assert str(corpora) not in str(spec.to_dict())
+    member = spec.members["web"]
+    assert (member.windows, member.seq_len, member.token_range) == (62, 16, (0, 1000))
+
+
+def test_splits_are_windowed_apart_and_meet(load, corpora):
+    def tokens(a, b):
+        config = load_config(
+            {"seq_len": 8, "datasets": {"web": {"path": str(corpora / "web"), "split": [a, b]}}, "order": "sequential"}
+        )
+        blend = open_blend(config)
+        return [blend.sample(t)["tokens"] for t in range(blend.order.num_samples)], blend.spec.members[
+            "web"
+        ].token_range
+
+    first, low = tokens(0, 0.33)
+    second, high = tokens(0.33, 1)
+    assert low[0] == 0
+    assert high == (low[1], 1000)
+    assert low[1] % 40 == 0
+    assert first[-1].max() <= low[1] == second[0][0] - 1  # tokens count up from 1
+    assert len(second) == (1000 - low[1] - 1) // 8
+
+
+def test_weights_from_sizes_with_temperature(load):
+    datasets = {"web": {"path": "web"}, "code": {"path": "code"}}
+    spec = open_blend(load(datasets=datasets, weights="sizes")).spec
+    sizes, members = spec.phases[0].weights, spec.members
+    assert sizes["code"] * members["web"].windows == sizes["web"] * members["code"].windows
+    warm = open_blend(load(datasets=datasets, weights="sizes", temperature=2.0)).spec.phases[0].weights
+    assert warm["web"] / warm["code"] == pytest.approx((sizes["web"] / sizes["code"]) ** 0.5)
+
+
+def test_phases_join_and_leave(load):
+    datasets = {"web": {"path": "web", "weight": 1}, "code": {"path": "code"}}
+    order = build_mixture(load(datasets=datasets, phases=[{"start": 40, "weights": {"code": 2}}]))
+    drawn = [order.names[k] for k in order.sample_many(np.arange(60))[0]]
+    assert drawn == ["web"] * 40 + ["code"] * 20
+    from_start = build_mixture(
+        load(
+            datasets={"web": {"path": "web"}, "code": {"path": "code"}},
+            phases=[{"start": 0, "weights": {"web": 1, "code": 3}}],
+        )
+    )
+    assert Counter(from_start.names[k] for k in from_start.sample_many(np.arange(64))[0]) == {"web": 16, "code": 48}
+
+
+def test_a_single_dataset_needs_no_weight(load):
+    assert build_mixture(load(datasets={"web": {"path": "web"}})).counts(10) == [10]
+
+
+def test_max_epochs(load):
+    datasets = {"web": {"path": "web", "max_epochs": 2}}
+    order = build_mixture(load(datasets=datasets))
+    order.check_run(124)
+    with pytest.raises(ConfigError, match=r"datasets\.web\.max_epochs"):
+        order.check_run(125)
+
+
+def test_sequential_is_every_window_once_by_name(load):
+    blend = open_blend(load(order="sequential", datasets={"web": {"path": "web"}, "code": {"path": "code"}}))
+    assert isinstance(blend.order, Sequential)
+    code, web = (len(blend.datasets[name].windows(16)) for name in ("code", "web"))
+    assert blend.order.num_samples == code + web
+    assert blend.order.sample(code) == (1, 0, 0)
+    assert blend.sample(code)["tokens"].tolist() == blend.datasets["web"].tokens(0, 17).tolist()
+
+
+def test_documents(load):
+    datasets = {"posts": {"path": "posts"}}
+    blend = open_blend(load(order="sequential", datasets=datasets, seq_len=None))
+    assert [len(blend.sample(t)["tokens"]) for t in range(6)] == [5, 0, 9, 3, 20, 1]
+    assert blend.spec.members["posts"].seq_len is None
+    parts = []
+    for split in ([0, 0.5], [0.5, 1]):
+        part = open_blend(load(order="sequential", datasets={"posts": {"path": "posts", "split": split}}))
+        parts.append([len(part.sample(t)["tokens"]) for t in range(part.order.num_samples)])
+    assert parts[0] + parts[1] == [5, 0, 9, 3, 20, 1]
+    assert all(parts)
+    with pytest.raises(IndexError, match="posts: found sample 6"):
+        blend.views[0][6]
+
+
+def test_quarantine_is_read_and_merged(load, corpora, tmp_path):
+    file = tmp_path / "ranges.txt"
+    file.write_text("# damaged\n10 20\n\n15 30 # overlaps\n500 510\n")
+    entries = [{"dataset": "web", "tokens": [40, 50]}, {"dataset": "web", "file": str(file)}]
+    blend = open_blend(load(quarantine=entries))
+    ranges = [(10, 30), (40, 50), (500, 510)]
+    assert list(blend.quarantine["web"]) == ranges
+    assert [list(view.quarantine) for view in blend.views] == [[], ranges]
+    again = open_blend(load(quarantine=[{"dataset": "web", "tokens": list(r)} for r in reversed(ranges)]))
+    assert again.spec == blend.spec
+    assert blend.spec.quarantine.keys() == {"web"}
+    assert open_blend(load()).spec.quarantine == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("1", "line 1: found '1', expected two"),
+        ("1 -2", "line 1: found"),
+        ("5 5", "line 1: found"),
+        ("1 1001", "<= 1000"),
+    ],
+)
+def test_bad_quarantine_files(load, tmp_path, line, text):
+    file = tmp_path / "ranges.txt"
+    file.write_text(line)
+    with pytest.raises(ConfigError, match=text):
+        open_blend(load(quarantine=[{"dataset": "web", "file": str(file)}]))
+
+
+def test_missing_quarantine_file(load, tmp_path):
+    with pytest.raises(ReadError, match="cannot read quarantined ranges"):
+        open_blend(load(quarantine=[{"dataset": "web", "file": str(tmp_path / "none")}]))
+
+
+WEB = {"path": "web", "weight": 1}
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"seq_len": None}, r"datasets\.code: seq_len: missing"),
+        ({"seq_len": 1000}, r"datasets\.code: seq_len: found 1000, expected at most"),
+        (
+            {"datasets": {"web": {**WEB, "tracks": ["concept"]}}},
+            r"web\.tracks: no track 'concept' .*; did you mean concepts",
+        ),
+        ({"concepts": {"quality": {}}}, r"concepts\.quality: no dataset has such a track"),
+        (
+            {"datasets": {"web": WEB, "other": {**WEB, "path": "other"}}},
+            "different tokenizers .*allow_mixed_tokenizers: true",
+        ),
+        ({"datasets": {"web": WEB, "posts": {**WEB, "path": "posts"}}}, "documents and windows cannot be blended"),
+        ({"datasets": {"web": {**WEB, "split": [0.5, 0.5001]}}}, r"datasets\.web: split: .* no start of a document"),
+        ({"quarantine": [{"dataset": "web", "tokens": [0, 1001]}]}, r"quarantine\[0\]\.tokens: found \[0, 1001\]"),
+        (
+            {"order": "megatron", "megatron_cache": "x", "datasets": {"web": {"path": "web"}}},
+            "order: megatron takes over .* only the adapter",
+        ),
+        ({"datasets": {"web": WEB, "code": {"path": "code", "weight": 1e-13}}}, "below 2"),
+    ],
+)
+def test_what_does_not_fit_is_refused(load, keys, text):
+    with pytest.raises(ConfigError, match=text):
+        open_blend(load(**keys))
+
+
+def test_mixed_tokenizers_can_be_allowed(load):
+    datasets = {"web": WEB, "other": {**WEB, "path": "other"}}
+    assert len(open_blend(load(datasets=datasets, allow_mixed_tokenizers=True)).views) == 2
+
+
+def test_given_datasets_must_be_those_of_the_configuration(load):
+    config = load()
+    datasets = open_blend(config).datasets
+    with pytest.raises(ConfigError, match=r"found \['web'\] open, expected"):
+        build_mixture(config, {"web": datasets["web"]})
+
+
+def test_resume_ahead_behind_and_at_another_length(load, caplog):
+    blend = open_blend(load())
+    saved = blend.spec.to_dict()
+    ahead = open_blend(load(phases=[{"start": 50, "weights": {"web": 1}}])).resume(saved, 50)
+    assert ahead.order.counts(50) == blend.order.counts(50)
+    assert ahead.order.counts(60)[1] == blend.order.counts(50)[1] + 10
+    with pytest.raises(ResumeError, match="seed: saved 1234, now 5"):
+        open_blend(load(seed=5)).resume(saved, 50)
+    assert open_blend(load(seed=5)).resume(saved, 50, allow_changed=["seed"]).spec.seed == 5
+
+    longer = open_blend(load(seq_len=32))
+    with pytest.raises(ResumeError, match="on_new_seq_len: restart"):
+        longer.resume(saved, 50)
+    run = open_blend(load(seq_len=32, on_new_seq_len="restart")).resume(saved, 50)
+    assert run.order.names == ["code", "code@32", "web", "web@32"]
+    assert [view.dataset_id for view in run.views] == [0, 0, 1, 1]
+    assert {len(run.sample(t)["tokens"]) for t in range(50)} == {17}
+    assert {len(run.sample(t)["tokens"]) for t in range(50, 80)} == {33}
+    assert [run.sample(t)["tokens"].tolist() for t in range(50)] == [
+        blend.sample(t)["tokens"].tolist() for t in range(50)
+    ]
+
+
+def test_a_dataset_that_left_is_known_but_not_read(load):
+    blend = open_blend(load())
+    run = open_blend(load(datasets={"web": WEB})).resume(blend.spec, 50, new_stage=True)
+    assert run.order.names == ["code", "web"]
+    assert [view and view.name for view in run.views] == [None, "web"]
+    gone = next(t for t in range(50) if run.order.sample(t)[0] == 0)
+    with pytest.raises(ConfigError, match=f"sample {gone} is of dataset code, which is not in the configuration"):
+        run.sample(gone)
+    assert {run.order.sample(t)[0] for t in range(50, 90)} == {1}

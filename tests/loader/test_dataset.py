@@ -1,0 +1,90 @@
+"""SampleDataset in torch's DataLoader and in torchdata's StatefulDataLoader."""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+
+
+def same(a, b):
+    assert sorted(a) == sorted(b)
+    for name in a:
+        assert a[name] == b[name] if name == "max_seqlen" else torch.equal(a[name], b[name]), name
+
+
+@pytest.fixture
+def wanted(config):
+    """The first batches as the loader gives them."""
+    with cl.make_dataloader(config, micro_batch_size=4) as loader:
+        return list(itertools.islice(loader, 6))
+
+
+@pytest.mark.parametrize("start", [None, "fork", "spawn"])
+def test_in_a_dataloader_with_workers(config, wanted, start):
+    data = cl.SampleDataset(config, num_samples=24)
+    if start == "fork":
+        _ = data[0]  # files are open before the fork
+    loader = DataLoader(
+        data, batch_size=4, sampler=cl.EpochSampler(24, 1, 0), collate_fn=cl.collate_fn,
+        num_workers=2 if start else 0, multiprocessing_context=start,
+    )  # fmt: skip
+    found = list(loader)
+    assert len(found) == 6
+    for a, b in zip(found, wanted, strict=True):
+        same(a, b)
+
+
+def test_with_the_default_collate_function(config, wanted):
+    found = list(DataLoader(cl.SampleDataset(config, num_samples=24), batch_size=4))
+    for a, b in zip(found, wanted, strict=True):
+        same(a, {name: value for name, value in b.items() if name not in ("cu_seqlens", "max_seqlen")})
+
+
+def test_ragged_samples_carry_their_own_offsets(config):
+    config["concepts"]["concepts"]["layout"] = "ragged"
+    data = cl.SampleDataset(config)
+    rows = data.__getitems__([5, 9, 2])
+    slots = rows.layout.tracks[0].max_spans
+    for k, index in enumerate([5, 9, 2]):
+        alone = data[index]
+        same(rows[k], alone)
+        a, b = rows.batch["concepts_offsets"][[k * slots, (k + 1) * slots]].tolist()
+        assert alone["concepts_values"].tolist() == rows.batch["concepts_values"][a:b].tolist()
+
+
+def test_from_threads(config):
+    data = cl.SampleDataset(config)
+    alone = [data[k] for k in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        for a, b in zip(pool.map(data.__getitem__, range(64)), alone, strict=True):
+            same(a, b)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_a_stateful_dataloader(config, wanted, workers):
+    def make():
+        return StatefulDataLoader(
+            cl.SampleDataset(config, num_samples=24), batch_size=4, sampler=cl.EpochSampler(24, 1, 0),
+            collate_fn=cl.collate_fn, num_workers=workers,
+        )  # fmt: skip
+
+    loader = make()
+    found = list(itertools.islice(loader, 2))
+    state = loader.state_dict()
+    resumed = make()
+    resumed.load_state_dict(state)
+    found += list(resumed)
+    assert len(found) == 6
+    for a, b in zip(found, wanted, strict=True):
+        same(a, b)
+
+
+def test_an_index_below_zero_is_refused(config):
+    with pytest.raises(ConfigError, match="sample index"):
+        cl.SampleDataset(config)[-1]

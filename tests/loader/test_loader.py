@@ -1,0 +1,168 @@
+"""make_dataloader: which samples, in which order, and what its state counts."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, ResumeError
+
+GLOBAL = 24
+
+
+def take(loader, batches):
+    return [batch["sample_index"].tolist() for batch in itertools.islice(loader, batches)]
+
+
+def steps(config, dp_size, micro, count, state=None, consumed=0, batch=GLOBAL):
+    """The samples of `count` steps: [step][rank][micro batch] -> indices; and the state of one rank after them."""
+    ranks, states = [], []
+    for rank in range(dp_size):
+        with cl.make_dataloader(
+            config, dp_rank=rank, dp_size=dp_size, micro_batch_size=micro, global_batch_size=batch,
+            consumed_samples=consumed,
+        ) as loader:  # fmt: skip
+            if state is not None:
+                loader.load_state_dict(state)
+            found = take(loader, count * batch // (dp_size * micro))
+            ranks.append(np.array(found).reshape(count, -1))
+            states.append(loader.state_dict())
+    assert all(s == states[0] for s in states)
+    return [sorted(np.concatenate([rank[k] for rank in ranks]).tolist()) for k in range(count)], states[0]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 16])
+@pytest.mark.parametrize("dp_size", [1, 2, 3, 4, 8])
+def test_resumed_after_any_step_on_any_world_size_the_samples_are_the_same(config, dp_size, prefetch):
+    config["loader"]["prefetch"] = prefetch
+    config["loader"]["threads"] = 3
+    whole = [list(range(k * GLOBAL, (k + 1) * GLOBAL)) for k in range(5)]
+    for stop in range(1, 5):
+        first, state = steps(config, dp_size, GLOBAL // dp_size // 3 or 1, stop)
+        other = {1: 3, 2: 8, 3: 1, 4: 2, 8: 4}[dp_size]
+        rest, _ = steps(config, other, 1, 5 - stop, state)
+        assert first + rest == whole
+
+
+def test_a_changed_global_batch_goes_on_where_the_last_one_ended(config):
+    first, state = steps(config, 2, 3, 2)
+    rest, _ = steps(config, 4, 2, 2, state, batch=32)
+    assert first[1][-1] == 47
+    assert rest == [list(range(48, 80)), list(range(80, 112))]
+
+
+def test_every_micro_batch_of_a_step_counts_as_it_is_handed_out(config):
+    loader = cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=3, global_batch_size=12)
+    counts = []
+    for _ in itertools.islice(loader, 4):
+        counts.append(loader.state_dict()["consumed_samples"])
+    assert counts == [6, 12, 18, 24]
+    assert take(loader, 1) == [[25, 27, 29]]  # the next loop goes on
+    loader.close()
+
+
+def test_batches_are_those_of_the_blend_at_their_place_in_the_order(config):
+    blend = cl.open_blend(cl.load_config(config))
+    with cl.make_dataloader(blend, micro_batch_size=4) as loader:
+        for batch in itertools.islice(loader, 30):
+            for row, index in enumerate(batch["sample_index"].tolist()):
+                sample = blend.sample(index)
+                assert batch["input_ids"][row].tolist() == sample["tokens"][:-1].tolist()
+                assert batch["labels"][row].tolist() == sample["tokens"][1:].tolist()
+                assert batch["dataset_id"][row] == blend.order.sample(index)[0]
+
+
+def test_tensors_are_contiguous_and_typed(config):
+    with cl.make_dataloader(config, micro_batch_size=4) as loader:
+        batch = next(iter(loader))
+    assert {name: value.dtype for name, value in batch.items() if name != "max_seqlen"} == {
+        "input_ids": torch.int64, "labels": torch.int64, "loss_mask": torch.float32, "position_ids": torch.int64,
+        "document_ids": torch.int64, "dataset_id": torch.int64, "sample_index": torch.int64, "cu_seqlens": torch.int32,
+        "concepts_span_index": torch.int32, "concepts_num_spans": torch.int32, "concepts_spans": torch.int32,
+        "concepts_flags": torch.uint8, "concepts_ids": torch.int64, "concepts_counts": torch.int32,
+    }  # fmt: skip
+    assert all(value.is_contiguous() for name, value in batch.items() if name != "max_seqlen")
+
+
+def test_a_batch_is_not_written_to_while_it_is_held(config):
+    with cl.make_dataloader(config, micro_batch_size=4) as loader:
+        held = [batch["input_ids"] for batch in itertools.islice(loader, 40)]
+    with cl.make_dataloader(config, micro_batch_size=4) as loader:
+        for kept, batch in zip(held, loader, strict=False):
+            assert torch.equal(kept, batch["input_ids"])
+
+
+def test_a_changed_past_is_refused_with_both_values_and_a_changed_future_is_not(config):
+    _, state = steps(config, 1, 4, 2)
+    config["phases"][0]["start"] = 50
+    steps(config, 1, 4, 1, state)
+    config["datasets"]["a"]["weight"] = 0.6
+    with pytest.raises(ResumeError, match=r"weights\.a: saved 7/10, now 2/3"):
+        steps(config, 1, 4, 1, state)
+
+
+@pytest.mark.parametrize("state", [{}, {"version": 2}, {"version": 1, "consumed_samples": -1, "spec": {}}])
+def test_a_damaged_state_is_refused(config, state):
+    loader = cl.make_dataloader(config, micro_batch_size=1)
+    with pytest.raises(ResumeError, match="loader state"):
+        loader.load_state_dict(state)
+
+
+def test_sequential_reads_every_window_once_and_starts_again(config):
+    config = {**config, "order": "sequential", "phases": []}
+    config["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    total = sum(len(cl.open_dataset(entry["path"]).windows(16)) for entry in config["datasets"].values())
+    for tail, expected in (("drop", total // 8 * 8), ("short", total)):
+        loader = cl.make_dataloader(config, micro_batch_size=8, tail=tail)
+        for _ in range(2):
+            seen = [index for batch in loader for index in batch["sample_index"].tolist()]
+            assert seen == list(range(expected))
+
+
+def test_a_run_of_given_length_ends_and_stays_ended(config):
+    loader = cl.make_dataloader(config, micro_batch_size=4, num_samples=12)
+    assert take(loader, 100) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert take(loader, 100) == []
+
+
+def test_documents_are_padded_truncated_and_masked(config, data):
+    config = {**config, "seq_len": 20, "concepts": {}, "phases": [], "outputs": {"document_ids": True}}
+    config["datasets"] = {"pairs": {"path": str(data / "pairs")}}
+    view = cl.open_dataset(data / "pairs").documents()
+    blend = cl.open_blend(cl.load_config(config))
+    lengths = set()
+    with cl.make_dataloader(blend, micro_batch_size=3) as loader:
+        for batch in itertools.islice(loader, 10):
+            for row, index in enumerate(batch["sample_index"].tolist()):
+                document = blend.order.sample(index)[2]
+                sample = view[int(document)]
+                n = min(len(sample["tokens"]), 21)
+                lengths.add(n)
+                assert batch["input_ids"][row, : min(n, 20)].tolist() == sample["tokens"][:20].tolist()
+                assert batch["input_ids"][row, n:].tolist() == [7] * len(batch["input_ids"][row, n:])
+                mask = sample["loss_mask"][1:n].tolist()
+                assert batch["loss_mask"][row].tolist() == mask + [0] * (20 - len(mask))
+                assert set(batch["document_ids"][row].tolist()) <= {int(document), -1}
+    assert 21 in lengths
+    assert min(lengths) < 20
+
+
+def test_wrong_sizes_are_named(config):
+    with pytest.raises(ConfigError, match="dp_rank"):
+        cl.make_dataloader(config, dp_rank=2, dp_size=2, micro_batch_size=1)
+    with pytest.raises(ConfigError, match="not divisible"):
+        cl.make_dataloader(config, dp_size=2, micro_batch_size=3, global_batch_size=8)
+    config["concepts"]["concepts"]["max_spans"] = 1
+    with pytest.raises(ConfigError, match="max_spans"):
+        cl.make_dataloader(config, micro_batch_size=1)
+
+
+def test_the_start_is_logged_by_rank_zero(config, tmp_path):
+    for rank in (0, 1):
+        loader = cl.make_dataloader(config, dp_rank=rank, dp_size=2, micro_batch_size=2, consumed_samples=8)
+        loader.log_start(tmp_path, step=2)
+    log = cl.RunLog(tmp_path)
+    assert [(s.step, s.consumed, s.dp_size, s.scheme) for s in log.starts] == [(2, 8, 2, "strided")]
+    assert log.spec(log.starts[0]).hash == loader.state_dict()["spec_hash"]

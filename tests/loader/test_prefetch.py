@@ -1,0 +1,119 @@
+"""Reading ahead: order, bounds, errors, waiting, and that nothing is left behind."""
+
+import gc
+import logging
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.errors import ReadError
+
+
+def running():
+    return sum(thread.name.startswith("test") for thread in threading.enumerate())
+
+
+def wait_for(condition):
+    for _ in range(500):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize(("threads", "depth"), [(1, 0), (1, 1), (2, 1), (3, 2), (3, 7), (2, 100)])
+def test_results_come_in_order_however_long_each_takes(threads, depth):
+    def read(n):
+        time.sleep(0.002 * (n * 7 % 3))
+        return n * n
+
+    assert list(Prefetcher(read, iter(range(40)), threads=threads, depth=depth, name="test")) == [
+        (n, n * n) for n in range(40)
+    ]
+    assert wait_for(lambda: running() == 0)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 8])
+def test_no_more_is_read_ahead_than_asked_for(depth):
+    started = []
+    ahead = Prefetcher(lambda n: started.append(n), iter(range(100)), threads=2, depth=depth, name="test")
+    for taken in range(1, 6):
+        next(ahead)
+        assert wait_for(lambda taken=taken: len(started) == taken + depth)
+        time.sleep(0.02)
+        assert len(started) == taken + depth
+    ahead.close()
+
+
+def test_an_error_comes_in_its_turn_and_ends_the_threads():
+    def read(n):
+        if n == 3:
+            raise OSError("broken")
+        return n
+
+    ahead = Prefetcher(read, iter(range(10)), threads=2, depth=6, name="test")
+    assert [next(ahead)[0] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="broken"):
+        next(ahead)
+    assert wait_for(lambda: running() == 0)
+    with pytest.raises(RuntimeError, match="closed"):
+        next(ahead)
+
+
+def test_an_abandoned_iterator_ends_its_threads():
+    ahead = Prefetcher(lambda n: n, iter(range(10**9)), threads=3, depth=6, name="test")
+    next(ahead)
+    assert running() == 3
+    del ahead
+    gc.collect()
+    assert wait_for(lambda: running() == 0)
+
+
+def test_a_blocked_read_is_logged_and_then_an_error(caplog):
+    release = threading.Event()
+    threads = {}
+
+    def where(ident):
+        return f"sample 7 of {threads[ident]}"
+
+    def read(n):
+        threads[threading.get_ident()] = f"file {n}"
+        if n == 1:
+            release.wait()
+        return n
+
+    ahead = Prefetcher(
+        read, iter(range(9)), threads=2, depth=4, warn_after_s=0.05, timeout_s=0.3, where=where, name="test, dp_rank 3"
+    )
+    next(ahead)
+    with caplog.at_level(logging.WARNING), pytest.raises(ReadError, match=r"dp_rank 3: .* sample 7 of file 1"):
+        next(ahead)
+    release.set()
+    assert 2 <= len(caplog.records) <= 6
+    assert "sample 7 of file 1" in caplog.records[0].message
+    assert wait_for(lambda: running() == 0)
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_an_interrupt_ends_the_process_at_once(blocked):
+    script = textwrap.dedent(f"""
+        import time
+        from conceptloader.batch.prefetch import Prefetcher
+        ahead = Prefetcher(lambda n: time.sleep({3600 if blocked else 0.001}), iter(range(10**9)), threads=2, depth=4)
+        print("ready", flush=True)
+        for _ in ahead:
+            pass
+    """)
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGINT
+    assert errors.strip().endswith(b"KeyboardInterrupt")

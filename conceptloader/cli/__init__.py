@@ -1,0 +1,76 @@
+"""The command `conceptloader`: one module per subcommand, each with
+
+    SUMMARY                     one line for `conceptloader --help`
+    DESCRIPTION                 what it does and an example, for `conceptloader <command> --help`
+    add_arguments(parser)       its arguments
+    run(arguments, output)      the work; returns the exit code
+
+Data goes to stdout, logs and progress to stderr. Exit codes: 0 fine, 1 the data is bad, 2 usage.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from conceptloader import __version__
+from conceptloader.cli.output import Output, configure_logging
+from conceptloader.errors import ConceptloaderError, ConfigError
+
+# To add a subcommand, add its module to this package and its name here. A dash in a name is _ in the module's.
+COMMANDS = (
+    "build", "adopt", "annotate", "finalize", "join", "convert", "verify", "inspect", "sample", "stats", "vocabulary",
+    "plan", "trace", "when", "audit", "warmup",
+)  # fmt: skip
+
+_DESCRIPTION = """\
+Build, check and look into datasets of tokens with concepts attached.
+
+  conceptloader build corpus.jsonl --out data/corpus --tokenizer bytes
+  conceptloader inspect data/corpus --window 0 --seq-len 128
+  conceptloader <command> --help          explains a command, with an example
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: that of the process). Returns: the exit code."""
+    arguments = make_parser().parse_args(argv)
+    configure_logging(arguments.verbose, arguments.quiet)
+    output = Output(arguments.json)
+    try:
+        code: int = arguments.run(arguments, output)
+        sys.stdout.flush()
+        return code
+    except ConceptloaderError as error:
+        output.error(error)
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of stdout, `head` for instance, has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "conceptloader", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"conceptloader {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="<command>", required=True)
+    for name in COMMANDS:
+        module = import_module(f"conceptloader.cli.{name.replace('-', '_')}")
+        command = commands.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=module.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        general = command.add_argument_group("output")
+        general.add_argument("--json", action="store_true", help="one JSON object on stdout instead of text")
+        general.add_argument("--verbose", "-v", action="store_true", help="log more to stderr")
+        general.add_argument("--quiet", "-q", action="store_true", help="log errors only, show no progress")
+        command.set_defaults(run=module.run)
+    return parser

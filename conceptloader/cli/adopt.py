@@ -1,0 +1,99 @@
+"""conceptloader adopt"""
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from conceptloader.cli.arguments import positive
+from conceptloader.cli.output import Output
+from conceptloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conceptloader.format.manifest import Tokenizer
+
+SUMMARY = "use token files of Megatron, datatrove or OLMo where they are"
+DESCRIPTION = """\
+Make a dataset of existing token files without copying them. Only a manifest and a table of documents are written.
+
+  conceptloader adopt /data/megatron/web_text_document --out data/web
+  conceptloader adopt /data/nanoset/ --out data/set          a folder of .ds, .ds.index, .ds.metadata
+  conceptloader adopt part-*.npy --out data/olmo --dtype uint16 --document-end 50256
+
+PATH is the prefix (or either file) of Megatron's .bin and .idx, a .ds file, a flat file of tokens, or a folder of one
+of these, read in the order of names. Flat files say nothing about themselves: the type of a token has to be named, and
+documents are found only with --document-end, the id of the token that ends each of them. That alone reads tokens.
+
+The files must stay where they are and as they are: readers check size and time of modification, `verify` the index,
+`verify --full` the tokens. If they are not below the directory that holds DIR, name theirs in the configuration: roots.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH")
+    add("--out", required=True, metavar="DIR", help="directory of the new dataset")
+    add("--kind", choices=["auto", "megatron", "datatrove", "flat"], default="auto", help="default: by the file names")
+    group = parser.add_argument_group("flat files").add_argument
+    group("--dtype", metavar="TYPE", help="uint8, uint16, uint32, int32 or int64")
+    group("--document-end", type=int, metavar="ID", help="the token that ends each document")
+    group = parser.add_argument_group(
+        "tokenizer (for the manifest, so that unlike datasets are not mixed)"
+    ).add_argument
+    group("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder")
+    group("--tokenizer-name", metavar="NAME", help="any name, instead of --tokenizer; needs --vocab-size")
+    group("--vocab-size", type=positive, metavar="N")
+    group("--eos", metavar="TOKEN|ID", help="token that ends documents (default: the tokenizer's)")
+    group("--allow-mixed-tokenizers", action="store_true", help="although files name different tokenizers")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.ingest.adopt import adopt
+
+    manifest = adopt(
+        arguments.paths,
+        arguments.out,
+        kind=arguments.kind,
+        dtype=arguments.dtype,
+        document_end=arguments.document_end,
+        tokenizer=_tokenizer(arguments),
+        allow_mixed_tokenizers=arguments.allow_mixed_tokenizers,
+    )
+    kinds = sorted({entry.kind for entry in manifest.shards.foreign or [] if entry})
+    value = {
+        "path": os.path.abspath(arguments.out),
+        "kinds": kinds,
+        "shards": len(manifest.shards),
+        "documents": manifest.num_documents,
+        "tokens": manifest.num_tokens,
+        "stream_fingerprint": manifest.stream_fingerprint(),
+    }
+    documents = f"{manifest.num_documents:,}" if manifest.num_documents else "unknown"
+    output.result(
+        value,
+        [
+            f"{arguments.out}: {documents} documents, {manifest.num_tokens:,} tokens, {len(manifest.shards)} files of "
+            f"{', '.join(kinds)}, in place"
+        ],
+    )
+    return 0
+
+
+def _tokenizer(arguments: argparse.Namespace) -> "Tokenizer | None":
+    from conceptloader.format.manifest import Tokenizer
+    from conceptloader.ingest.tokenizer import load_tokenizer
+
+    if arguments.tokenizer is not None:
+        if arguments.tokenizer_name is not None or arguments.vocab_size is not None:
+            raise ConfigError("adopt: found --tokenizer with --tokenizer-name or --vocab-size, expected one of them")
+        found = load_tokenizer(arguments.tokenizer, arguments.eos)
+        return Tokenizer(name=found.name, vocab_size=found.vocab_size, eos_id=found.eos_id)
+    if (arguments.tokenizer_name is None) != (arguments.vocab_size is None):
+        raise ConfigError("adopt: found one of --tokenizer-name and --vocab-size, expected both or none")
+    if arguments.tokenizer_name is None:
+        if arguments.eos is not None:
+            raise ConfigError("adopt: found --eos without a tokenizer, expected --tokenizer or --tokenizer-name")
+        return None
+    if arguments.eos is not None and not arguments.eos.isdecimal():
+        raise ConfigError(f"adopt: --eos: found {arguments.eos!r}, expected an id, since only the name is known")
+    eos = None if arguments.eos is None else int(arguments.eos)
+    return Tokenizer(name=arguments.tokenizer_name, vocab_size=arguments.vocab_size, eos_id=eos)

@@ -1,0 +1,102 @@
+"""conceptloader annotate"""
+
+import argparse
+import json
+import os
+from typing import Any
+
+from conceptloader.cli.arguments import positive, size
+from conceptloader.cli.output import Output
+
+SUMMARY = "attach a track to a dataset that exists"
+DESCRIPTION = """\
+Make a dataset that has the tokens and tracks of another one, where they are, and a new track: concepts, quality scores,
+sources. Works on adopted files, too. Nothing of the other dataset is copied or changed.
+
+Annotations are rows of jsonl (.gz, .zst) or parquet in any order. A row names a document, by the id that it had when
+the dataset was built or by its number, and what belongs to some tokens of it or to all of them:
+
+  {"id": "a1", "spans": [{"start": 3, "end": 8, "concepts": ["animal"]}]}
+  {"id": "a1", "start": 10, "end": 12, "concepts": ["food", "red"]}
+  {"document": 12, "value": 0.93}
+
+The value is `concepts` for codec concepts, and `value` for the others. Documents without a row are fine.
+
+  conceptloader annotate data/web spans.jsonl --track concepts --vocabulary concepts.txt --out data/web-concepts
+  conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q
+
+Offsets count tokens of the document. --unit characters counts characters (Unicode code points) of its text, which is
+decoded from the tokens: only for tokenizers that give back every text exactly.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("dataset", metavar="DATASET")
+    add("inputs", nargs="+", metavar="INPUT", help="files of annotations, or directories of files")
+    add("--out", required=True, metavar="DIR", help="directory of the new dataset")
+    add("--root", action="append", metavar="DIR", help="directory that may hold shards")
+
+    group = parser.add_argument_group("the track").add_argument
+    group("--track", required=True, metavar="NAME")
+    group("--codec", choices=["concepts", "numpy", "msgpack", "json"], default="concepts")
+    group("--parameters", type=_object, default={}, metavar="JSON", help='of the codec, such as {"dtype": "f4"}')
+    group("--vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
+    group(
+        "--overlap",
+        choices=["refuse", "levels", "union"],
+        default="refuse",
+        help="spans that overlap or nest: an error (default); one track per level; or segments with all concepts",
+    )
+    group("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
+
+    group = parser.add_argument_group("annotations").add_argument
+    group("--unit", choices=["tokens", "characters"], default="tokens", help="what start and end count")
+    group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with, for --unit characters")
+    group("--ignore-column", action="append", default=[], metavar="NAME")
+    group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.ingest.annotate import AnnotateOptions, annotate
+    from conceptloader.ingest.tokenizer import load_tokenizer
+    from conceptloader.ingest.vocabulary import load_vocabulary
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    options = AnnotateOptions(
+        track=arguments.track,
+        codec=arguments.codec,
+        parameters=arguments.parameters,
+        vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
+        unit=arguments.unit,
+        tokenizer=load_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None,
+        overlap=arguments.overlap,
+        levels=arguments.levels,
+        ignored=arguments.ignore_column,
+        sort_bytes=arguments.sort_memory,
+    )
+    manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root)
+    records = sum(manifest.shards.tracks[arguments.track].records.tolist())
+    value = {
+        "path": os.path.abspath(arguments.out),
+        "track": arguments.track,
+        "tracks": sorted(manifest.tracks),
+        "records": records,
+        "documents": manifest.num_documents,
+        "tokens": manifest.num_tokens,
+        "tracks_fingerprint": manifest.tracks_fingerprint(),
+    }
+    output.result(
+        value, [f"{arguments.out}: {records:,} records of {arguments.track} over {manifest.num_tokens:,} tokens"]
+    )
+    return 0
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a JSON object")
+    return value

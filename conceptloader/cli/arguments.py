@@ -1,0 +1,45 @@
+"""Types of arguments that several commands have."""
+
+import argparse
+from collections.abc import Callable
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def size(text: str) -> int:
+    """A number of bytes: 4096, 64K, 512M, 8G."""
+    number = text.upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:].isalpha() else ""
+    try:
+        if unit not in _UNITS:
+            raise ValueError
+        value = int(float(number.removesuffix(unit)) * _UNITS[unit])
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a size such as 4096, 64K, 512M or 8G") from None
+    return at_least_one(value)
+
+
+def positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected an integer") from None
+    return at_least_one(value)
+
+
+def at_least_one(value: int) -> int:
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"found {value}, expected at least 1")
+    return value
+
+
+def pair(separator: str, form: str) -> Callable[[str], tuple[str, str]]:
+    """A type for `KEY<separator>VALUE`, as a tuple of the two."""
+
+    def parse(text: str) -> tuple[str, str]:
+        key, found, value = text.partition(separator)
+        if not (key and found and value):
+            raise argparse.ArgumentTypeError(f"found {text!r}, expected {form}")
+        return key, value
+
+    return parse

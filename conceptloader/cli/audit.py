@@ -1,0 +1,57 @@
+"""conceptloader audit"""
+
+import argparse
+import logging
+from typing import TYPE_CHECKING
+
+from conceptloader.cli.output import Output
+from conceptloader.errors import ResumeError
+
+if TYPE_CHECKING:
+    from conceptloader.trace import Run
+
+logger = logging.getLogger(__name__)
+
+SUMMARY = "replay a recorded run and name the first step that differs"
+DESCRIPTION = """\
+Compare what the ranks of a run recorded (conceptloader.trace.Recorder: samples, datasets and checksums of the tokens of
+each micro batch) with what the configuration and the data give now. Exit code 1 if they differ, with the first step,
+micro batch and rank.
+
+  conceptloader audit run.yaml --record run/record
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="configuration of the run, a YAML file")
+    parser.add_argument("--record", required=True, metavar="DIR", help="what the ranks recorded")
+    parser.add_argument(
+        "--log", metavar="DIR", help="directory of conceptloader_runs.jsonl, for a run that changed its data stage"
+    )
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.trace import audit, read_record
+
+    report = audit(_open(arguments), read_record(arguments.record))
+    first, stop = report.steps
+    lines = [
+        f"{report.samples:,} samples of steps {first} to {stop - 1}, in {report.launches} starts of the run; "
+        f"{report.repeated:,} of them were trained again after a restart"
+    ]
+    if report.incomplete:
+        lines.append(f"step {report.incomplete[0]} is incomplete: the run ended in it, or is still at it")
+    difference = report.difference
+    lines.append("as configured" if difference is None else f"the first difference is in {difference}")
+    output.result(report.to_dict(), lines)
+    return 0 if difference is None else 1
+
+
+def _open(arguments: argparse.Namespace) -> "Run":
+    from conceptloader.trace import open_run
+
+    try:
+        return open_run(arguments.config, arguments.log)
+    except ResumeError as error:  # which is what the audit is to find the first step of
+        logger.warning("%s", error)
+        return open_run(arguments.config)

@@ -1,0 +1,216 @@
+"""conceptloader build"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from conceptloader.cli.arguments import pair, positive, size
+from conceptloader.cli.output import Output
+from conceptloader.errors import ConfigError
+
+SUMMARY = "build a dataset from jsonl or parquet files"
+DESCRIPTION = """\
+Build a dataset from text with spans, or from tokens with spans.
+
+A record is one document (a line of jsonl, a row of parquet; .jsonl.gz and .jsonl.zst too):
+
+  {"id": "a1", "text": "A cat sat.", "spans": [{"start": 2, "end": 5, "concepts": ["animal"]}]}
+  {"id": "a2", "tokens": [5, 7, 9],  "spans": [{"start": 0, "end": 2, "concepts": [17]}]}
+
+start and end count characters (Unicode code points) of the text, or tokens. A token belongs to the span that holds its
+first character. Further columns: spans_<track> makes another track of concepts, metadata (an object) a track of
+documents' metadata. Columns that are not known are refused unless they are ignored.
+
+  conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --concepts-vocabulary concepts.txt
+  conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
+
+When interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
+    add("--out", required=True, metavar="DIR", help="directory of the new dataset")
+    add("--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)")
+
+    group = parser.add_argument_group("tokens").add_argument
+    group("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder")
+    group("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
+    group("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
+    group("--no-eos", action="store_true", help="do not append an eos token to each document")
+    group("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
+
+    group = parser.add_argument_group("concepts").add_argument
+    group("--concepts-vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
+    group(
+        "--vocabulary",
+        action="append",
+        default=[],
+        type=pair("=", "TRACK=FILE"),
+        metavar="TRACK=FILE",
+        help="the same for another track",
+    )
+    group(
+        "--overlap",
+        choices=["refuse", "levels", "union"],
+        default="refuse",
+        help="spans that overlap or nest: an error (default); one track per level; or segments with all concepts",
+    )
+    group("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
+    group(
+        "--encoding",
+        choices=["auto", "dense", "spans"],
+        default="auto",
+        help="of all tracks (default: auto, the smaller one in each shard)",
+    )
+
+    group = parser.add_argument_group("columns (by default those of the first records)").add_argument
+    group("--text-column", metavar="NAME")
+    group("--tokens-column", metavar="NAME")
+    group("--id-column", default="id", metavar="NAME")
+    group("--track", action="append", default=[], metavar="TRACK", help="a track that the first records may not have")
+    group("--metadata-column", action="append", default=[], metavar="NAME", help="goes into the document's metadata")
+    group(
+        "--field",
+        action="append",
+        default=[],
+        type=pair(":", "NAME:TYPE"),
+        metavar="NAME:TYPE",
+        help="a column with one number per token, such as loss_mask:u1",
+    )
+    group("--ignore-column", action="append", default=[], metavar="NAME")
+
+    group = parser.add_argument_group("the build").add_argument
+    group("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: by the columns")
+    group(
+        "--shard-input-bytes",
+        type=size,
+        metavar="SIZE",
+        help="input per shard (default: about 64 shards of 64M to 16G)",
+    )
+    group("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE", help="longest line (default: 256M)")
+    group("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.ingest.build import IngestOptions, build_dataset
+    from conceptloader.ingest.detect import detect_columns
+    from conceptloader.ingest.inputs import find_sources
+    from conceptloader.ingest.tokenizer import load_tokenizer
+    from conceptloader.ingest.vocabulary import load_vocabulary
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
+    if (arguments.tokenizer is None) == (arguments.vocab_size is None):
+        raise ConfigError("build: expected either --tokenizer or, for tokens as input, --vocab-size")
+    if arguments.eos is not None and arguments.no_eos:
+        raise ConfigError("build: found --eos and --no-eos, expected one of them")
+    sources = find_sources(arguments.inputs)
+    columns = detect_columns(
+        sources,
+        text=arguments.text_column,
+        tokens=arguments.tokens_column,
+        id=arguments.id_column,
+        tracks=arguments.track,
+        metadata_columns=arguments.metadata_column,
+        fields=dict(arguments.field),
+        ignored=arguments.ignore_column,
+    )
+    vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
+    if arguments.concepts_vocabulary is not None:
+        vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
+    tokenizer = load_tokenizer(arguments.tokenizer, arguments.eos) if arguments.tokenizer is not None else None
+    options = IngestOptions(
+        columns=columns,
+        tokenizer=tokenizer,
+        vocab_size=arguments.vocab_size,
+        eos_id=_eos_id(arguments.eos) if tokenizer is None else None,
+        append_eos=not arguments.no_eos,
+        overlap=arguments.overlap,
+        levels=arguments.levels,
+        vocabularies=vocabularies,
+        encoding=arguments.encoding,
+        mode=arguments.mode,
+        token_type=arguments.token_type,
+        shard_input_bytes=arguments.shard_input_bytes,
+        max_line_bytes=arguments.max_line_bytes,
+    )
+    workers = arguments.workers or len(os.sched_getaffinity(0))
+    with _Bar(not arguments.quiet) as bar, _bad_records(arguments.skip_bad) as on_bad:
+        summary = build_dataset(sources, arguments.out, options, workers=workers, on_bad=on_bad, watch=bar.start)
+    lines = [
+        f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
+        f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
+    ]
+    if summary.lost_spans:
+        lines.append(f"{summary.lost_spans:,} spans hold the first character of no token and were left out")
+    if summary.bad_records:
+        lines.append(f"{summary.bad_records:,} bad records were left out, see {arguments.skip_bad}")
+    output.result(asdict(summary), lines)
+    return 0
+
+
+def _eos_id(eos: str | None) -> int | None:
+    if eos is None:
+        return None
+    if not eos.isdecimal():
+        raise ConfigError(f"build: --eos: found {eos!r}, expected an id, since there is no --tokenizer to look it up")
+    return int(eos)
+
+
+@contextmanager
+def _bad_records(path: str | None) -> Iterator[Any]:
+    """A function that appends a record to the list of bad ones, or None."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - entered below, where errors are the build's
+    except OSError as error:
+        raise ConfigError(f"--skip-bad {path}: cannot be written: {error.strerror}") from error
+    with file:
+
+        def write(source: str, where: str, problem: str) -> None:
+            file.write(json.dumps({"file": source, "where": where, "problem": problem}) + "\n")
+            file.flush()
+
+        yield write
+
+
+class _Bar:
+    """Progress over the stored bytes of the input, on a terminal only: rate, time left, errors."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted and sys.stderr.isatty()
+        self._bar: Any = None
+        self._bad = self._documents = self._tokens = 0
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def start(self, total: int, done: int) -> Any:
+        from tqdm import tqdm
+
+        self._bar = tqdm(total=total, initial=done, unit="B", unit_scale=True, disable=not self._wanted)
+        self._began = time.monotonic()
+        return self._update
+
+    def _update(self, progress: Any) -> None:
+        self._bad += len(progress.bad)
+        self._documents += progress.documents
+        self._tokens += progress.tokens
+        rate = self._tokens / max(1e-9, time.monotonic() - self._began)
+        self._bar.set_postfix_str(
+            f"{self._documents:,} documents, {rate:,.0f} tokens/s, errors {self._bad}", refresh=False
+        )
+        self._bar.update(progress.bytes)

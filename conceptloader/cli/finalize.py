@@ -1,0 +1,40 @@
+"""conceptloader finalize"""
+
+import argparse
+import os
+
+from conceptloader.cli.output import Output
+
+SUMMARY = "complete a build whose shards were written by other programs"
+DESCRIPTION = """\
+Write the manifest of a build whose shards are all finished: the last step of a build by datatrove or by a program of
+your own. `conceptloader build` does this itself. Refuses missing, foreign and differently configured shards.
+
+  conceptloader finalize data/corpus
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("build", metavar="DIR", help="directory of the build")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.format.finalize import finalize
+
+    manifest = finalize(arguments.build)
+    value = {
+        "path": os.path.abspath(arguments.build),
+        "shards": len(manifest.shards),
+        "documents": manifest.num_documents,
+        "tokens": manifest.num_tokens,
+        "tracks": sorted(manifest.tracks),
+        "stream_fingerprint": manifest.stream_fingerprint(),
+    }
+    output.result(
+        value,
+        [
+            f"{arguments.build}: {manifest.num_documents:,} documents, {manifest.num_tokens:,} tokens, "
+            f"{len(manifest.shards)} shards"
+        ],
+    )
+    return 0

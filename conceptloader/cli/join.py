@@ -1,0 +1,46 @@
+"""conceptloader join"""
+
+import argparse
+
+from conceptloader.cli.output import Output
+
+SUMMARY = "make one dataset of several, by reference"
+DESCRIPTION = """\
+Make a dataset that consists of the shards of others, in the given order. Only a manifest is written: nothing is copied,
+and the others must stay where they are.
+
+  conceptloader join data/books data/code --out data/all
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("datasets", nargs="+", metavar="DATASET")
+    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the new dataset")
+    parser.add_argument(
+        "--root", action="append", metavar="DIR", help="directory that may hold shards (default: the datasets' parents)"
+    )
+    parser.add_argument(
+        "--allow-mixed-tokenizers", action="store_true", help="join although token ids mean different things"
+    )
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.format.join import join
+
+    manifest = join(arguments.datasets, arguments.out, arguments.root, arguments.allow_mixed_tokenizers)
+    value = {
+        "path": arguments.out,
+        "shards": len(manifest.shards),
+        "documents": manifest.num_documents,
+        "tokens": manifest.num_tokens,
+        "tracks": sorted(manifest.tracks),
+        "stream_fingerprint": manifest.stream_fingerprint(),
+    }
+    output.result(
+        value,
+        [
+            f"{arguments.out}: {manifest.num_documents:,} documents, {manifest.num_tokens:,} tokens, "
+            f"{len(manifest.shards)} shards"
+        ],
+    )
+    return 0

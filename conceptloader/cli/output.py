@@ -1,0 +1,78 @@
+"""What all commands share: data to stdout, logs to stderr, numbers and text for people."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from conceptloader.errors import ConceptloaderError
+
+
+class Output:
+    """Where a command puts its results: text, or one JSON object."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def result(self, value: Any, text: Iterable[str]) -> None:
+        """Print `value` as JSON if asked to, else the lines of `text`."""
+        if self.as_json:
+            print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+            return
+        for line in text:
+            print(line)
+
+    def error(self, error: ConceptloaderError) -> None:
+        """Tell an error on stderr; with --json also as an object on stdout."""
+        if self.as_json:
+            self.result({"error": {"kind": type(error).__name__, "message": str(error)}}, ())
+        print(f"conceptloader: {error}", file=sys.stderr)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, (bytes, memoryview)):
+        return bytes(value).hex()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+class _Handler(logging.Handler):
+    """Log lines above a progress bar, if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def configure_logging(verbose: bool, quiet: bool) -> None:
+    """Log to stderr: warnings, with `verbose` more, with `quiet` errors only."""
+    logger = logging.getLogger("conceptloader")
+    logger.handlers[:] = [_Handler()]
+    logger.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    logger.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
+
+
+def printable(text: str, width: int | None = None) -> str:
+    """Text on one line, cut to `width`; control characters, which a terminal would obey, are shown as escapes."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return shown if width is None or len(shown) <= width else shown[: max(0, width - 3)] + "..."
+
+
+def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> list[str]:
+    """Aligned columns; numbers to the right."""
+    shown = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *shown, strict=True)]
+    right = [bool(rows) and all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)]
+        return "  ".join(aligned).rstrip()
+
+    return [line(header), *map(line, shown)]

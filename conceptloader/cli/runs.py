@@ -1,0 +1,63 @@
+"""What the commands about a run share: which run is meant."""
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING
+
+from conceptloader.cli.arguments import positive
+from conceptloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conceptloader.trace import Run
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """The configuration, and where its steps are known from."""
+    parser.add_argument("config", metavar="CONFIG", help="configuration of the run, a YAML file")
+    group = parser.add_argument_group("steps").add_argument
+    group("--log", metavar="DIR", help="directory of conceptloader_runs.jsonl, which is beside the checkpoints")
+    group("--global-batch", type=positive, metavar="N", help="without a log: samples of a step, over all ranks")
+    group(
+        "--micro-batch", type=positive, metavar="N", help="samples of a micro batch (default: a rank's share of a step)"
+    )
+    group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
+    group(
+        "--scheme",
+        choices=["strided", "contiguous"],
+        default="strided",
+        help="how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron",
+    )
+
+
+def open_run(arguments: argparse.Namespace) -> "Run":
+    """The run that the arguments name; with its steps, if they say enough."""
+    from conceptloader import trace
+    from conceptloader.order.runlog import History, RunStart
+
+    run = trace.open_run(arguments.config, arguments.log)
+    if arguments.global_batch is None:
+        return run
+    if arguments.log is not None:
+        raise ConfigError("--global-batch: found together with --log, which knows the batches; leave one of them out")
+    start = RunStart(
+        step=0,
+        consumed=0,
+        batch=[[0, arguments.global_batch]],
+        micro_batch_size=arguments.micro_batch or max(1, arguments.global_batch // arguments.dp_size),
+        dp_size=arguments.dp_size,
+        scheme=arguments.scheme,
+        seq_len=run.blend.config.seq_len,
+        spec=run.blend.spec.hash,
+    )
+    return dataclasses.replace(run, history=History([start]))
+
+
+def not_negative(text: str) -> int:
+    """Type of an argument that counts from 0."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected an integer") from None
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"found {value}, expected 0 or more")
+    return value

@@ -1,0 +1,216 @@
+"""conceptloader stats"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.cli.arguments import positive
+from conceptloader.cli.output import Output, printable, table
+from conceptloader.dataset import Dataset, open_dataset
+from conceptloader.errors import ConfigError
+
+SUMMARY = "count documents, spans and concepts"
+DESCRIPTION = """\
+Read all documents and spans of a dataset (but no token) and count: lengths of documents and spans (percentiles), and
+for each concept its spans, and the share of all tokens that it covers. Text, JSON, or a picture.
+
+  conceptloader stats data/corpus --top 30 --picture corpus.png
+"""
+
+_CHUNK = 1 << 20
+_PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dataset", metavar="DATASET")
+    parser.add_argument("--track", action="append", metavar="TRACK", help="default: all")
+    parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts to show as text (default: 20)")
+    parser.add_argument("--picture", metavar="FILE", help="also draw the counts (.png, .svg, .pdf)")
+    parser.add_argument("--root", action="append", metavar="DIR", help="directory that may hold shards")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    with open_dataset(arguments.dataset, arguments.root) as dataset:
+        value = dataset_stats(dataset, arguments.track)
+    if arguments.picture is not None:
+        draw(value, arguments.picture, arguments.top)
+    output.result(value, _lines(value, arguments.top))
+    return 0
+
+
+@dataclass
+class TrackCounts:
+    """lengths: spans by length in tokens; per concept id: spans and tokens; covered: tokens in any span."""
+
+    lengths: Counter[int] = field(default_factory=Counter)
+    spans: Counter[int] = field(default_factory=Counter)
+    tokens: Counter[int] = field(default_factory=Counter)
+    covered: int = 0
+
+
+def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str, Any]:
+    """Counts of a dataset as JSON values. Memory grows with the number of concepts and of distinct lengths only."""
+    documents: Counter[int] = Counter()
+    counts = {track: TrackCounts() for track in dataset.chosen_tracks(tracks)}
+    for shard in range(dataset.num_shards):
+        documents.update(_document_lengths(dataset, shard))
+        for track, found in counts.items():
+            for lengths, records in _runs(dataset, shard, track):
+                _count(found, lengths, records, dataset.tracks[track].codec == "concepts")
+    result: dict[str, Any] = {
+        "dataset": dataset.path,
+        "tokens": dataset.num_tokens,
+        "documents": dataset.num_documents,
+        "shards": dataset.num_shards,
+        "document_lengths": percentiles(documents),
+        "tracks": {},
+    }
+    for track, found in counts.items():
+        names = dataset.vocabulary(track) if dataset.tracks[track].codec == "concepts" else None
+        ranked = sorted(found.tokens, key=lambda concept: (-found.tokens[concept], concept))
+        result["tracks"][track] = {
+            "spans": found.lengths.total(),
+            "span_lengths": percentiles(found.lengths),
+            "tokens_in_spans": found.covered / max(1, dataset.num_tokens),
+            "concepts_used": len(found.spans),
+            "concepts": [
+                {
+                    "id": concept,
+                    "name": names[concept] if names else None,
+                    "spans": found.spans[concept],
+                    "tokens": found.tokens[concept],
+                    "share_of_tokens": found.tokens[concept] / max(1, dataset.num_tokens),
+                }
+                for concept in ranked
+            ],
+        }
+    return result
+
+
+def percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
+    """Exact percentiles (nearest rank) of a histogram length -> count; empty without values."""
+    values = sorted(lengths)
+    if not values:
+        return {}
+    ends = np.cumsum([lengths[value] for value in values])
+    ranks = [max(1, -(-int(ends[-1]) * p // 100)) for p in _PERCENTILES]
+    return {str(p): values[int(np.searchsorted(ends, rank))] for p, rank in zip(_PERCENTILES, ranks, strict=True)}
+
+
+def _document_lengths(dataset: Dataset, shard: int) -> Counter[int]:
+    """Documents of a shard by length; the table is read in pieces."""
+    lengths: Counter[int] = Counter()
+    count = int(dataset.manifest.shards.documents[shard])
+    for first in range(0, count, _CHUNK):
+        last = min(first + _CHUNK, count)
+        data = dataset.files.read("documents.bin", shard, 8 * first, 8 * (last - first + 1))
+        starts = np.frombuffer(data, "<u8").astype(np.int64)
+        _add(lengths, starts[1:] - starts[:-1])
+    return lengths
+
+
+def _runs(dataset: Dataset, shard: int, track: str) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
+    """(lengths, records) of the spans of a shard, each span once, in pieces."""
+    tokens = int(dataset.manifest.shards.tokens[shard])
+    cut = 0  # tokens, so far, of a span that the border of pieces cuts
+    for start in range(0, tokens, _CHUNK):
+        first, end, _, ends_after, numbers = dataset.reader.runs(shard, track, start, min(start + _CHUNK, tokens))
+        if not len(first):
+            continue
+        lengths = end - first
+        lengths[0] += cut
+        cut = 0
+        if ends_after[-1]:
+            cut = int(lengths[-1])
+            lengths, numbers = lengths[:-1], numbers[:-1]
+        yield lengths, dataset.reader.records(shard, track, numbers)
+
+
+def _count(found: TrackCounts, lengths: NDArray[np.int64], records: list[memoryview], concepts: bool) -> None:
+    _add(found.lengths, lengths)
+    found.covered += int(lengths.sum())
+    if not concepts or not records:
+        return
+    ids = np.frombuffer(b"".join(records), "<u4")
+    span = np.repeat(np.arange(len(records)), [len(record) // 4 for record in records])
+    distinct = np.unique(span.astype(np.uint64) << np.uint64(32) | ids)  # a concept counts once in a span
+    span, ids = (distinct >> np.uint64(32)).astype(np.int64), (distinct & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    values, inverse, spans = np.unique(ids, return_inverse=True, return_counts=True)
+    tokens = np.zeros(len(values), np.int64)
+    np.add.at(tokens, inverse, lengths[span])
+    for concept, number, covered in zip(values.tolist(), spans.tolist(), tokens.tolist(), strict=True):
+        found.spans[concept] += number
+        found.tokens[concept] += covered
+
+
+def _add(counter: Counter[int], values: NDArray[np.int64]) -> None:
+    found, counts = np.unique(values, return_counts=True)
+    for value, count in zip(found.tolist(), counts.tolist(), strict=True):
+        counter[value] += count
+
+
+def _lines(value: Mapping[str, Any], top: int) -> Iterator[str]:
+    yield f"{value['dataset']}: {value['tokens']:,} tokens, {value['documents']:,} documents, {value['shards']} shards"
+    yield f"document lengths  {_percentile_line(value['document_lengths'])}"
+    for track, found in value["tracks"].items():
+        yield ""
+        yield f"track {track}: {found['spans']:,} spans over {found['tokens_in_spans']:.1%} of the tokens"
+        yield f"span lengths  {_percentile_line(found['span_lengths'])}"
+        rows = [
+            (_name(concept), concept["spans"], concept["tokens"], f"{concept['share_of_tokens']:7.2%}")
+            for concept in found["concepts"][:top]
+        ]
+        if rows:
+            yield from table(rows, ("concept", "spans", "tokens", "share"))
+        if len(found["concepts"]) > top:
+            yield f"... and {len(found['concepts']) - top:,} more concepts (--top, or --json for all)"
+
+
+def _name(concept: Mapping[str, Any]) -> str:
+    return printable(concept["name"], 40) if concept["name"] else str(concept["id"])
+
+
+def _percentile_line(found: Mapping[str, int]) -> str:
+    return "  ".join(f"p{p} {length:,}" for p, length in found.items()) or "none"
+
+
+def draw(value: Mapping[str, Any], path: str, top: int) -> None:
+    """One row of pictures per track: lengths of spans, and the concepts that cover most tokens."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "--picture: the matplotlib package is not installed; pip install 'conceptloader[plot]'"
+        ) from error
+    rows = [(track, found) for track, found in value["tracks"].items() if found["spans"]]
+    with matplotlib.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(10, 3 + 3 * len(rows)), layout="constrained")
+        axes = figure.subplots(1 + len(rows), 2, squeeze=False)
+        _draw_percentiles(axes[0][0], value["document_lengths"], "tokens per document")
+        axes[0][1].axis("off")
+        axes[0][1].text(0, 0.5, "\n".join(list(_lines(value, 0))[:2]), wrap=True)
+        for (track, found), (left, right) in zip(rows, axes[1:], strict=True):
+            _draw_percentiles(left, found["span_lengths"], f"{track}: tokens per span")
+            shown = found["concepts"][:top][::-1]
+            if not shown:
+                right.axis("off")
+                continue
+            right.barh([_name(c) for c in shown], [100 * c["share_of_tokens"] for c in shown])
+            right.set_title(f"{track}: % of tokens under a concept")
+        try:
+            figure.savefig(path, dpi=120)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--picture {path}: cannot be written: {error}") from error
+
+
+def _draw_percentiles(axes: Any, found: Mapping[str, int], title: str) -> None:
+    axes.plot(list(map(int, found)), list(found.values()), marker="o")
+    axes.set_yscale("symlog")
+    axes.set_xlabel("percentile")
+    axes.set_title(title)

@@ -1,0 +1,58 @@
+"""conceptloader trace"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from conceptloader.cli.output import Output, printable
+from conceptloader.cli.runs import add_run_arguments, not_negative, open_run
+
+if TYPE_CHECKING:
+    from conceptloader.trace import SampleTrace
+
+SUMMARY = "the documents and the concepts of a step"
+DESCRIPTION = """\
+Print what the samples of a step are made of, be it past or ahead: the window of the dataset; its documents, by their
+ids in the input, with the positions of the inputs and of the labels that are theirs; its spans with their concepts,
+exactly as they are in the batch: [start, end), with < or > where a span goes on outside.
+
+  conceptloader trace run.yaml --log checkpoints --step 1200
+  conceptloader trace run.yaml --sample 614400
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--step", type=not_negative, metavar="N", help="all samples of this step")
+    what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
+    parser.add_argument("--rank", type=not_negative, metavar="N", help="of this data-parallel rank only")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.trace import trace_sample, trace_step
+
+    asked = open_run(arguments)
+    found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
+    if arguments.rank is not None:
+        found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
+    output.result({"samples": [one.to_dict() for one in found]}, (line for one in found for line in _lines(one)))
+    return 0
+
+
+def _lines(one: "SampleTrace") -> Iterator[str]:
+    places = [f"step {p.step}, micro batch {p.micro_batch}, rank {p.dp_rank}, slot {p.slot}" for p in one.places]
+    tokens = "quarantined: not read" if one.tokens is None else f"tokens {one.tokens[0]} to {one.tokens[1] - 1}"
+    window = f"{one.dataset}, window {one.window} of epoch {one.epoch}"
+    yield "; ".join([f"sample {one.sample}", *places, window, tokens])
+    for part in one.documents:
+        name = f"number {part.document}" if part.id is None else printable(part.id)
+        parts = {"inputs": part.inputs, "labels": part.labels}
+        yield f"  document {name}: " + ", ".join(f"{kind} {p[0]}:{p[1]}" for kind, p in parts.items() if p is not None)
+    for track, spans in one.spans.items():
+        yield f"  {track}: {len(spans)} spans"
+        for span in spans:
+            before, after = "<" if span.begins_before else "[", ">" if span.ends_after else ")"
+            content = json.dumps(span.record) if span.names is None else printable(", ".join(span.names))
+            yield f"    {before}{span.start}, {span.end}{after} {content}"

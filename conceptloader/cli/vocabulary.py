@@ -1,0 +1,86 @@
+"""conceptloader vocabulary"""
+
+import argparse
+import os
+from collections import Counter
+from typing import Any
+
+from conceptloader.cli.arguments import size
+from conceptloader.cli.output import Output
+from conceptloader.errors import ConfigError
+
+SUMMARY = "collect the concept names of jsonl or parquet files"
+DESCRIPTION = """\
+Read the spans of all records and write the names of their concepts, the most frequent first, one per line: a vocabulary
+for `conceptloader build`. Order and content depend on the records alone.
+
+  conceptloader vocabulary corpus/ --out concepts.txt
+  conceptloader build corpus/ --out data/corpus --tokenizer bytes --concepts-vocabulary concepts.txt
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
+    parser.add_argument("--out", required=True, metavar="FILE", help="file to write; must not exist")
+    parser.add_argument("--column", default="spans", metavar="NAME", help="column of the spans (default: spans)")
+    parser.add_argument("--min-count", type=int, default=1, metavar="N", help="leave out rarer names (default: 1)")
+    parser.add_argument("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.format.durable import write_file
+    from conceptloader.ingest.inputs import find_sources
+
+    if os.path.exists(arguments.out):
+        raise ConfigError(f"--out {arguments.out}: found a file, expected none; remove it or choose another name")
+    names: Counter[str] = Counter()
+    for source in find_sources(arguments.inputs):
+        count_names(source, arguments.column, arguments.max_line_bytes, names)
+    kept = sorted(
+        (name for name, n in names.items() if n >= arguments.min_count), key=lambda name: (-names[name], name)
+    )
+    unfit = next((name for name in kept if not name or "\n" in name or name != name.removesuffix("\r")), None)
+    if unfit is not None or (kept and kept[0].startswith("[")):
+        from conceptloader.format.vocabulary import dump_vocabulary
+
+        data = dump_vocabulary(kept)  # names that lines cannot hold: a JSON list, which `build` reads as well
+    else:
+        data = "".join(f"{name}\n" for name in kept).encode("utf-8")
+    write_file(os.path.abspath(arguments.out), data, exclusive=True)
+    value: dict[str, Any] = {"file": arguments.out, "names": len(kept), "left_out": len(names) - len(kept)}
+    output.result(value, [f"{arguments.out}: {len(kept):,} names, {value['left_out']:,} rarer ones left out"])
+    return 0
+
+
+def count_names(source: Any, column: str, max_line_bytes: int, names: "Counter[str]") -> None:
+    """Count the concept names in one column of one file. Raises: InputError naming file and line."""
+    from conceptloader.errors import InputError
+    from conceptloader.ingest.lines import read_lines
+    from conceptloader.ingest.records import parse_json
+    from conceptloader.ingest.table import read_column
+
+    def add(spans: Any, where: str) -> None:
+        if spans is None:
+            return
+        try:
+            for span in spans:
+                names.update(concept for concept in span["concepts"] if isinstance(concept, str))
+        except (TypeError, KeyError) as error:
+            raise InputError(
+                f"{source.path}: {where}: {column}: found {spans!r:.100}, expected a list of spans with concepts"
+            ) from error
+
+    if source.row_groups is not None:
+        for row, spans in enumerate(read_column(source.path, column)):
+            add(spans, f"row {row}")
+        return
+    number = 0
+    for lines, _ in read_lines(source.path, compression=source.compression, limit=max_line_bytes):
+        for line in lines:
+            number += 1
+            if line.strip():
+                try:
+                    record = parse_json(line)
+                except ValueError as error:
+                    raise InputError(f"{source.path}: line {number}: {error}") from error
+                add(record.get(column), f"line {number}")

@@ -1,0 +1,31 @@
+"""conceptloader warmup"""
+
+import argparse
+import time
+
+from conceptloader.cli.output import Output
+
+SUMMARY = "compile what the loader needs, ahead of the first run"
+DESCRIPTION = """\
+Compile the kernels of the loader into the cache of compiled code: when a package or an image is installed, or before a
+large job. Without it the first process of a machine does so when it reads its first batch.
+
+The cache is $NUMBA_CACHE_DIR if that is set; or else beside the package, or the user's where that is read-only.
+
+  conceptloader warmup
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.batch.warm import warm_up
+
+    start = time.monotonic()
+    directories = warm_up()
+    seconds = time.monotonic() - start
+    value = {"seconds": round(seconds, 3), "directories": directories}
+    output.result(value, [f"compiled, or found compiled, in {seconds:.1f} s; looked for in {', '.join(directories)}"])
+    return 0

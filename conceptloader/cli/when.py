@@ -1,0 +1,76 @@
+"""conceptloader when"""
+
+import argparse
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from conceptloader.cli.arguments import positive
+from conceptloader.cli.output import Output, table
+from conceptloader.cli.runs import add_run_arguments, not_negative, open_run
+
+if TYPE_CHECKING:
+    from conceptloader.trace import ConceptSeen, DocumentSeen, Run
+
+logger = logging.getLogger(__name__)
+
+SUMMARY = "every step and rank at which a document or a concept is seen"
+DESCRIPTION = """\
+Answer by arithmetic, without looking through the run, for its past and its future alike.
+
+  conceptloader when run.yaml --log checkpoints --document asyncio.events --samples 1000000
+  conceptloader when run.yaml --log checkpoints --concept FunctionDef --limit 20
+
+Inputs and labels are told apart: the last token of a window is a label only, its first one an input only. Of a document
+positions first:end in the sample are shown, of a concept numbers of tokens.
+
+Without --samples, the length of the run, only the first epoch of each dataset is answered. Without a log or the sizes
+of the batches, samples are shown but no steps.
+"""
+
+_HEADER = ["sample", "step", "micro batch", "rank", "slot", "dataset", "epoch", "window", "inputs", "labels"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    what = parser.add_mutually_exclusive_group(required=True).add_argument
+    what("--document", metavar="ID", help="a document, by its id in the input")
+    what("--document-number", type=not_negative, metavar="N", help="a document, by its number in --dataset")
+    what("--concept", metavar="NAME", help="a concept, by its name")
+    what("--concept-id", type=not_negative, metavar="N", help="a concept, by its id")
+    add = parser.add_argument
+    add("--track", default="concepts", metavar="NAME", help="track of the concept (default: concepts)")
+    add("--dataset", metavar="NAME", help="in this dataset only")
+    add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
+    add("--limit", type=positive, metavar="N", help="only the first N answers that are found")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.samples is None:
+        logger.warning("only the first epoch of each dataset is answered; say how long the run is: --samples")
+    seen = _seen(open_run(arguments), arguments)
+    output.result({"seen": [one.to_dict() for one in seen]}, table([_row(one) for one in seen], _HEADER))
+    return 0
+
+
+def _seen(asked: "Run", arguments: argparse.Namespace) -> "Sequence[DocumentSeen | ConceptSeen]":
+    from conceptloader.trace import when_concept, when_document
+
+    documents = [document for document in (arguments.document, arguments.document_number) if document is not None]
+    if documents:
+        return when_document(asked, documents[0], arguments.samples, arguments.dataset)[: arguments.limit]
+    concept = arguments.concept_id if arguments.concept is None else arguments.concept
+    found = when_concept(asked, arguments.track, concept, arguments.samples, arguments.dataset)
+    return sorted(itertools.islice(found, arguments.limit), key=lambda one: one.sample)
+
+
+def _row(one: "DocumentSeen | ConceptSeen") -> list[object]:
+    place: list[Any] = list(one.places[0]) if one.places else ["?"] * 4
+    return [one.sample, *place, one.dataset, one.epoch, one.window, _shown(one.inputs), _shown(one.labels)]
+
+
+def _shown(found: Any) -> object:
+    if found is None:
+        return "-"
+    return found if isinstance(found, int) else f"{found[0]}:{found[1]}"

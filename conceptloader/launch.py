@@ -1,0 +1,86 @@
+"""Run a training script untouched, with the adapter of its framework installed first.
+
+    torchrun --nproc_per_node 8 -m conceptloader.launch run_train.py --config-file config.yaml
+    torchrun --nproc_per_node 8 -m conceptloader.launch --import my_model run_train.py --config-file config.yaml
+
+The framework is told by what the script imports, unless --framework names it. An adapter is a module with a function
+install(); it is imported for that framework only. --import names modules of your own that are to be imported after it,
+before the script: to register a model, say.
+"""
+
+import argparse
+import ast
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from .errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """adapter: the module whose install() prepares this process; packages: what a script of the framework imports."""
+
+    adapter: str
+    packages: frozenset[str]
+
+
+FRAMEWORKS = {
+    "nanotron": Framework(adapter="conceptloader.integrations.nanotron_lm", packages=frozenset({"nanotron"})),
+    "megatron": Framework(adapter="conceptloader.integrations.megatron_lm", packages=frozenset({"megatron"})),
+}
+
+
+def detect(script: Path) -> str:
+    """Name of the one framework that `script` imports, anywhere in its text.
+
+    Raises ConfigError if the script cannot be read as Python or imports none, or more than one, of FRAMEWORKS.
+    """
+    try:
+        tree = ast.parse(script.read_bytes(), filename=str(script))
+    except (OSError, SyntaxError) as error:
+        raise ConfigError(f"{script}: cannot be read as a Python script: {error}") from error
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imported.add(node.module.split(".")[0])
+    found = sorted(name for name, framework in FRAMEWORKS.items() if framework.packages & imported)
+    if len(found) != 1:
+        what = f"imports {' and '.join(found)}" if found else f"imports none of {', '.join(sorted(FRAMEWORKS))}"
+        raise ConfigError(f"{script}: {what}; say which framework it belongs to: --framework NAME")
+    return found[0]
+
+
+def install(framework: str) -> None:
+    """Import the adapter of `framework` and let it prepare this process."""
+    import_module(FRAMEWORKS[framework].adapter).install()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of `python -m conceptloader.launch`; the script sees sys.argv as if it had been started alone."""
+    parser = argparse.ArgumentParser(prog="python -m conceptloader.launch", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--framework", choices=sorted(FRAMEWORKS), help="default: the one that the script imports")
+    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE",
+                        help="import this module first; may be repeated")  # fmt: skip
+    parser.add_argument("script", type=Path, help="the training script")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, passed on as they are")
+    options = parser.parse_args(argv)
+    try:
+        framework = options.framework or detect(options.script)
+    except ConfigError as error:
+        parser.error(str(error))
+    sys.argv = [str(options.script), *options.args]
+    sys.path.insert(0, str(options.script.resolve().parent))  # as `python script` does
+    install(framework)
+    for module in options.imports:
+        import_module(module)
+    runpy.run_path(str(options.script), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

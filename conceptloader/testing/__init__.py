@@ -1,0 +1,15 @@
+"""Test kit: synthetic datasets, a resume oracle, and (in conceptloader.testing.strategies) hypothesis strategies."""
+
+from .corpora import RawDocument, random_documents, write_dataset
+from .oracle import Layout, check_resume, global_steps
+from .sparse import sparse_dataset
+
+__all__ = [
+    "Layout",
+    "RawDocument",
+    "check_resume",
+    "global_steps",
+    "random_documents",
+    "sparse_dataset",
+    "write_dataset",
+]

@@ -1,0 +1,94 @@
+"""Small made-up datasets, for tests of loaders, models and trainers."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from ..format.build import create_build
+from ..format.finalize import finalize
+from ..format.manifest import Tokenizer
+from ..format.options import BuildOptions, TrackOptions
+
+ConceptSpan = tuple[int, int, list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawDocument:
+    """tokens: ids, the last one usually eos. spans: for each track (start, end, concept ids), in order, disjoint."""
+
+    id: str
+    tokens: list[int]
+    spans: Mapping[str, list[ConceptSpan]] = field(default_factory=dict)
+
+
+def random_documents(
+    count: int,
+    *,
+    seed: int = 0,
+    vocab_size: int = 1000,
+    mean_length: int = 100,
+    tracks: Mapping[str, int] | None = None,
+    prefix: str = "doc",
+) -> list[RawDocument]:
+    """`count` documents of geometrically distributed length, ids "doc-0", "doc-1", ...; each ends in eos, token 0.
+
+    tracks: name -> number of concepts; default one track, "concepts", of 20. Spans cover about half of the tokens and
+    carry 0 to 3 concepts.
+    """
+    rng = np.random.default_rng(seed)
+    tracks = {"concepts": 20} if tracks is None else tracks
+    documents = []
+    for number in range(count):
+        length = int(rng.geometric(1 / mean_length))
+        tokens = [*rng.integers(1, vocab_size, length - 1).tolist(), 0]
+        spans = {name: _random_spans(rng, length, concepts) for name, concepts in sorted(tracks.items())}
+        documents.append(RawDocument(id=f"{prefix}-{number}", tokens=tokens, spans=spans))
+    return documents
+
+
+def _random_spans(rng: np.random.Generator, length: int, concepts: int) -> list[ConceptSpan]:
+    borders = np.unique(rng.integers(0, length + 1, max(2, length // 8))).tolist()
+    return [
+        (start, end, sorted(set(rng.integers(0, concepts, int(rng.integers(4))).tolist())))
+        for start, end in zip(borders[::2], borders[1::2], strict=False)
+    ]
+
+
+def write_dataset(
+    path: str | os.PathLike[str],
+    documents: Sequence[RawDocument],
+    *,
+    mode: str | None = None,
+    vocab_size: int = 1000,
+    shards: int = 1,
+    encoding: str = "auto",
+    vocabularies: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """Write documents as a dataset of `shards` shards of about equally many; returns its path.
+
+    mode: "document", or by default a stream. encoding: of all tracks. vocabularies: track -> names of its concepts;
+    default "concept-0", "concept-1", ...
+    """
+    names = sorted({name for document in documents for name in document.spans})
+    tracks = {}
+    for name in names:
+        used = {concept for d in documents for _, _, ids in d.spans.get(name, ()) for concept in ids}
+        vocabulary = (vocabularies or {}).get(name) or [f"concept-{k}" for k in range(max(used, default=-1) + 1)]
+        tracks[name] = TrackOptions(encoding=encoding, vocabulary=vocabulary)
+    options = BuildOptions(
+        mode=mode or ("stream-with-metadata" if tracks else "token-stream"),
+        tokenizer=Tokenizer(name="synthetic", vocab_size=vocab_size, eos_id=0),
+        tracks=tracks,
+    )
+    borders = [len(documents) * k // shards for k in range(shards + 1)]
+    plan = [[low, high] for low, high in pairwise(borders)]
+    build = create_build(path, options, plan=plan)
+    for shard, (low, high) in enumerate(plan):
+        with build.shard(shard) as writer:
+            for document in documents[low:high]:
+                writer.add_document(document.tokens, document.spans, id=document.id)
+    finalize(build.path)
+    return build.path

@@ -1,0 +1,50 @@
+"""Hypothesis strategies for what a loader is made of. Needs the hypothesis package."""
+
+from hypothesis import strategies as st
+
+from ..order.mixture import Mixture, Phase
+from ..order.skips import Skip
+from .corpora import RawDocument, random_documents
+from .oracle import Layout
+
+
+def layouts(
+    max_dp_size: int = 8, max_micro_batch_size: int = 4, max_micro_batches: int = 3
+) -> st.SearchStrategy[Layout]:
+    """Ways to spread a run over ranks and micro batches."""
+    return st.builds(
+        lambda dp_size, micro, count: Layout(
+            dp_size=dp_size, micro_batch_size=micro, global_batch_size=dp_size * micro * count
+        ),
+        st.integers(1, max_dp_size),
+        st.integers(1, max_micro_batch_size),
+        st.integers(1, max_micro_batches),
+    )
+
+
+@st.composite
+def mixtures(draw: st.DrawFn, max_datasets: int = 5, max_size: int = 1000, max_start: int = 2000) -> Mixture:
+    """Mixtures of 1 to `max_datasets` datasets of up to `max_size` windows, with phases and skips below `max_start`."""
+    sizes = draw(st.lists(st.integers(1, max_size), min_size=1, max_size=max_datasets))
+    names = [f"dataset-{k}" for k in range(len(sizes))]
+    weights = st.dictionaries(st.sampled_from(names), st.integers(1, 1000), min_size=1)
+    starts = draw(st.sets(st.integers(1, max_start), max_size=2))
+    skips = st.builds(lambda at, count: Skip(at=at, count=count), st.integers(0, max_start), st.integers(1, 100))
+    return Mixture(
+        sizes=sizes,
+        names=names,
+        phases=[Phase(start=start, weights=draw(weights)) for start in [0, *sorted(starts)]],
+        skips=draw(st.lists(skips, max_size=2)),
+        seed=draw(st.integers(0, 1 << 64)),
+        block=draw(st.sampled_from([1, 2, 7, 64])),
+    )
+
+
+def documents(max_count: int = 20, max_mean_length: int = 60) -> st.SearchStrategy[list[RawDocument]]:
+    """Documents with spans of one track, "concepts", for write_dataset."""
+    return st.builds(
+        lambda count, seed, mean: random_documents(count, seed=seed, mean_length=mean),
+        st.integers(1, max_count),
+        st.integers(0, 1 << 32),
+        st.integers(1, max_mean_length),
+    )

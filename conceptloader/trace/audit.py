@@ -1,0 +1,149 @@
+"""Replaying a recorded run: the first step that differs from what configuration and data say now, or none."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..batch.layout import BatchLayout
+from ..batch.reference import ReferenceReader
+from ..config import Outputs
+from ..errors import ConfigError
+from ..order.partition import Plan
+from .record import Launch, Line, checksums
+from .run import Run
+
+Share = tuple[int, int]
+"""(micro batch, rank) of a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Where a record first differs. what: "samples", "datasets", "tokens"; "missing" or "repeated" for a share that
+    was not recorded once.
+    """
+
+    launch: int
+    step: int
+    micro_batch: int
+    dp_rank: int
+    what: str
+    expected: Any
+    recorded: Any
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step} (start {self.launch} of the run), micro batch {self.micro_batch}, rank {self.dp_rank}: "
+            f"{self.what}: expected {self.expected}, recorded {self.recorded}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """steps: [first, last + 1) of the run; samples: compared, repeated ones included; repeated: how many were trained
+    again after a restart, and count there. incomplete: steps at the very end that not all ranks had recorded.
+    """
+
+    launches: int
+    steps: tuple[int, int]
+    samples: int
+    repeated: int
+    incomplete: list[int]
+    difference: Difference | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+
+def audit(run: Run, launches: Sequence[Launch]) -> Report:
+    """Compare what ranks recorded with what the order, the partition and the data of `run` give.
+
+    Every line of every start is compared, also of steps that were done again; and from the first step to the last one
+    each share of each step must be there once.
+    """
+    differences: list[Difference] = []
+    samples = repeated = 0
+    done: dict[int, Counter[Share]] = {}
+    for launch in launches:
+        reader = _reader(run, launch)
+        samples += sum(len(line.samples) for line in launch.lines)
+        repeated += sum(len(line.samples) for line in launch.lines if not launch.counts(line))
+        for line in launch.lines:
+            if launch.counts(line):
+                done.setdefault(line.step, Counter())[line.micro_batch, line.dp_rank] += 1
+            difference = _compare(reader, launch, line)
+            if difference is not None:
+                differences.append(difference)
+                break  # lines are in the order of their steps
+    first = launches[0].start.step
+    last = max(done, default=first - 1)
+    not_once = list(_not_once(launches, done, first, last))
+    incomplete = [last] if not_once and all((one.step, one.what) == (last, "missing") for one in not_once) else []
+    differences += [one for one in not_once if one.step not in incomplete]
+    return Report(
+        launches=len(launches),
+        steps=(first, last + 1),
+        samples=samples,
+        repeated=repeated,
+        incomplete=incomplete,
+        difference=min(differences, key=lambda one: (one.step, one.launch), default=None),
+    )
+
+
+def _reader(run: Run, launch: Launch) -> ReferenceReader:
+    """Reads tokens at the sequence length of a start; members of other lengths had no samples in it."""
+    seq_len = launch.start.seq_len or run.blend.config.seq_len
+    if seq_len is None:
+        raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
+    views = [view if view is None or view.member.seq_len in (None, seq_len) else None for view in run.blend.views]
+    layout = BatchLayout.of(views, seq_len, Outputs(position_ids="off"))
+    return ReferenceReader(run.blend.order, views, layout)
+
+
+def _compare(reader: ReferenceReader, launch: Launch, line: Line) -> Difference | None:
+    expected = _planned(launch.start.plan, line.step, line.micro_batch, line.dp_rank)
+    pairs: list[tuple[str, Any, Any]] = [("samples", expected, list(line.samples))]
+    if expected == list(line.samples):
+        batch = reader.read(np.array(expected, np.uint64))
+        pairs = [
+            ("datasets", batch["dataset_id"].tolist(), list(line.datasets)),
+            ("tokens", checksums(batch["input_ids"], batch["labels"]), list(line.checksums)),
+        ]
+    for what, wanted, found in pairs:
+        if wanted != found:
+            where = {"launch": launch.number, "step": line.step, "micro_batch": line.micro_batch}
+            return Difference(**where, dp_rank=line.dp_rank, what=what, expected=wanted, recorded=found)
+    return None
+
+
+def _planned(plan: Plan, step: int, micro_batch: int, dp_rank: int) -> list[int] | None:
+    """Samples of one share of a step; None if the plan has no such share."""
+    if step < plan.start_step or dp_rank >= plan.partition.dp_size:
+        return None
+    rows = plan.micro_batches(step, dp_rank)
+    return [int(sample) for sample in rows[micro_batch]] if micro_batch < len(rows) else None
+
+
+def _not_once(
+    launches: Sequence[Launch], done: Mapping[int, Counter[Share]], first: int, last: int
+) -> Iterator[Difference]:
+    """Shares of the steps [first, last] that the run as it ended did not train, or more than once."""
+    for launch in launches:
+        plan = launch.start.plan
+        stop = last + 1 if launch.stop_step is None else min(launch.stop_step, last + 1)
+        for step in range(max(first, launch.start.step), stop):
+            for dp_rank in range(plan.partition.dp_size):
+                for micro_batch, row in enumerate(plan.micro_batches(step, dp_rank)):
+                    times = done.get(step, Counter())[micro_batch, dp_rank]
+                    if times != 1:
+                        where = {"launch": launch.number, "step": step, "micro_batch": micro_batch, "dp_rank": dp_rank}
+                        samples = [int(sample) for sample in row]
+                        yield Difference(
+                            **where,
+                            what="repeated" if times else "missing",
+                            expected=samples,
+                            recorded=[samples] * times,
+                        )

@@ -1,0 +1,72 @@
+"""Which windows hold tokens with a concept. No index by concept exists: the track is read once, in large pieces."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..dataset import Dataset
+from ..format.layout import OFFSET
+from .run import Member
+
+_CHUNK_TOKENS = 1 << 20
+_CHUNK_RECORDS = 1 << 16
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+def concept_windows(member: Member, track: str, concept: int) -> Iterator[tuple[int, int, int]]:
+    """(window, inputs, labels) for each window with such tokens, in order; inputs and labels count them.
+
+    track: of codec "concepts". The last token of a window is a label only, the first one an input only.
+    """
+    dataset, size, count = member.dataset, member.seq_len, member.view.count
+    having = [_records_with(dataset, shard, track, concept) for shard in range(dataset.num_shards)]
+    some = 1 if member.by_document else max(1, _CHUNK_TOKENS // size)
+    for low in range(0, count, some):
+        windows = range(low, min(low + some, count))
+        begin, end = np.array([member.token_range(window) for window in windows], np.int64).T
+        coverage = _Coverage(dataset, track, having, int(begin[0]), int(end[-1]))
+        inputs = coverage.between(begin, np.minimum(end, begin + size))
+        labels = coverage.between(np.minimum(begin + 1, end), end)
+        for k in np.flatnonzero(inputs + labels).tolist():
+            yield windows[k], int(inputs[k]), int(labels[k])
+
+
+class _Coverage:
+    """How many tokens of a range belong to certain records: having[shard] says to which."""
+
+    def __init__(self, dataset: Dataset, track: str, having: Sequence[Bools], first: int, last: int) -> None:
+        starts, lengths = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]  # an empty run, so that there is one
+        for shard, a, b, base in dataset.parts(first, last):
+            if having[shard].any():
+                start, end, _, _, record = dataset.reader.runs(shard, track, a, b)
+                chosen = having[shard][record]
+                starts.append(start[chosen] + base)
+                lengths.append((end - start)[chosen])
+        self._starts, self._lengths = np.concatenate(starts), np.concatenate(lengths)
+        self._before = np.cumsum(self._lengths) - self._lengths
+
+    def between(self, first: Ints, last: Ints) -> Ints:
+        """How many in each [first, last)."""
+        return self._up_to(last) - self._up_to(first)
+
+    def _up_to(self, tokens: Ints) -> Ints:
+        k = np.searchsorted(self._starts, tokens, side="right") - 1
+        counted: Ints = self._before[k] + np.minimum(tokens - self._starts[k], self._lengths[k])
+        return counted
+
+
+def _records_with(dataset: Dataset, shard: int, track: str, concept: int) -> Bools:
+    """Which records of a shard hold a concept: bool [records]."""
+    count = int(dataset.manifest.shards.tracks[track].records[shard])
+    found = np.zeros(count, np.bool_)
+    for low in range(0, count, _CHUNK_RECORDS):
+        number = min(_CHUNK_RECORDS, count - low)
+        offsets = np.frombuffer(dataset.files.read(f"{track}.index", shard, 8 * low, 8 * (number + 1)), OFFSET)
+        begin, end = int(offsets[0]), int(offsets[-1])
+        values = np.frombuffer(dataset.files.read(f"{track}.data", shard, begin, end - begin), "<u4")
+        hits = np.flatnonzero(values == concept) * 4 + begin
+        found[low + np.searchsorted(offsets.astype(np.int64), hits, side="right") - 1] = True
+    return found

@@ -1,0 +1,165 @@
+"""What a run did, written down by its ranks: a line for every micro batch, to be compared with the plan (see audit.py).
+
+A record is a directory with one file for each start of the run and rank: `<launch>.<dp_rank>.jsonl`. Its first line is
+the RunStart of that start; the others say step, micro batch, samples, their datasets and a checksum of their tokens.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from ..errors import ConfigError, FormatError, ReadError
+from ..order.runlog import RunStart
+
+RECORD_VERSION = 1
+
+
+def checksums(input_ids: npt.ArrayLike, labels: npt.ArrayLike) -> list[str]:
+    """xxh3-64, as 16 hex digits, of each sample's input_ids and then labels, little-endian int64. Both: [B, S]."""
+    pairs = zip(np.asarray(input_ids, "<i8"), np.asarray(labels, "<i8"), strict=True)
+    return [xxhash.xxh3_64_hexdigest(inputs.tobytes() + outputs.tobytes()) for inputs, outputs in pairs]
+
+
+class Recorder:
+    """Appends to the record of one rank. A line is one write: a kill at any moment leaves whole lines behind it.
+
+    launch: number of this start of the run, the same on all ranks and larger than that of earlier starts.
+
+    Raises ReadError if the file exists or cannot be written.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], launch: int, dp_rank: int, start: RunStart) -> None:
+        self.path = Path(directory) / f"{launch:06d}.{dp_rank:06d}.jsonl"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - open as long as the run
+        except OSError as error:
+            raise ReadError(f"{self.path}: cannot begin a record: {error}; each start needs a new number") from error
+        self._write({"record_version": RECORD_VERSION, "launch": launch, "dp_rank": dp_rank, "start": asdict(start)})
+
+    def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
+        """Record a micro batch: its sample_index, dataset_id, input_ids and labels. more: JSON to note beside them.
+
+        Raises ConfigError if the batch lacks one of them.
+        """
+        for name in ("sample_index", "dataset_id"):
+            if name not in batch:
+                raise ConfigError(f"outputs.{name}: off, but a record needs it; switch it on")
+        self._write(
+            {
+                "step": step,
+                "micro_batch": micro_batch,
+                "samples": np.asarray(batch["sample_index"]).tolist(),
+                "datasets": np.asarray(batch["dataset_id"]).tolist(),
+                "checksums": checksums(batch["input_ids"], batch["labels"]),
+                **more,
+            }
+        )
+
+    def close(self) -> None:
+        """End the record."""
+        self._file.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            raise ReadError(f"{self.path}: cannot write the record: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One micro batch on one rank. samples, datasets, checksums: one each per sample. more: what else was noted."""
+
+    step: int
+    micro_batch: int
+    dp_rank: int
+    samples: Sequence[int]
+    datasets: Sequence[int]
+    checksums: Sequence[str]
+    more: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One start of a run, with what its ranks recorded. stop_step: where a later start took over; None for the last."""
+
+    number: int
+    start: RunStart
+    lines: Sequence[Line]
+    stop_step: int | None
+
+    def counts(self, line: Line) -> bool:
+        """Whether a line belongs to the run as it ended; otherwise a later start did its step again."""
+        return self.stop_step is None or line.step < self.stop_step
+
+
+def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
+    """All starts of a recorded run, in order; lines by step, micro batch and rank.
+
+    Raises FormatError for lines that are no record, or ranks that disagree in their start; ReadError.
+    """
+    starts: dict[int, RunStart] = {}
+    lines: dict[int, list[Line]] = {}
+    paths = sorted(Path(directory).glob("*.jsonl"))
+    if not paths:
+        raise ReadError(
+            f"{directory}: found no record (<launch>.<dp_rank>.jsonl), expected what the ranks of a run wrote"
+        )
+    for path in paths:
+        found = _read_file(path)
+        head = next(found, None)
+        if head is None:
+            continue  # killed before its first line
+        try:
+            launch, dp_rank, start = int(head["launch"]), int(head["dp_rank"]), RunStart(**head["start"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise FormatError(f"{path}, line 1: {error}; expected a record as Recorder writes it") from error
+        known = starts.setdefault(launch, start)
+        if _without_time(known) != _without_time(start):
+            raise FormatError(
+                f"{path}: start {launch} was {start} here, {known} on another rank; expected the same start"
+            )
+        lines.setdefault(launch, []).extend(_line(path, entry, dp_rank) for entry in found)
+    launches: list[Launch] = []
+    stop: int | None = None
+    for number in sorted(starts, reverse=True):
+        ordered = sorted(lines[number], key=lambda line: (line.step, line.micro_batch, line.dp_rank))
+        launches.insert(0, Launch(number=number, start=starts[number], lines=ordered, stop_step=stop))
+        stop = starts[number].step if stop is None else min(stop, starts[number].step)
+    return launches
+
+
+def _read_file(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ReadError(f"{path}: cannot read the record: {error}") from error
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):  # without what a kill left unfinished
+        try:
+            entry = json.loads(line)
+            if not isinstance(entry, dict) or (number == 1) != ("record_version" in entry):
+                raise ValueError("no line of a record")
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{path}, line {number}: {error}; expected a record as Recorder writes it") from error
+        yield entry
+
+
+def _line(path: Path, entry: dict[str, Any], dp_rank: int) -> Line:
+    names = ("step", "micro_batch", "samples", "datasets", "checksums")
+    try:
+        known = {name: entry.pop(name) for name in names}
+    except KeyError as error:
+        raise FormatError(f"{path}: found a line without {error}, expected {', '.join(names)}") from error
+    return Line(dp_rank=dp_rank, more=entry, **known)
+
+
+def _without_time(start: RunStart) -> dict[str, Any]:
+    return {key: value for key, value in asdict(start).items() if key != "time"}

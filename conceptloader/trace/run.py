@@ -1,0 +1,153 @@
+"""A run as it can be asked about: its order, its data and, where they are known, its steps."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..batch.views import in_quarantined_shard, quarantined, token_range
+from ..config import Blend, View, load_config, open_blend
+from ..dataset import Dataset
+from ..errors import ConfigError
+from ..order.partition import Place
+from ..order.runlog import History, RunLog
+
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One member of the order with what its samples read: windows of a dataset of seq_len inputs, or its documents."""
+
+    view: View
+    seq_len: int
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.view.dataset
+
+    @property
+    def by_document(self) -> bool:
+        """Whether a sample is a document, not a window."""
+        return self.view.member.seq_len is None
+
+    @property
+    def tracks(self) -> tuple[str, ...]:
+        """The tracks that the configuration names, or else all that hold concepts."""
+        concepts = (name for name, track in self.dataset.tracks.items() if track.codec == "concepts")
+        return self.view.tracks or tuple(sorted(concepts))
+
+    def token_range(self, window: int) -> Interval:
+        """Tokens [start, stop) of the dataset that a window (or document) reads: the inputs and one more."""
+        return token_range(self.view, window, self.seq_len)
+
+    def is_read(self, window: int) -> bool:
+        """False for a window that is quarantined."""
+        if in_quarantined_shard(self.view, window):
+            return False
+        return not quarantined(self.view, *self.token_range(window))
+
+    def windows_of(self, document: int) -> range:
+        """The windows that read any token of a document of the dataset, be it only as the label of their last input."""
+        first = self.view.start
+        if self.by_document:
+            low = high = document - first
+        else:
+            start, stop = self.dataset.document_range(document)
+            if start == stop:
+                return range(0)
+            low, high = (start - first - 1) // self.seq_len, (stop - 1 - first) // self.seq_len
+        return range(max(0, low), min(self.view.count, high + 1))
+
+    def positions(self, window: int, start: int, stop: int) -> tuple[Interval | None, Interval | None]:
+        """Where tokens [start, stop) of the dataset stand in the input_ids and in the labels of a window.
+
+        Two intervals [first, last + 1), or None where there are none: the last token of a window is a label only, its
+        first one an input only.
+        """
+        begin, end = self.token_range(window)
+        low, high = max(start, begin) - begin, min(stop, end) - begin
+        inputs, labels = (low, min(high, self.seq_len)), (max(low - 1, 0), high - 1)
+        return inputs if inputs[0] < inputs[1] else None, labels if labels[0] < labels[1] else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """blend: the order of the samples and their data; history: steps of past starts, and those that follow the last.
+
+    Without a history there are samples but no steps.
+    """
+
+    blend: Blend
+    history: History | None = None
+
+    @cached_property
+    def members(self) -> list[Member | None]:
+        """By the dataset index of the order; None where a dataset has left the configuration.
+
+        Raises ConfigError if the configuration does not say how many tokens of a document a sample takes.
+        """
+        return [None if view is None else self._member(view) for view in self.blend.views]
+
+    def _member(self, view: View) -> Member:
+        seq_len = view.member.seq_len or self.blend.config.seq_len
+        if seq_len is None:
+            raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
+        return Member(view=view, seq_len=seq_len)
+
+    def member(self, index: int) -> Member:
+        """A member by its index. Raises ConfigError if its dataset has left the configuration."""
+        member = self.members[index]
+        if member is None:
+            name = self.name(index)
+            raise ConfigError(f"{name} was read by this run, but is not in the configuration any more; put it back")
+        return member
+
+    def name(self, index: int) -> str:
+        """Name of a member: that of its dataset, or "name@seq_len" after a change of sequence length."""
+        return self.blend.order.names[index]
+
+    def find(self, dataset: str | None) -> list[int]:
+        """Indices of the members that read a dataset; None: of all whose data are there. Raises ConfigError if none."""
+        known = {k: member.view.name for k, member in enumerate(self.members) if member is not None}
+        found = [k for k, name in known.items() if dataset in (None, name)]
+        if not found:
+            raise ConfigError(f"dataset: found {dataset!r}, expected one of {sorted(set(known.values()))}")
+        return found
+
+    @property
+    def steps(self) -> History:
+        """The history. Raises ConfigError if there is none."""
+        if self.history is None:
+            raise ConfigError(
+                "steps are not known without the sizes of the batches; give the run log (conceptloader_runs.jsonl, "
+                "beside the checkpoints), or the global batch, micro batch and data-parallel size of a new run"
+            )
+        return self.history
+
+    def places(self, sample: int) -> list[Place]:
+        """Where a sample is trained; empty without a history, or if it is not."""
+        return [] if self.history is None else self.history.places(sample)
+
+    def epochs(self, index: int, num_samples: int | None) -> range:
+        """Epochs of a member that a run of `num_samples` samples begins; None: the first one."""
+        if num_samples is None:
+            return range(1)
+        size = max(1, self.blend.order.sizes[index])
+        return range(-(-self.blend.order.counts(num_samples)[index] // size))
+
+
+def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Run:
+    """A run from its configuration file and, for its steps, the directory (or the file) of its run log.
+
+    What the log says was trained is what counts for the past; the configuration says what follows.
+
+    Raises ConfigError, FormatError, ReadError; ResumeError if the configuration no longer gives the logged past.
+    """
+    blend = open_blend(load_config(config))
+    if log is None:
+        return Run(blend=blend)
+    runs = RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
+    if not runs.starts:
+        raise ConfigError(f"{runs.path}: found no start of a run, expected the run log of a training")
+    last = runs.history.segments[-1].start
+    return Run(blend=blend.resume(runs.spec(last), last.consumed), history=runs.history)

@@ -1,0 +1,119 @@
+"""What a sample is made of: its documents and the records of its spans."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..order.partition import Place
+from .run import Interval, Member, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentPart:
+    """The part of a document that a sample holds.
+
+    document: its number in the dataset, -1 without a document table; id: the one it had in the input. inputs, labels:
+    its positions [start, end) in input_ids and in labels, None where it has none.
+    """
+
+    document: int
+    id: str | None
+    inputs: Interval | None
+    labels: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanPart:
+    """A span, clipped to the inputs, as a batch has it.
+
+    record: its content: concept ids, or what the track's codec makes of it. names: of the concepts, if there is a
+    vocabulary.
+    """
+
+    start: int
+    end: int
+    begins_before: bool
+    ends_after: bool
+    record: Any
+    names: list[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleTrace:
+    """sample: the trainer's index. places: its steps and ranks, if they are known.
+
+    tokens: [start, stop) of the dataset that it reads; None if it touches a quarantined range: nothing is read then.
+    """
+
+    sample: int
+    places: list[Place]
+    dataset: str
+    epoch: int
+    window: int
+    tokens: Interval | None
+    documents: list[DocumentPart]
+    spans: dict[str, list[SpanPart]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {**asdict(self), "places": [place._asdict() for place in self.places]}
+
+
+def trace_sample(run: Run, sample: int) -> SampleTrace:
+    """Everything about one sample. Reads its documents and spans, not its tokens."""
+    index, epoch, window = run.blend.order.sample(sample)
+    member = run.member(index)
+    read = member.is_read(window)
+    return SampleTrace(
+        sample=sample,
+        places=run.places(sample),
+        dataset=run.name(index),
+        epoch=epoch,
+        window=window,
+        tokens=member.token_range(window) if read else None,
+        documents=list(_documents(member, window)) if read else [],
+        spans={track: list(_spans(member, window, track)) for track in member.tracks} if read else {},
+    )
+
+
+def trace_step(run: Run, step: int) -> list[SampleTrace]:
+    """All samples of a step, in order. Raises ConfigError if steps are not known."""
+    return [trace_sample(run, sample) for sample in range(*run.steps.range_of(step))]
+
+
+def _documents(member: Member, window: int) -> Iterator[DocumentPart]:
+    start, stop = member.token_range(window)
+    dataset = member.dataset
+    found = dataset.documents_in(start, stop)
+    firsts = found.first.tolist()
+    for number, first, last in zip(found.ids.tolist(), firsts, [*firsts[1:], stop], strict=True):
+        inputs, labels = member.positions(window, first, last)
+        known = dataset.document_id(number) if number >= 0 else None
+        yield DocumentPart(document=number, id=known, inputs=inputs, labels=labels)
+
+
+def _spans(member: Member, window: int, track: str) -> Iterator[SpanPart]:
+    start, stop = member.token_range(window)
+    dataset = member.dataset
+    if track not in dataset.tracks or start == stop:
+        return
+    spans = dataset.spans(track, start, min(stop, start + member.seq_len))
+    vocabulary = dataset.vocabulary(track)
+    for k, record in enumerate(spans.decode()):
+        yield SpanPart(
+            start=int(spans.start[k]),
+            end=int(spans.end[k]),
+            begins_before=bool(spans.begins_before[k]),
+            ends_after=bool(spans.ends_after[k]),
+            record=_plain(record),
+            names=None if vocabulary is None else [vocabulary[concept] for concept in record],
+        )
+
+
+def _plain(record: Any) -> Any:
+    """A record as JSON can hold it."""
+    if isinstance(record, np.ndarray):
+        return record.tolist()
+    return record.hex() if isinstance(record, bytes) else record

@@ -1,0 +1,134 @@
+"""When a document or a concept is seen: from tokens to windows to samples to steps, through the inverse of each.
+
+Nothing here looks through the run: an answer costs the same for a run of a thousand and of a billion samples.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import ConfigError
+from ..order.partition import Place
+from .concepts import concept_windows
+from .run import Interval, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """One sample. places: steps, micro batches, ranks and slots, if they are known."""
+
+    sample: int
+    places: list[Place]
+    dataset: str
+    epoch: int
+    window: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {**asdict(self), "places": [place._asdict() for place in self.places]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentSeen(_Seen):
+    """A sample that holds some of a document: at which positions [start, end) of input_ids and of labels, or None."""
+
+    document: int
+    inputs: Interval | None
+    labels: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConceptSeen(_Seen):
+    """A sample with tokens that carry a concept: how many of its inputs, how many of its labels."""
+
+    inputs: int
+    labels: int
+
+
+def when_document(
+    run: Run, document: str | int, num_samples: int | None = None, dataset: str | None = None
+) -> list[DocumentSeen]:
+    """Every sample in which a document is seen, in order.
+
+    document: its id in the input; or its number, together with its dataset. num_samples: length of the run; None: the
+    first epoch of each dataset.
+
+    Raises ConfigError if there is no such document.
+    """
+    if isinstance(document, int) and dataset is None:
+        raise ConfigError(f"document: found the number {document}; say of which dataset, or give the document's id")
+    indices = run.find(dataset)
+    found = [
+        (index, number)
+        for index in indices
+        for number in ([document] if isinstance(document, int) else run.member(index).dataset.find_document(document))
+    ]
+    if not found:
+        raise ConfigError(
+            f"document: found no {document!r} in {', '.join(sorted(map(run.name, indices)))}, expected an id as in the "
+            "input; documents without ids are asked for by dataset and number"
+        )
+    seen = [one for index, number in found for one in _document_seen(run, index, number, num_samples)]
+    return sorted(seen, key=lambda one: (one.sample, one.document))
+
+
+def when_concept(
+    run: Run, track: str, concept: str | int, num_samples: int | None = None, dataset: str | None = None
+) -> Iterator[ConceptSeen]:
+    """Every sample in which tokens carry a concept, by dataset and window, as they are found.
+
+    concept: its name in the vocabulary of the track, or its id. num_samples, dataset: as in when_document.
+
+    Raises ConfigError if no dataset has the track, or none that has it knows the name.
+    """
+    ids = _concept_ids(run, run.find(dataset), track, concept)
+    return (one for index, number in ids.items() for one in _concept_seen(run, index, track, number, num_samples))
+
+
+def _times(run: Run, index: int, window: int, num_samples: int | None) -> Iterator[dict[str, Any]]:
+    """Each time that a window is read: the fields of _Seen."""
+    if not run.member(index).is_read(window):
+        return
+    for epoch in run.epochs(index, num_samples):
+        sample = run.blend.order.index_of_window(index, epoch, window)
+        if sample is not None and (num_samples is None or sample < num_samples):
+            places = run.places(sample)
+            yield {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch, "window": window}
+
+
+def _document_seen(run: Run, index: int, number: int, num_samples: int | None) -> Iterator[DocumentSeen]:
+    member = run.member(index)
+    for window in member.windows_of(number):
+        inputs, labels = member.positions(window, *member.dataset.document_range(number))
+        for time in _times(run, index, window, num_samples):
+            yield DocumentSeen(**time, document=number, inputs=inputs, labels=labels)
+
+
+def _concept_seen(run: Run, index: int, track: str, concept: int, num_samples: int | None) -> Iterator[ConceptSeen]:
+    for window, inputs, labels in concept_windows(run.member(index), track, concept):
+        for time in _times(run, index, window, num_samples):
+            yield ConceptSeen(**time, inputs=inputs, labels=labels)
+
+
+def _concept_ids(run: Run, indices: Sequence[int], track: str, concept: str | int) -> dict[int, int]:
+    """Index of each member that knows the concept -> its id there."""
+    datasets = {index: run.member(index).dataset for index in indices}
+    holding = {
+        index: [name for name, entry in dataset.tracks.items() if entry.codec == "concepts"]
+        for index, dataset in datasets.items()
+    }
+    having = {index: datasets[index] for index, names in holding.items() if track in names}
+    if not having:
+        known = sorted({name for names in holding.values() for name in names})
+        raise ConfigError(f"track: found {track!r}, expected one that holds concepts: {known}")
+    if isinstance(concept, int):
+        return dict.fromkeys(having, concept)
+    vocabularies = {index: d.vocabulary(track) or [] for index, d in having.items()}
+    found = {index: names.index(concept) for index, names in vocabularies.items() if concept in names}
+    if not found:
+        all_names = sorted({name for names in vocabularies.values() for name in names})
+        raise ConfigError(
+            f"concept: found {concept!r}, expected one of {len(all_names)} names in the vocabulary of track {track}, "
+            f"such as {', '.join(all_names[:10])}"
+        )
+    return found

@@ -1,0 +1,218 @@
+"""The commands on data: what they print, as text and as JSON, and their exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import COMMANDS, main
+
+RECORDS = [
+    {"id": "a", "text": "A cat sat.", "spans": [{"start": 2, "end": 5, "concepts": ["animal"]}], "metadata": {"n": 1}},
+    {"id": "b", "text": "größe 😀", "spans": [{"start": 0, "end": 5, "concepts": ["size", "animal"]}]},
+    {"id": "b", "text": "\x1b[31mred", "spans": []},
+] * 4
+
+
+class Shell:
+    """Runs the command in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.stderr = ""
+
+    def __call__(self, *arguments: object, code: int = 0) -> str:
+        found = main([str(argument) for argument in arguments])
+        printed = self._capsys.readouterr()
+        self.stderr = printed.err
+        assert found == code, printed
+        return printed.out
+
+    def json(self, *arguments: object, code: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", code=code))
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    (tmp_path / "names.txt").write_text("size\nanimal\nunused\n")
+    return path
+
+
+@pytest.fixture
+def dataset(shell: Shell, source: Path, tmp_path: Path) -> Path:
+    out = tmp_path / "data"
+    names = tmp_path / "names.txt"
+    found = shell.json(
+        "build", source, "--out", out, "--tokenizer", "bytes", "--concepts-vocabulary", names, "--workers", 1
+    )
+    assert found["documents"] == 12
+    assert found["shards"] == 1
+    return out
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*name.split(), "--help"])
+    assert end.value.code == 0
+    assert f"\n  conceptloader {name}" in capsys.readouterr().out, "no example"
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "conceptloader", "--version"], capture_output=True, check=True)
+    assert done.stdout.decode() == f"conceptloader {cl.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["build"], ["build", "x", "--out", "y", "--workers", "0"]])
+def test_usage_is_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+
+
+def test_errors(shell: Shell, source: Path, tmp_path: Path) -> None:
+    build = ("build", source, "--out", tmp_path / "data")
+    assert shell(*build, code=2) == ""
+    assert "expected either --tokenizer or" in shell.stderr
+    shell("build", tmp_path / "none", "--out", tmp_path / "data", "--tokenizer", "bytes", code=2)
+    found = shell.json(*build, "--tokenizer", "bytes", code=1)
+    assert found["error"]["kind"] == "InputError"
+    assert f"{source}: line 1: " in found["error"]["message"]
+    assert found["error"]["message"] in shell.stderr
+    shell("inspect", tmp_path / "data", code=1)
+    shell("inspect", tmp_path / "nowhere", code=2)
+
+
+def test_bad_records_are_listed(shell: Shell, source: Path, tmp_path: Path) -> None:
+    with open(source, "a") as file:
+        file.write('{"text": 5}\n')
+    bad = tmp_path / "bad.jsonl"
+    names = tmp_path / "names.txt"
+    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--concepts-vocabulary", names)
+    shell(*arguments, code=1)
+    printed = shell(*arguments, "--skip-bad", bad)
+    assert "1 bad records were left out" in printed
+    (found,) = map(json.loads, bad.read_text().splitlines())
+    assert (found["file"], found["where"]) == (str(source), "line 13")
+
+
+def test_inspect(shell: Shell, dataset: Path) -> None:
+    overview = shell.json("inspect", dataset)
+    assert overview["tokens"] == cl.open_dataset(dataset).num_tokens
+    assert overview["tracks"]["concepts"]["concepts"] == 3
+    assert "tracks_fingerprint: " in shell("inspect", dataset)
+
+    window = shell.json("inspect", dataset, "--window", 1, "--seq-len", 8)
+    assert window["tokens"] == [8, 17]
+    assert window["token_ids"] == cl.open_dataset(dataset).tokens(8, 17).tolist()
+    assert [(part["id"], part["start"], part["end"]) for part in window["documents"]] == [("a", 0, 3), ("b", 3, 9)]
+    # eos belongs to the last span of its document; "größe" is cut by the end of the window
+    assert [(span["start"], span["end"], span["concepts"]) for span in window["tracks"]["concepts"]] == [
+        (2, 3, ["animal"]),
+        (3, 9, ["size", "animal"]),
+    ]
+    assert [span["record"] for span in window["tracks"]["metadata"]] == [{"n": 1}, {}]
+    for read in window["reads"]:
+        assert 0 <= read["offset"] <= read["offset"] + read["bytes"] <= Path(read["file"]).stat().st_size
+    stream = next(read for read in window["reads"] if read["file"].endswith("stream.bin"))
+    assert (stream["offset"], stream["bytes"]) == (16, 18)
+
+    text = shell("inspect", dataset, "--document", "a")
+    assert "A cat sat." in text
+    assert "[2, 5) animal" in text
+    assert len(shell.json("inspect", dataset, "--document", "b")["documents"]) == 8
+    assert shell.json("inspect", dataset, "--document-number", 1)["text"] == "größe 😀"
+    assert shell.json("inspect", dataset, "--tokens", "0:5")["text"] == "A cat"
+    for wrong in (["--window", 999, "--seq-len", 8], ["--window", 0], ["--document", "zz"], ["--tokens", "5:x"]):
+        shell("inspect", dataset, *wrong, code=2)
+
+
+def test_text_cannot_command_the_terminal(shell: Shell, dataset: Path) -> None:
+    printed = shell("inspect", dataset, "--document-number", 2)
+    assert "\x1b" not in printed
+    assert "\\x1b[31mred" in printed
+
+
+def test_a_tokenizer_that_does_not_match(shell: Shell, source: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.jsonl"
+    tokens.write_text('{"tokens": [1, 2, 3]}\n')
+    shell("build", tokens, "--out", tmp_path / "t", "--vocab-size", 5, "--eos", 4)
+    assert shell.json("inspect", tmp_path / "t", "--tokens", "0:4")["text"] is None
+    shell("inspect", tmp_path / "t", "--tokens", "0:4", "--tokenizer", "bytes", code=2)
+    assert "expected that of" in shell.stderr
+
+
+def test_sample(shell: Shell, dataset: Path) -> None:
+    found = shell.json("sample", dataset, "--count", 2, "--seq-len", 10, "--seed", 3)
+    assert found == shell.json("sample", dataset, "--count", 2, "--seq-len", 10, "--seed", 3)
+    assert len(found["samples"]) == 2
+    assert all(sample["tokens"][1] - sample["tokens"][0] == 11 for sample in found["samples"])
+    assert "== document" in shell("sample", dataset, "--documents")
+
+
+def test_stats(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = tmp_path / "stats.png"
+    found = shell.json("stats", dataset, "--picture", picture)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    concepts = {entry["name"]: entry for entry in found["tracks"]["concepts"]["concepts"]}
+    # "cat" and its eos are two spans of a document; "größe" and its eos too
+    assert concepts["animal"]["spans"] == 4 * 4
+    assert concepts["animal"]["tokens"] == 4 * (3 + 1 + 7 + 1)
+    assert concepts["size"]["tokens"] == 4 * 8
+    assert found["tracks"]["concepts"]["span_lengths"]["100"] == 7
+    assert found["document_lengths"] == {
+        "0": 9, "10": 9, "25": 9, "50": 11, "75": 13, "90": 13, "99": 13, "100": 13,
+    }  # fmt: skip
+    assert "animal" in shell("stats", dataset, "--track", "concepts")
+    monkeypatch.setattr("conceptloader.cli.stats._CHUNK", 5)  # spans cross the borders of pieces
+    again = shell.json("stats", dataset)
+    assert again == found
+
+
+def test_verify(shell: Shell, dataset: Path) -> None:
+    assert shell.json("verify", dataset, "--full")["sound"]
+    with open(dataset / "00000.stream.bin", "r+b") as file:
+        file.write(b"\xff")
+    assert "sound" in shell("verify", dataset)
+    found = shell.json("verify", dataset, "--full", code=1)
+    assert not found["sound"]
+    assert found["problems"][0]["file"].endswith("00000.stream.bin")
+    assert found["problems"][0]["tokens"] == [0, cl.open_dataset(dataset).num_tokens]
+    assert "00000.stream.bin" in shell("verify", dataset, "--full", code=1)
+
+
+def test_join(shell: Shell, dataset: Path, tmp_path: Path) -> None:
+    found = shell.json("join", dataset, dataset, "--out", tmp_path / "joined")
+    assert found["documents"] == 24
+    assert shell.json("inspect", tmp_path / "joined", "--document-number", 12)["text"] == "A cat sat."
+    shell("join", dataset, "--out", tmp_path / "joined", code=2)
+
+
+def test_vocabulary(shell: Shell, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "found.txt"
+    assert shell.json("vocabulary", source, "--out", out)["names"] == 2
+    assert out.read_text() == "animal\nsize\n"
+    shell("vocabulary", source, "--out", out, code=2)
+    assert shell.json("vocabulary", source, "--out", tmp_path / "2", "--min-count", 5)["left_out"] == 1
+    strange = tmp_path / "strange.jsonl"
+    strange.write_text(json.dumps({"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["a\nb", "[", 3]}]}))
+    shell("vocabulary", strange, "--out", tmp_path / "3")
+    assert json.loads((tmp_path / "3").read_text()) == ["[", "a\nb"]
+
+
+def test_a_reader_that_leaves(dataset: Path) -> None:
+    command = f"{sys.executable} -m conceptloader sample {dataset} --count 12 --documents --json | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"{\n"
+    assert b"Traceback" not in done.stderr

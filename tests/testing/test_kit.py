@@ -1,0 +1,51 @@
+"""The made-up datasets and the strategies are what they say."""
+
+from pathlib import Path
+
+from hypothesis import given, settings
+
+from conceptloader import Mixture, open_dataset
+from conceptloader.testing import Layout, RawDocument, random_documents, write_dataset
+from conceptloader.testing.strategies import documents, layouts, mixtures
+
+
+def test_documents_depend_on_their_arguments_alone() -> None:
+    assert random_documents(5, seed=1) == random_documents(5, seed=1) != random_documents(5, seed=2)
+
+
+def test_a_dataset_holds_its_documents(tmp_path: Path) -> None:
+    raw = random_documents(30, tracks={"concepts": 20, "quality": 3}, mean_length=20)
+    for shards in (1, 4):
+        dataset = open_dataset(write_dataset(tmp_path / str(shards), raw, shards=shards))
+        assert (dataset.num_documents, dataset.num_shards) == (30, shards)
+        for number, document in enumerate(raw):
+            start, stop = dataset.document_range(number)
+            assert dataset.document_id(number) == document.id
+            assert dataset.tokens(start, stop).tolist() == document.tokens
+            for track, expected in document.spans.items():
+                spans = dataset.spans(track, start, stop)
+                ids = [record.tolist() for record in spans.decode()]
+                assert list(zip(spans.start.tolist(), spans.end.tolist(), ids, strict=True)) == expected
+
+
+@settings(max_examples=50)
+@given(documents())
+def test_documents_end_in_eos_and_have_disjoint_spans(raw: list[RawDocument]) -> None:
+    for document in raw:
+        assert document.tokens[-1] == 0
+        assert 0 not in document.tokens[:-1]
+        borders = [border for start, end, _ in document.spans["concepts"] for border in (start, end)]
+        assert borders == sorted(set(borders))
+        assert all(0 <= border <= len(document.tokens) for border in borders)
+
+
+@given(layouts())
+def test_layouts_are_whole(layout: Layout) -> None:
+    assert layout.dp_size * layout.micro_batch_size * layout.micro_batches == layout.global_batch_size
+
+
+@settings(max_examples=50)
+@given(mixtures())
+def test_mixtures_are_inverted(mixture: Mixture) -> None:
+    for index in (0, 1, 999, 12345):
+        assert mixture.index_of_window(*mixture.sample(index)) == index

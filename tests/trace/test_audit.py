@@ -1,0 +1,113 @@
+"""A faithful record passes; any other one is caught at the first step that differs."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.reference import ReferenceReader
+from conceptloader.config import Outputs
+from conceptloader.errors import FormatError, ReadError
+from conceptloader.trace import Recorder, Run, audit, read_record
+from tests.trace.conftest import SEQ_LEN, starts
+
+STEPS = [9, 14, 20]  # how far each start got
+
+
+@pytest.fixture
+def record(run: Run, tmp_path: Path) -> Path:
+    """What the ranks of three starts write; the third one is killed in step 20, which rank 1 had not begun."""
+    reader = ReferenceReader(run.blend.order, run.blend.views, BatchLayout.of(run.blend.views, SEQ_LEN, Outputs()))
+    for launch, (start, stop) in enumerate(zip(starts(), STEPS, strict=True), 1):
+        for dp_rank in range(start.dp_size):
+            recorder = Recorder(tmp_path, launch, dp_rank, start)
+            for step in range(start.step, stop + (launch == 3 and dp_rank == 0)):
+                for micro_batch, samples in enumerate(start.plan.micro_batches(step, dp_rank)):
+                    recorder.write(step, micro_batch, reader.read(samples), loss=0.5)
+            recorder.close()
+    return tmp_path
+
+
+def edit(path: Path, step: int, change: Callable[[dict[str, object]], None]) -> None:
+    """Change the first line of a step."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    change(next(line for line in lines if line.get("step") == step))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_faithful_record_passes(run: Run, record: Path) -> None:
+    launches = read_record(record)
+    assert [(launch.number, launch.stop_step) for launch in launches] == [(1, 7), (2, 12), (3, None)]
+    assert launches[0].lines[0].more == {"loss": 0.5}
+    report = audit(run, launches)
+    assert report.difference is None
+    assert (report.launches, report.steps, report.incomplete) == (3, (0, 21), [20])
+    assert report.repeated == (9 - 7) * 8 + (14 - 12) * 8
+    assert report.samples == 9 * 8 + (14 - 7) * 8 + (20 - 12) * 12 + 4
+
+
+def test_a_line_that_a_kill_cut_off_does_not_count(run: Run, record: Path) -> None:
+    with open(record / "000003.000000.jsonl", "ab") as file:
+        file.write(b'{"step": 21, "micro_b')
+    assert audit(run, read_record(record)).steps == (0, 21)
+
+
+@pytest.mark.parametrize("kind", ["samples", "datasets", "tokens", "missing", "repeated"])
+def test_the_first_step_that_differs_is_named(run: Run, record: Path, kind: str) -> None:
+    path = record / "000002.000001.jsonl"
+    for step in (10, 11):
+        if kind in ("samples", "datasets"):
+            edit(path, step, lambda line: line.update({kind: [value + 1 for value in line[kind]]}))  # type: ignore
+        elif kind == "tokens":
+            edit(path, step, lambda line: line.update(checksums=line["checksums"][::-1]))  # type: ignore
+        else:
+            lines = path.read_text().splitlines(keepends=True)
+            k = next(k for k, line in enumerate(lines) if f'"step":{step},' in line)
+            lines[k : k + 1] = [] if kind == "missing" else [lines[k]] * 2
+            path.write_text("".join(lines))
+    difference = audit(run, read_record(record)).difference
+    assert difference is not None
+    assert (difference.launch, difference.step, difference.micro_batch, difference.dp_rank) == (2, 10, 0, 1)
+    assert difference.what == kind
+    assert "step 10 (start 2 of the run), micro batch 0, rank 1" in str(difference)
+
+
+def test_steps_that_were_done_again_are_compared_too(run: Run, record: Path) -> None:
+    edit(record / "000001.000003.jsonl", 8, lambda line: line.update(checksums=["0" * 16, "0" * 16]))
+    difference = audit(run, read_record(record)).difference
+    assert difference is not None
+    assert (difference.launch, difference.step, difference.dp_rank) == (1, 8, 3)
+
+
+def test_a_rank_that_is_not_in_the_plan(run: Run, record: Path) -> None:
+    text = (record / "000002.000001.jsonl").read_text().replace('"dp_rank":1', '"dp_rank":2', 1)
+    (record / "000002.000002.jsonl").write_text(text)
+    difference = audit(run, read_record(record)).difference
+    assert difference is not None
+    assert (difference.what, difference.dp_rank, difference.expected) == ("samples", 2, None)
+
+
+def test_records_that_are_none(record: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match="found no record"):
+        read_record(tmp_path / "nothing")
+    with pytest.raises(ReadError, match="each start needs a new number"):
+        Recorder(record, 1, 0, starts()[0])
+    (record / "000003.000003.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(FormatError, match="line 1: no line of a record"):
+        read_record(record)
+    (record / "000003.000003.jsonl").unlink()
+    Recorder(record, 3, 3, replace(starts()[2], micro_batch_size=2)).close()
+    with pytest.raises(FormatError, match="expected the same start"):
+        read_record(record)
+
+
+def test_a_batch_without_what_a_record_needs(tmp_path: Path) -> None:
+    from conceptloader.errors import ConfigError
+
+    recorder = Recorder(tmp_path, 1, 0, starts()[0])
+    with pytest.raises(ConfigError, match=r"outputs\.dataset_id"):
+        recorder.write(0, 0, {"sample_index": np.zeros(1), "input_ids": np.zeros((1, 2)), "labels": np.zeros((1, 2))})

@@ -1,0 +1,159 @@
+"""plan, trace, when, audit as commands."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from conceptloader.cli import main
+from conceptloader.loader import make_dataloader
+from conceptloader.order.runlog import RunLog
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import Recorder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """run.yaml, and what two ranks left in run/ after 6 steps of 8 samples: run log and record."""
+    folder = tmp_path_factory.mktemp("cli")
+    content = {
+        "seq_len": 32,
+        "datasets": {
+            name: {"path": write_dataset(folder / name, random_documents(40, seed=k, prefix=name)), "weight": k + 1}
+            for k, name in enumerate(["books", "web"])
+        },
+        "concepts": {"concepts": {}},
+        "loader": {"prefetch": 0},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(content))
+    (folder / "run").mkdir()
+    for dp_rank in range(2):
+        loader = make_dataloader(
+            folder / "run.yaml", dp_rank=dp_rank, dp_size=2, micro_batch_size=2, global_batch_size=8
+        )
+        loader.log_start(folder / "run", 0)
+        recorder = Recorder(folder / "run/record", 1, dp_rank, RunLog(folder / "run").starts[-1])
+        for number, batch in zip(range(12), loader, strict=False):
+            recorder.write(number // 2, number % 2, batch)
+            np.savez(folder / f"{number // 2}.{number % 2}.{dp_rank}.npz", **batch)
+        recorder.close()
+        loader.close()
+    return folder
+
+
+def answer(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
+    assert main([*map(str, args), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = folder / "run.yaml"
+    by_log = answer(capsys, "plan", config, "--log", folder / "run", "--step", 2, "--steps", 3)["shares"]
+    by_hand = answer(
+        capsys, "plan", config, "--global-batch", 8, "--micro-batch", 2, "--dp-size", 2, "--step", 2, "--steps", 3
+    )["shares"]
+    assert by_log == by_hand
+    assert [(s["step"], s["dp_rank"], s["micro_batch"]) for s in by_log] == [
+        (step, dp_rank, micro_batch) for step in (2, 3, 4) for dp_rank in (0, 1) for micro_batch in (0, 1)
+    ]
+    for share in by_log:
+        batch = np.load(folder / f"{share['step']}.{share['micro_batch']}.{share['dp_rank']}.npz")
+        assert [one["sample"] for one in share["samples"]] == batch["sample_index"].tolist()
+        assert [one["dataset"] for one in share["samples"]] == [["books", "web"][k] for k in batch["dataset_id"]]
+
+
+def test_trace_is_what_the_batch_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = answer(capsys, "trace", folder / "run.yaml", "--log", folder / "run", "--step", 3)["samples"]
+    assert [one["sample"] for one in samples] == list(range(24, 32))
+    for one in samples:
+        (place,) = one["places"]
+        batch = np.load(folder / f"3.{place['micro_batch']}.{place['dp_rank']}.npz")
+        slot = place["slot"]
+        assert batch["sample_index"][slot] == one["sample"]
+        spans = one["spans"]["concepts"]
+        assert len(spans) == batch["concepts_num_spans"][slot]
+        for k, span in enumerate(spans):
+            assert [span["start"], span["end"]] == batch["concepts_spans"][slot, k].tolist()
+            assert span["begins_before"] + 2 * span["ends_after"] == batch["concepts_flags"][slot, k]
+            assert span["record"] == batch["concepts_ids"][slot, k, : batch["concepts_counts"][slot, k]].tolist()
+    alone = answer(capsys, "trace", folder / "run.yaml", "--log", folder / "run", "--sample", 26)["samples"]
+    assert alone == [samples[2]]
+    ours = answer(capsys, "trace", folder / "run.yaml", "--log", folder / "run", "--step", 3, "--rank", 1)["samples"]
+    assert ours == [one for one in samples if one["places"][0]["dp_rank"] == 1]
+
+
+def test_when_is_the_inverse_of_trace(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = (folder / "run.yaml", "--log", folder / "run", "--samples", 48)
+    samples = [one for step in range(6) for one in answer(capsys, "trace", *common[:3], "--step", step)["samples"]]
+    seen = answer(capsys, "when", *common, "--document", "web-3")["seen"]
+    assert [one["sample"] for one in seen] == [
+        one["sample"] for one in samples if "web-3" in [part["id"] for part in one["documents"]]
+    ]
+    number = {part["document"] for one in samples for part in one["documents"] if part["id"] == "web-3"}.pop()
+    assert answer(capsys, "when", *common, "--dataset", "web", "--document-number", number)["seen"] == seen
+    seen = answer(capsys, "when", *common, "--concept", "concept-5")["seen"]
+    assert [one["sample"] for one in seen if one["inputs"]] == [
+        one["sample"] for one in samples if any(5 in span["record"] for span in one["spans"]["concepts"])
+    ]
+    assert answer(capsys, "when", *common, "--concept-id", 5)["seen"] == seen
+    assert len(answer(capsys, "when", *common, "--concept-id", 5, "--limit", 2)["seen"]) == 2
+
+
+def test_audit_passes_and_names_the_first_difference(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = folder / "run.yaml"
+    assert answer(capsys, "audit", config, "--record", folder / "run/record", "--log", folder / "run")["samples"] == 48
+    changed = folder / "changed.yaml"
+    changed.write_text(config.read_text().replace("seq_len: 32", "seq_len: 32\nskip: [{at: 21, count: 5}]"))
+    assert main(["audit", str(changed), "--record", str(folder / "run/record"), "--log", str(folder / "run")]) == 1
+    out, _ = capsys.readouterr()
+    assert re.search(r"the first difference is in step 2 \(start 1 of the run\), micro batch 1, rank \d: ", out)
+
+
+def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, log = str(folder / "run.yaml"), str(folder / "run")
+    expected = {
+        ("plan", config, "--log", log): r"step +rank +micro batch +samples\n +0 +0 +0  0=\w+:\d+  2=\w+:\d+\n",
+        (
+            "trace",
+            config,
+            "--log",
+            log,
+            "--sample",
+            "5",
+        ): r"sample 5; step 0, micro batch 1, rank 1, slot 0; \w+",
+        (
+            "trace",
+            config,
+            "--sample",
+            "5",
+        ): r"sample 5; \w+, window \d+ of epoch 0; tokens .*\n  document \w+-\d",
+        ("when", config, "--log", log, "--document", "web-3"): r"sample  step .*\n +\d+ +\d+ +\d +\d +\d +web ",
+        ("when", config, "--document", "web-3"): r"sample  step .*\n +\d+  \? +\? +\? +\? +web ",
+        ("audit", config, "--record", f"{log}/record"): r"48 samples of steps 0 to 5, in 1 starts .*\nas configured",
+    }
+    for command, pattern in expected.items():
+        assert main(list(command)) == 0
+        out, _ = capsys.readouterr()
+        assert re.match(pattern, out), out
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["plan", "{config}"], "steps are not known without"),
+        (["trace", "{config}", "--step", "3"], "steps are not known without"),
+        (["plan", "{config}", "--log", "{folder}"], "found no start of a run"),
+        (["plan", "{config}", "--log", "{folder}/run", "--global-batch", "8"], "found together with --log"),
+        (["plan", "{config}", "--global-batch", "8", "--dp-size", "3"], "not divisible by"),
+        (["plan", "{config}", "--log", "{folder}/run", "--rank", "2"], "dp_rank: found 2, expected 0 to 1"),
+        (["when", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
+    ],
+)
+def test_usage_errors(folder: Path, capsys: pytest.CaptureFixture[str], command: list[str], message: str) -> None:
+    args = [arg.format(config=folder / "run.yaml", folder=folder) for arg in command]
+    assert main(args) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,104 @@
+"""Runs of documents, runs that changed their sequence length, and quarantined ranges."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from conceptloader.config import load_config, open_blend
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.loader import Loader, make_dataloader
+from conceptloader.order.runlog import RunLog
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import Recorder, Run, audit, open_run, read_record, trace_sample, trace_step, when_document
+
+
+def train(config: Path, output: Path, step: int, steps: int, state: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A run of one rank with 4 samples a step; returns the state of its loader."""
+    loader: Loader = make_dataloader(config, micro_batch_size=4)
+    if state is not None:
+        loader.load_state_dict(state)
+    loader.log_start(output, step)
+    starts = RunLog(output).starts
+    recorder = Recorder(output / "record", len(starts), 0, starts[-1])
+    for number, batch in zip(range(steps), loader, strict=False):
+        recorder.write(step + number, 0, batch)
+    recorder.close()
+    loader.close()
+    return loader.state_dict()
+
+
+def test_samples_that_are_documents(tmp_path: Path) -> None:
+    raw = random_documents(20, mean_length=12)
+    content = {"seq_len": 8, "datasets": {"chats": {"path": write_dataset(tmp_path / "d", raw, mode="document")}}}
+    run = Run(blend=open_blend(load_config(content)))
+    for document in raw:
+        (seen,) = when_document(run, document.id)
+        length = len(document.tokens)
+        assert seen.inputs == (0, min(length, 8))
+        assert seen.labels == (None if length == 1 else (0, min(length - 1, 8)))
+        (part,) = trace_sample(run, seen.sample).documents
+        assert (part.id, part.inputs, part.labels) == (document.id, seen.inputs, seen.labels)
+    assert {len(document.tokens) > 8 for document in raw} == {True, False}
+    with pytest.raises(ConfigError, match="seq_len: missing"):
+        trace_sample(Run(blend=open_blend(load_config({"datasets": content["datasets"]}))), 0)
+
+
+def test_a_run_that_changed_its_sequence_length(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    dataset = write_dataset(tmp_path / "d", random_documents(60))
+    (tmp_path / "run").mkdir()
+
+    def configure(**more: Any) -> None:
+        config.write_text(yaml.safe_dump({"datasets": {"web": {"path": dataset}}, **more}))
+
+    configure(seq_len=16)
+    state = train(config, tmp_path / "run", 0, 5)
+    configure(seq_len=32, on_new_seq_len="restart")
+    train(config, tmp_path / "run", 5, 4, state)
+
+    run = open_run(config, tmp_path / "run")
+    report = audit(run, read_record(tmp_path / "run/record"))
+    assert report.difference is None, str(report.difference)
+    assert (report.steps, report.samples) == ((0, 9), 36)
+    lengths = [{one.tokens[1] - one.tokens[0] - 1 for one in trace_step(run, step)} for step in range(9)]
+    assert lengths == [{16}] * 5 + [{32}] * 4
+    names = [{one.dataset for one in trace_step(run, step)} for step in (0, 8)]
+    assert names == [{"web"}, {"web@32"}]
+    for step in (2, 7):
+        for sample in trace_step(run, step):
+            for part in sample.documents:
+                seen = [one for one in when_document(run, part.id, 36) if one.sample == sample.sample]
+                assert [(one.inputs, one.labels) for one in seen] == [(part.inputs, part.labels)]
+
+
+def test_what_is_quarantined_is_not_seen(tmp_path: Path) -> None:
+    raw = random_documents(30, mean_length=20)
+    content: dict[str, Any] = {"seq_len": 8, "datasets": {"web": {"path": write_dataset(tmp_path / "d", raw)}}}
+    free = Run(blend=open_blend(load_config(content)))
+    dataset = free.blend.datasets["web"]
+    bad = list(dataset.document_range(7))
+    run = Run(blend=open_blend(load_config({**content, "quarantine": [{"dataset": "web", "tokens": bad}]})))
+    seen = {one.sample for one in when_document(free, "doc-7")}
+    assert seen
+    assert when_document(run, "doc-7") == []
+    for sample in seen:
+        one = trace_sample(run, sample)
+        assert (one.tokens, one.documents, one.spans) == (None, [], {})
+    assert when_document(run, "doc-25") == when_document(free, "doc-25") != []
+
+
+def test_a_configuration_that_does_not_give_the_past_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    content = {"seq_len": 16, "datasets": {"web": {"path": write_dataset(tmp_path / "d", random_documents(60))}}}
+    config.write_text(yaml.safe_dump(content))
+    (tmp_path / "run").mkdir()
+    state = train(config, tmp_path / "run", 0, 3)
+    train(config, tmp_path / "run", 3, 2, state)
+    config.write_text(yaml.safe_dump({**content, "seed": 5}))
+    with pytest.raises(ResumeError, match="seed: saved 1234, now 5"):
+        open_run(config, tmp_path / "run")
+    difference = audit(open_run(config), read_record(tmp_path / "run/record")).difference
+    assert difference is not None
+    assert (difference.step, difference.what) == (0, "tokens")

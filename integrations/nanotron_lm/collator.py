@@ -1,0 +1,111 @@
+"""From a batch of conceptloader to the micro batch of nanotron, for every position in the pipeline.
+
+The rule of nanotron's PipelineBlock: of each key exactly one pipeline rank holds the tensor, all others hold a
+TensorPointer to it, and every rank has the same keys. The owner is the stage that uses the key, so nothing is sent.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from conceptloader.config.strict import nearest
+from conceptloader.errors import ConfigError
+
+Batch = Mapping[str, Any]
+
+# Held per token of the input window, so that context parallel ranks take their part of dimension 1.
+# position_ids stay global there: nanotron's ring attention derives the sequence lengths from them.
+PER_TOKEN = frozenset({"input_ids", "labels", "loss_mask", "document_ids"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One key of the micro batch: where it comes from, and the pipeline rank that holds it."""
+
+    name: str
+    source: str
+    owner: int
+    per_token: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The position of this process, and which pipeline ranks hold the embedding and the loss."""
+
+    pp_rank: int
+    pp_size: int
+    input_pp_rank: int
+    output_pp_rank: int
+    cp_rank: int = 0
+    cp_size: int = 1
+
+    def stage(self, stage: str) -> int:
+        """Pipeline rank of "first", "last" or a number."""
+        named = {"first": self.input_pp_rank, "last": self.output_pp_rank}
+        rank = named[stage] if stage in named else int(stage)
+        if rank >= self.pp_size:
+            raise ConfigError(f"nanotron.consume: found pipeline rank {rank}, this run has 0 to {self.pp_size - 1}")
+        return rank
+
+
+def micro_batch_keys(place: Place, position_ids: bool, consume: Mapping[str, str]) -> tuple[Key, ...]:
+    """Keys of a micro batch: Qwen2's with `position_ids`, else those of Llama and Starcoder2; and `consume`."""
+    first, last = place.input_pp_rank, place.output_pp_rank
+    keys = [Key(name="input_ids", source="input_ids", owner=first, per_token=True)]
+    if position_ids:
+        keys.append(Key(name="position_ids", source="position_ids", owner=first, per_token=False))
+    else:
+        keys.append(Key(name="input_mask", source="input_ids", owner=first, per_token=True))
+    keys.append(Key(name="label_ids", source="labels", owner=last, per_token=True))
+    keys.append(Key(name="label_mask", source="loss_mask", owner=last, per_token=True))
+    for name, stage in consume.items():
+        per_token = name in PER_TOKEN or name.endswith("_span_index")
+        if name not in (key.name for key in keys):
+            keys.append(Key(name=name, source=name, owner=place.stage(stage), per_token=per_token))
+    return tuple(keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collator:
+    """For a DataLoader: a batch of conceptloader (None on ranks that own nothing) to nanotron's micro batch."""
+
+    keys: Sequence[Key]
+    place: Place
+
+    @property
+    def owns_nothing(self) -> bool:
+        """True on a rank that needs no data at all."""
+        return all(key.owner != self.place.pp_rank for key in self.keys)
+
+    def __call__(self, batch: Any) -> dict[str, Any]:
+        from nanotron.parallel.pipeline_parallel.tensor_pointer import TensorPointer
+
+        result: dict[str, Any] = {}
+        for key in self.keys:
+            if key.owner != self.place.pp_rank:
+                result[key.name] = TensorPointer(group_rank=key.owner)
+                continue
+            assert batch is not None
+            result[key.name] = self._tensor(key, batch)
+        return result
+
+    def _tensor(self, key: Key, batch: Batch) -> torch.Tensor:
+        if key.source not in batch:
+            offered = [name for name, value in batch.items() if isinstance(value, np.ndarray)]
+            raise ConfigError(f"nanotron.consume.{key.name}: no such key in the batch{nearest(key.name, offered)}")
+        value = batch[key.source]
+        if not isinstance(value, np.ndarray):
+            raise ConfigError(
+                f"nanotron.consume.{key.name}: holds a {type(value).__name__}, nanotron moves only tensors; remove it"
+            )
+        if key.name == "input_mask":
+            value = np.ones(value.shape, np.bool_)
+        elif key.name == "label_mask":
+            value = value != 0
+        if key.per_token and self.place.cp_size > 1:
+            part = value.shape[1] // self.place.cp_size
+            value = value[:, self.place.cp_rank * part : (self.place.cp_rank + 1) * part]
+        return torch.from_numpy(np.ascontiguousarray(value))

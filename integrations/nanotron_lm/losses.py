@@ -1,0 +1,78 @@
+"""The loss of each dataset, from the losses per token that every stock model has at hand and averages away.
+
+Micro batches reach the loss in the order in which the loader gave them, so the n-th call of a step belongs to the n-th
+micro batch: nothing has to travel with the batch.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+_active: "LossPerDataset | None" = None
+
+
+class LossPerDataset:
+    """Sums of losses and of weighted tokens by dataset, on the pipeline stage that computes the loss.
+
+    names: of the datasets. group: process group over which to sum, that of data and context parallelism; None for one
+    process. logs: whether this rank logs the result.
+    """
+
+    def __init__(self, names: Sequence[str], group: Any, logs: bool) -> None:
+        self.names, self.group, self.logs = list(names), group, logs
+        self._seen: list[torch.Tensor] = []  # per micro batch: [2, samples], sums of losses and of weights
+
+    def observe(self, loss: torch.Tensor, mask: torch.Tensor) -> None:
+        """loss, mask [samples, tokens] of the next micro batch."""
+        mask = mask.to(loss.dtype)
+        self._seen.append(torch.stack([(loss.detach() * mask).sum(1), mask.sum(1)]))
+
+    def finish_step(self, datasets: Sequence[Sequence[int]], consumed: int) -> dict[str, float]:
+        """Mean loss of each dataset that the step's global batch held, also logged.
+
+        datasets: index of the dataset of every sample, by micro batch of this rank. consumed: samples, for the log.
+        Collective over `group`.
+        """
+        seen, self._seen = self._seen, []
+        if len(seen) != len(datasets):
+            logger.warning("saw losses of %d micro batches in a step of %d: not logged", len(seen), len(datasets))
+            seen = []
+        totals = torch.zeros(2, len(self.names), dtype=torch.float64)
+        for sums, members in zip(seen, datasets, strict=False):
+            totals.index_add_(1, torch.tensor(list(members)), sums.double().cpu())
+        if self.group is not None:
+            totals = totals.to("cuda")
+            torch.distributed.all_reduce(totals, group=self.group)
+        losses, weights = totals.tolist()
+        means = {name: loss / w for name, loss, w in zip(self.names, losses, weights, strict=True) if w}
+        if self.logs:
+            _log(means, consumed)
+        return means
+
+
+def _log(means: Mapping[str, float], consumed: int) -> None:
+    text = " | ".join(f"{name}: {loss:.4g}" for name, loss in sorted(means.items()))
+    logger.info("loss per dataset at %d samples: %s", consumed, text, extra={"any_rank": True})
+    wandb: Any = sys.modules.get("wandb")  # nanotron imports it where it is installed
+    if wandb is not None and wandb.run is not None:
+        wandb.log({f"loss/{name}": loss for name, loss in means.items()}, commit=False)
+
+
+def activate(recorder: LossPerDataset | None) -> None:
+    """Let `observe` go to `recorder`, or nowhere."""
+    global _active
+    _active = recorder
+
+
+def observe(loss: torch.Tensor, mask: torch.Tensor) -> None:
+    """Losses per token [samples, tokens] and their mask, of one micro batch. For models that do not call masked_mean.
+
+    Only the language model's loss has a gradient; the z-loss, which follows it, is passed over.
+    """
+    if _active is not None and loss.requires_grad:
+        _active.observe(loss, mask)

@@ -1,0 +1,91 @@
+"""For a training script of one's own, with any version of nanotron: the loader, and what to save with a checkpoint."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from conceptloader.config import load_config, open_blend
+
+from .dataloader import make_dataloader
+from .options import NanotronOptions
+from .stage import StageDataset, make_dataset, report, write_run_log
+from .state import State
+
+
+def build_dataloader(
+    config: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    seq_len: int,
+    micro_batch_size: int,
+    global_batch_size: int,
+    parallel_context: Any,
+    input_pp_rank: int,
+    output_pp_rank: int,
+    seed: int = 0,
+    position_ids: bool = False,
+    consume: Mapping[str, str] | None = None,
+    consumed_samples: int = 0,
+    step: int = 0,
+    steps: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    allow_changed: tuple[str, ...] = (),
+    run_log: str | os.PathLike[str] | None = None,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+    vocabulary: int | None = None,
+) -> DataLoader[Any]:
+    """An endless DataLoader of nanotron's micro batches, for this rank.
+
+    config: path of a configuration, or the same as a mapping; its seed and seq_len may be left out.
+    micro_batch_size, global_batch_size: samples. parallel_context: nanotron's. input_pp_rank, output_pp_rank: of the
+        model. position_ids: True for models that take them (Qwen2). consume: see NanotronOptions.
+    consumed_samples, step: trained so far. steps: last step of the run, to check and log what it will read.
+    checkpoint: folder that save_state() wrote; what decided past samples is compared with it. Required with
+        consumed_samples. allow_changed: names of changes to accept.
+    run_log: folder of the checkpoints; this start is appended to the log there, by one process.
+    vocabulary: the model's, to refuse datasets with larger token ids.
+
+    Raises ConfigError, FormatError, or ResumeError for a changed past.
+    """
+    blend = open_blend(load_config(config, defaults={"seed": seed}).with_seq_len(seq_len))
+    options = NanotronOptions.parse(
+        {"consume": dict(consume or {}), "allow_changed": list(allow_changed)}, "build_dataloader"
+    )
+    saved = State.read(Path(checkpoint)) if checkpoint is not None else None
+    dataset = make_dataset(blend, options, saved=saved, consumed_in_stage=consumed_samples, vocabulary=vocabulary)
+    if steps is not None:
+        report(dataset, (steps - step) * global_batch_size)
+    dp = parallel_context.dp_pg
+    if run_log is not None and parallel_context.world_pg.rank() == 0:
+        write_run_log(
+            Path(run_log),
+            dataset,
+            step=step,
+            global_batch_size=global_batch_size,
+            micro_batch_size=micro_batch_size,
+            dp_size=dp.size(),
+        )
+    return make_dataloader(
+        dataset,
+        micro_batch_size=micro_batch_size,
+        parallel_context=parallel_context,
+        input_pp_rank=input_pp_rank,
+        output_pp_rank=output_pp_rank,
+        position_ids=position_ids,
+        num_workers=num_workers,
+        pin_memory=pin_memory,
+    )
+
+
+def save_state(loader: DataLoader[Any], folder: str | os.PathLike[str], *, consumed_samples: int) -> None:
+    """Write conceptloader.json into the folder of a checkpoint. To be called by one process.
+
+    consumed_samples: trained so far, over the whole run.
+    """
+    dataset = loader.dataset
+    assert isinstance(dataset, StageDataset)
+    dataclasses.replace(dataset.state(), consumed=consumed_samples).write(Path(folder))

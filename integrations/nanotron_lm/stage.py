@@ -1,0 +1,228 @@
+"""One data stage of nanotron: where it stands in the run's order, what it has consumed, and its DataLoader."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from torch.utils.data import Dataset
+
+from conceptloader.batch.layout import Batch
+from conceptloader.batch.reader import Reader
+from conceptloader.config import Blend, open_blend
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.partition import Partition
+from conceptloader.order.runlog import RunLog, RunStart
+
+from . import losses
+from .options import NanotronOptions
+from .run import Run
+from .state import NAME, State
+
+logger = logging.getLogger(__name__)
+
+UNVERIFIED = "unverified"
+CONFIG_NAME = "conceptloader.yaml"
+
+
+class StageDataset(Dataset[Any]):
+    """The order of a data stage, and the account that nanotron keeps of it. Reads nothing by itself.
+
+    Samples are counted from the first one of the run, over all data stages, and so are those of the blend.
+
+    consumed: trained samples, stage_start: those before this data stage. tokens: consumed in this stage, by dataset.
+    """
+
+    def __init__(
+        self,
+        blend: Blend,
+        options: NanotronOptions,
+        *,
+        name: str = "",
+        stage_start: int = 0,
+        consumed: int = 0,
+        tokens: Mapping[str, int] | None = None,
+    ) -> None:
+        self.blend, self.options = blend, options
+        self.name, self.stage_start, self.consumed = name, stage_start, consumed
+        self.datasets = [member.dataset for member in blend.spec.members.values()]  # of each member of the order
+        self.tokens = {dataset: int((tokens or {}).get(dataset, 0)) for dataset in blend.config.names}
+        self.loss_per_dataset: losses.LossPerDataset | None = None
+        self.partition: Partition | None = None
+        self.dp_rank = 0
+        self.reader: Reader | None = None  # None on a rank that needs no data
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For worker processes, which only read."""
+        return {**self.__dict__, "loss_per_dataset": None}
+
+    def __getitems__(self, samples: Sequence[int]) -> Batch | None:
+        """The batch of these samples; None on a rank that needs no data."""
+        return self.reader.read(np.array(samples, np.uint64)) if self.reader is not None else None
+
+    def __getitem__(self, sample: int) -> Batch | None:
+        return self.__getitems__([sample])
+
+    def state(self) -> State:
+        """What a checkpoint needs."""
+        return State(spec=self.blend.spec, consumed=self.consumed, stage=self.name, stage_start=self.stage_start)
+
+    def get_consumption_stats(self) -> dict[str, dict[str, int]]:
+        """Tokens consumed in this data stage, by dataset."""
+        return {name: {"tokens": tokens} for name, tokens in self.tokens.items()}
+
+    def update_consumption_metrics(self, start_idx: int, end_idx: int, sequence_length: int) -> None:
+        """A step of end_idx - start_idx samples was trained. (Where it starts, nanotron counts over all stages.)"""
+        start, stop = self.consumed, self.consumed + end_idx - start_idx
+        members = self.blend.order.locate_many(np.arange(start, stop, dtype=np.uint64))[0]
+        for member, count in zip(*np.unique(members, return_counts=True), strict=True):
+            self.tokens[self.datasets[member]] += int(count) * sequence_length
+        self.consumed = stop
+        if self.loss_per_dataset is not None and self.partition is not None:
+            mine = members[self.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
+            by_dataset = [[self.loss_per_dataset.names.index(self.datasets[m]) for m in row] for row in mine]
+            self.loss_per_dataset.finish_step(by_dataset, stop)
+
+
+def open_stage(
+    run: Run,
+    args: Any,
+    *,
+    global_batch_size: int,
+    sequence_length: int,
+    train_steps: int,
+    current_iteration: int,
+    seed: int,
+    parallel_context: Any,
+    consumed_samples: int,
+    consumed_tokens_per_dataset_folder: Mapping[str, int],
+    last_stages_consumed_tokens_per_dataset_folder: Mapping[str, int],
+    **unused: Any,
+) -> tuple[StageDataset, dict[str, Any]]:
+    """get_tb_datasets for a data stage of ours: its order, checked against the checkpoint's past.
+
+    Raises ResumeError if what decided past samples has changed, ConfigError for everything else.
+    """
+    dataset = make_dataset(
+        open_blend(args.settings(seed).with_seq_len(sequence_length)),
+        args.options(),
+        saved=run.saved,
+        stage=run.data_stage.name,
+        consumed_in_stage=consumed_samples,
+        tokens=consumed_tokens_per_dataset_folder,
+        earlier=last_stages_consumed_tokens_per_dataset_folder,
+        vocabulary=run.config.model.model_config.vocab_size,
+    )
+    run.dataset = dataset
+    plan = report(dataset, (train_steps - current_iteration) * global_batch_size)
+    if parallel_context.world_pg.rank() == 0:
+        write_run_log(
+            run.checkpoints,
+            dataset,
+            step=current_iteration,
+            global_batch_size=global_batch_size,
+            micro_batch_size=run.config.tokens.micro_batch_size,
+            dp_size=parallel_context.dp_pg.size(),
+        )
+    return dataset, plan
+
+
+def make_dataset(
+    blend: Blend,
+    options: NanotronOptions,
+    *,
+    saved: State | None = None,
+    stage: str = "",
+    consumed_in_stage: int = 0,
+    tokens: Mapping[str, int] | None = None,
+    earlier: Mapping[str, int] | None = None,
+    vocabulary: int | None = None,
+) -> StageDataset:
+    """The data stage `stage`, `consumed_in_stage` samples after its beginning; `saved` tells what was before."""
+    _check_vocabulary(blend, vocabulary)
+    start, new_stage = _stage_start(blend, options, saved, stage, consumed_in_stage, earlier or {})
+    consumed = start + consumed_in_stage
+    if saved is not None:
+        blend = blend.resume(saved.spec, consumed, allow_changed=options.allow_changed, new_stage=new_stage)
+    return StageDataset(blend, options, name=stage, stage_start=start, consumed=consumed, tokens=tokens)
+
+
+def _check_vocabulary(blend: Blend, vocabulary: int | None) -> None:
+    for name, dataset in blend.datasets.items():
+        tokenizer = dataset.tokenizer
+        if vocabulary is not None and tokenizer is not None and tokenizer.vocab_size > vocabulary:
+            raise ConfigError(
+                f"datasets.{name}: its tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, but the model's "
+                f"vocab_size is {vocabulary}; raise model.model_config.vocab_size"
+            )
+
+
+def _stage_start(
+    blend: Blend,
+    options: NanotronOptions,
+    saved: State | None,
+    stage: str,
+    consumed_in_stage: int,
+    earlier: Mapping[str, int],
+) -> tuple[int, bool]:
+    """Samples of the run before this data stage, and whether the stage begins now."""
+    if saved is None:
+        read = sorted(name for name in blend.config.names if earlier.get(name))
+        if (consumed_in_stage or read) and UNVERIFIED not in options.allow_changed:
+            what = f"{consumed_in_stage} samples of this data stage" if consumed_in_stage else f"from {', '.join(read)}"
+            raise ResumeError(
+                f"the checkpoint has read {what}, but holds no {NAME} that tells which; resume from one that does, or "
+                f"add {UNVERIFIED} to nanotron.allow_changed to trust that nothing was changed"
+            )
+        return 0, False
+    if stage != saved.stage and not consumed_in_stage:
+        return saved.consumed, True
+    if saved.stage_start + consumed_in_stage != saved.consumed:
+        raise ResumeError(
+            f"data stage {stage!r}: nanotron has consumed {consumed_in_stage} samples, but {NAME} says "
+            f"{saved.consumed - saved.stage_start} (of stage {saved.stage!r}); the two are of different checkpoints"
+        )
+    return saved.stage_start, False
+
+
+def report(dataset: StageDataset, samples: int) -> dict[str, Any]:
+    """Check and log what the coming `samples` will take from each dataset. Returns the same as data."""
+    order, end = dataset.blend.order, dataset.consumed + samples
+    order.check_run(end)
+    before, after = order.counts(dataset.consumed), order.counts(end)
+    plan = {}
+    for name, first, last, size in zip(order.names, before, after, order.sizes, strict=True):
+        if last > first:
+            plan[name] = {"samples": last - first, "windows": size, "epochs": [first / size, last / size]}
+            logger.info(
+                "%s: samples %d to %d of %d windows, %.4g of %d samples (epoch %.3f to %.3f)",
+                name, first, last, size, (last - first) / samples, samples, first / size, last / size,
+            )  # fmt: skip
+    return plan
+
+
+def write_run_log(
+    folder: Path, dataset: StageDataset, *, step: int, global_batch_size: int, micro_batch_size: int, dp_size: int
+) -> None:
+    """Append this start, which trains `step` (from 0) next, to the run log in the folder of the checkpoints.
+
+    The configuration is written beside it, whole: with nanotron's seed and sequence length, and absolute paths. So
+    `conceptloader trace` and its like need nothing but this folder.
+    """
+    start = RunStart(
+        step=step,
+        consumed=dataset.consumed,
+        batch=[[0, global_batch_size]],
+        micro_batch_size=micro_batch_size,
+        dp_size=dp_size,
+        seq_len=dataset.blend.config.seq_len,
+        spec=dataset.blend.spec.hash,
+        data_stage=dataset.name or None,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{CONFIG_NAME}.tmp"
+    temporary.write_text(yaml.safe_dump(dataset.blend.config.to_dict(), sort_keys=False), encoding="utf-8")
+    temporary.replace(folder / CONFIG_NAME)
+    RunLog(folder).append(start, dataset.blend.spec)

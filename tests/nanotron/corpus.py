@@ -1,0 +1,47 @@
+"""Three small datasets with documents and concepts, whose tokens are random enough to tell every window apart."""
+
+from pathlib import Path
+
+import numpy as np
+
+from conceptloader.format.build import create_build
+from conceptloader.format.finalize import finalize
+from conceptloader.format.manifest import Tokenizer
+from conceptloader.format.options import BuildOptions, TrackOptions
+
+TOPICS = 8
+SIZES = {"web": 12_000, "code": 6_000, "math": 1_500}
+
+
+def write(folder: Path, vocabulary: int) -> dict[str, Path]:
+    """Dataset directories by name. A document's topic decides its tokens and concepts: a model can learn them."""
+    tokenizer = Tokenizer(name="none", vocab_size=vocabulary, eos_id=0)
+    options = BuildOptions(tokenizer=tokenizer, tracks={"concepts": TrackOptions()})
+    paths = {}
+    for seed, (name, size) in enumerate(SIZES.items()):
+        rng = np.random.default_rng(seed)
+        build = create_build(folder / name, options, plan=[None, None])
+        for shard in range(2):
+            with build.shard(shard) as writer:
+                left = size // 2
+                while left > 0:
+                    length = min(left, int(rng.integers(20, 150)))
+                    topic = int(rng.integers(TOPICS))
+                    tokens = 1 + (topic * 30 + rng.integers(60, size=length)) % (vocabulary - 1)
+                    tokens[-1] = 0
+                    writer.add_document(tokens, {"concepts": _spans(rng, length, topic)}, id=f"{name}-{shard}-{left}")
+                    left -= length
+        finalize(build.path)
+        paths[name] = folder / name
+    return paths
+
+
+def _spans(rng: np.random.Generator, length: int, topic: int) -> list[tuple[int, int, list[int]]]:
+    """Spans over most of a document: its topic, and now and then a second concept."""
+    spans, start = [], 0
+    while start < length:
+        end = min(length, start + int(rng.integers(3, 12)))
+        if rng.random() < 0.8:
+            spans.append((start, end, [topic] if rng.random() < 0.7 else [topic, TOPICS + topic]))
+        start = end
+    return spans

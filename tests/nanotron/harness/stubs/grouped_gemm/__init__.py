@@ -1,0 +1,1 @@
+"""Imported by the mixture-of-experts models."""

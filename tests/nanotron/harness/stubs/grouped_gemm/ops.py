@@ -1,0 +1,3 @@
+"""Names only: no test runs a mixture of experts."""
+
+gmm = permute = unpermute = None

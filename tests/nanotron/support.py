@@ -1,0 +1,239 @@
+"""Running nanotron's trainer in processes of its own, and reading back what every rank saw."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+HARNESS = Path(__file__).parent / "harness" / "launch.py"
+RUN_SECONDS = 240  # a run takes 10 s on a quiet machine with two cores
+
+SEQ_LEN = 64
+VOCABULARY = 250
+
+
+@dataclass(frozen=True)
+class Result:
+    """steps[rank][step] is what record.py wrote: {"step", "loss", "batches"}."""
+
+    returncode: int
+    output: str
+    steps: list[dict[int, dict[str, Any]]]
+
+    def losses(self, first: int = 1) -> dict[int, float]:
+        """Exact loss by step, from whichever ranks have one (all of them must agree)."""
+        losses: dict[int, float] = {}
+        for rank in self.steps:
+            for step, record in rank.items():
+                if record["loss"] is not None and step >= first:
+                    assert losses.setdefault(step, record["loss"]) == record["loss"]
+        return dict(sorted(losses.items()))
+
+
+def torchrun(
+    folder: Path, processes: int, args: Sequence[str], env: Mapping[str, str] = {}, kill: tuple[int, int] | None = None
+) -> Result:
+    """Start the harness with `processes` ranks. kill: (rank, step) after which that rank dies by SIGKILL."""
+    record = folder / "record"
+    shutil.rmtree(record, ignore_errors=True)
+    record.mkdir(parents=True)
+    env = {**env, "HARNESS_RECORD": str(record)}
+    if kill is not None:
+        env["HARNESS_KILL"] = f"{kill[0]}:{kill[1]}"
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    returncode, output = _run(folder, [*launcher, str(HARNESS), *args], env)
+    return Result(returncode, output, [_read(record / f"rank{rank}.jsonl") for rank in range(processes)])
+
+
+def harness(folder: Path, args: Sequence[str], env: Mapping[str, str] = {}) -> Result:
+    """Run the harness in one process, without torch.distributed."""
+    return Result(*_run(folder, [str(HARNESS), *args], env), steps=[])
+
+
+def _run(folder: Path, args: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
+    paths = [str(ROOT), env.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, **env, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, *args],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        raise AssertionError(f"hung for {RUN_SECONDS} s:\n{output[-6000:]}") from None
+    finally:
+        if process.poll() is None:  # the test itself was interrupted
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, output
+
+
+def _read(path: Path) -> dict[int, dict[str, Any]]:
+    if not path.exists():
+        return {}
+    return {record["step"]: record for record in map(json.loads, path.read_text().splitlines())}
+
+
+def run_train(
+    folder: Path,
+    config: Mapping[str, Any],
+    kill: tuple[int, int] | None = None,
+    launch: Sequence[str] = (),
+    path: Path = ROOT,
+) -> Result:
+    """The unmodified run_train.py of NANOTRON_SRC, through conceptloader.launch with the options `launch`.
+
+    path: a folder of modules for it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
+    parallel = config["parallelism"]
+    processes = parallel["dp"] * parallel["pp"] * parallel["tp"] * parallel["context_parallel_size"]
+    script = str(Path(os.environ["NANOTRON_SRC"]) / "run_train.py")
+    args = ["-m", "conceptloader.launch", *launch, script, "--config-file", str(file)]
+    return torchrun(folder, processes, args, env={"PYTHONPATH": str(path)}, kill=kill)
+
+
+def config(
+    checkpoints: Path,
+    dataset: Any = None,
+    *,
+    stages: Sequence[Mapping[str, Any]] | None = None,
+    model: str = "llama",
+    dp: int = 1,
+    pp: int = 1,
+    tp: int = 1,
+    cp: int = 1,
+    steps: int = 6,
+    micro_batch: int = 2,
+    micro_batches: int = 2,
+    seq_len: int = SEQ_LEN,
+    interval: int = 3,
+    resume: bool = False,
+    workers: int = 0,
+    layers: int = 2,
+    **checkpoint_options: Any,
+) -> dict[str, Any]:
+    """A nanotron config: a tiny model, float32, a constant learning rate, no tokenizer."""
+    one = {"name": "first", "start_training_step": 1, "data": data(dataset, workers)}
+    return {
+        "checkpoints": {
+            "checkpoint_interval": interval,
+            "checkpoints_path": str(checkpoints),
+            "resume_checkpoint_path": str(checkpoints) if resume else None,
+            "save_final_state": False,
+            **checkpoint_options,
+        },
+        "data_stages": list(stages) if stages is not None else [one],
+        "general": {"project": "test", "run": "test", "seed": 42, "ignore_sanity_checks": False},
+        "logging": {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"},
+        "model": {
+            "ddp_bucket_cap_mb": 25,
+            "dtype": "float32",
+            "init_method": {"std": 0.05},
+            "make_vocab_size_divisible_by": 8,
+            "model_config": (llama if model == "llama" else qwen2)(seq_len, layers),
+        },
+        "optimizer": {
+            "accumulate_grad_in_fp32": False,
+            "clip_grad": 1.0,
+            "weight_decay": 0.01,
+            "zero_stage": 0,
+            "learning_rate_scheduler": {
+                "learning_rate": 3e-3,
+                "lr_decay_steps": 1000,
+                "lr_decay_style": "linear",
+                "lr_warmup_steps": 0,
+                "lr_warmup_style": "constant",
+                "min_decay_lr": 3e-3,
+            },
+            "optimizer_factory": {
+                "name": "adamW",
+                "adam_beta1": 0.9,
+                "adam_beta2": 0.95,
+                "adam_eps": 1e-8,
+                "torch_adam_is_fused": False,
+            },
+        },
+        "parallelism": {
+            "dp": dp,
+            "pp": pp,
+            "tp": tp,
+            "context_parallel_size": cp,
+            "expert_parallel_size": 1,
+            "pp_engine": "1f1b",
+            "tp_mode": "ALL_REDUCE",
+            "tp_linear_async_communication": False,
+        },
+        "tokens": {
+            "sequence_length": seq_len,
+            "train_steps": steps,
+            "micro_batch_size": micro_batch,
+            "batch_accumulation_per_replica": micro_batches,
+        },
+    }
+
+
+def wheel_config(checkpoints: Path, **options: Any) -> dict[str, Any]:
+    """The same for nanotron 0.4, which knows fewer keys and has no data stages."""
+    whole = config(checkpoints, **options)
+    optimizer = whole["optimizer"]
+    adam = {key: value for key, value in optimizer.pop("optimizer_factory").items() if key != "name"}
+    del whole["data_stages"], whole["checkpoints"]["save_final_state"], whole["parallelism"]["context_parallel_size"]
+    return {**whole, "optimizer": {**optimizer, **adam}, "tokenizer": {"tokenizer_name_or_path": "none"}}
+
+
+def data(dataset: Any, workers: int = 0) -> dict[str, Any]:
+    """The `data:` section of a data stage."""
+    return {"dataset": dataset, "num_loading_workers": workers, "seed": 42}
+
+
+def llama(seq_len: int, layers: int) -> dict[str, Any]:
+    return {
+        "is_llama_config": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_act": "silu",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "max_position_embeddings": seq_len,
+        "num_attention_heads": 4,
+        "num_hidden_layers": layers,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "vocab_size": VOCABULARY,
+    }
+
+
+def qwen2(seq_len: int, layers: int) -> dict[str, Any]:
+    shared = llama(seq_len, layers)
+    del shared["is_llama_config"]
+    ring = {"_attn_implementation": "llama3_ring_attention", "ring_attn_heads_k_stride": 1, "log_attn_probs": False}
+    return {**shared, "is_qwen2_config": True, **ring}
+
+
+def copy_checkpoint(source: Path, step: int, target: Path) -> None:
+    """The checkpoint of one step alone, and the run log up to now, as a run killed after that step leaves them."""
+    target.mkdir(parents=True)
+    shutil.copytree(source / str(step), target / str(step))
+    (target / "latest.txt").write_text(str(step))
+    for log in source.glob("*.jsonl"):
+        shutil.copy(log, target)

@@ -1,0 +1,106 @@
+"""The example's concept head on the last pipeline stage, through the unmodified run_train.py. Needs NANOTRON_SRC."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conceptloader.dataset import open_dataset
+from tests.nanotron import support
+from tests.nanotron.conftest import WEIGHTS
+from tests.nanotron.plan import Layout, Oracle, assert_seen
+
+pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(300), pytest.mark.slow]
+
+CONSUME = {"concepts_span_index": "last", "concepts_ids": "last"}
+
+
+@pytest.fixture
+def with_concepts(dataset: dict[str, Any]) -> dict[str, Any]:
+    options = {"consume": CONSUME, "loss_per_dataset": True}
+    return {**dataset, "concepts": {"concepts": {"layout": "padded"}}, "nanotron": options}
+
+
+@pytest.mark.parametrize("layout", [Layout(pp=2), Layout(dp=2)], ids=["pp2", "dp2"])
+def test_trains(
+    layout: Layout, tmp_path: Path, with_concepts: dict[str, Any], data: dict[str, Path], checkout: Path
+) -> None:
+    """Its loss falls; its tensors are those of the samples, on the last stage only, and those that `trace` prints.
+
+    nanotron's sanity checks are on.
+    """
+    steps = 24
+    config = support.config(tmp_path / "c", with_concepts, dp=layout.dp, pp=layout.pp, steps=steps, interval=100)
+    launch = ["--import", "concept_llama"]
+    result = support.run_train(tmp_path, config, launch=launch, path=checkout / "examples/nanotron")
+    assert result.returncode == 0, result.output[-4000:]
+
+    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN)
+    assert_seen(result, oracle, layout, range(1, steps + 1), micro_batch=2, micro_batches=2, start=0)
+    last = result.steps[-1]
+    losses = [np.mean([output["concept_loss"] for output in last[step]["outputs"]]) for step in range(1, steps + 1)]
+    assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
+
+    open_datasets = {name: open_dataset(path) for name, path in data.items()}
+    for rank, recorded in enumerate(result.steps):
+        pp, dp, _ = layout.coordinates(rank)
+        for step in (1, steps):
+            for m, batch in enumerate(recorded[step]["batches"]):
+                if pp != layout.pp - 1:
+                    assert batch["concepts_ids"] == batch["concepts_span_index"] == {"owner": layout.pp - 1}
+                    continue
+                first = ((step - 1) * 2 + m) * 2 * layout.dp + 2 * dp
+                for row, (name, _, window) in enumerate(oracle.samples(range(first, first + 2))):
+                    _assert_concepts(batch, row, open_datasets[name], window * support.SEQ_LEN)
+    _assert_traced(tmp_path / "c", steps, [rank[steps]["batches"] for rank in result.steps], layout)
+
+
+def _assert_concepts(batch: dict[str, Any], row: int, dataset: Any, start: int) -> None:
+    """Row of the batch against the spans that the dataset itself holds."""
+    spans = dataset.spans("concepts", start, start + support.SEQ_LEN)
+    index = np.full(support.SEQ_LEN, -1)
+    for k, (a, b) in enumerate(zip(spans.start, spans.end, strict=True)):
+        index[a:b] = k
+    assert batch["concepts_span_index"][row] == index.tolist()
+    ids = [[i for i in slot if i >= 0] for slot in batch["concepts_ids"][row]]
+    assert ids[: len(spans)] == [ids.tolist() for ids in spans.decode()]
+    assert not any(ids[len(spans) :])
+
+
+def _assert_traced(checkpoints: Path, step: int, batches: list[Any], layout: Layout) -> None:
+    """What the batches of the ranks on the last stage hold is what the command says of the step (it counts from 0)."""
+    args = ["trace", str(checkpoints / "conceptloader.yaml"), "--log", str(checkpoints), "--step", str(step - 1)]
+    done = subprocess.run([sys.executable, "-m", "conceptloader", *args, "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    samples = json.loads(done.stdout)["samples"]
+    assert len(samples) == 4 * layout.dp
+    for sample in samples:
+        (place,) = sample["places"]
+        rank = place["dp_rank"] if layout.dp > 1 else layout.pp - 1
+        batch, row = batches[rank][place["micro_batch"]], place["slot"]
+        for k, span in enumerate(sample["spans"]["concepts"]):
+            tokens = [t for t, index in enumerate(batch["concepts_span_index"][row]) if index == k]
+            assert tokens == list(range(span["start"], span["end"]))
+            assert [i for i in batch["concepts_ids"][row][k] if i >= 0] == span["record"]
+
+
+@pytest.mark.parametrize("layout", [Layout(pp=2), Layout(dp=2)], ids=["pp2", "dp2"])
+def test_losses_per_dataset_are_logged(
+    layout: Layout, tmp_path: Path, dataset: dict[str, Any], data: dict[str, Path]
+) -> None:
+    """Weighted by the samples of each dataset they give the loss of the step."""
+    batch = 4 * layout.dp
+    logged = {**dataset, "nanotron": {"loss_per_dataset": True}}
+    result = support.run_train(tmp_path, support.config(tmp_path / "c", logged, dp=layout.dp, pp=layout.pp, steps=1))
+    assert result.returncode == 0, result.output[-4000:]
+    line = next(line for line in result.output.splitlines() if f"loss per dataset at {batch} samples: " in line)
+    found = dict(part.split(": ") for part in line.split("samples: ")[1].split(" | "))
+    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN)
+    counts = {name: count for name, count in zip(oracle.names, oracle.mixture.counts(batch), strict=True) if count}
+    mixed = sum(counts[name] * float(loss) for name, loss in found.items()) / batch
+    assert mixed == pytest.approx(result.losses()[1], abs=0.002)
+    assert set(found) == set(counts)

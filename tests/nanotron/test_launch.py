@@ -1,0 +1,77 @@
+"""The launcher: which framework a script belongs to, and how the script is run."""
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from conceptloader import launch
+from conceptloader.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        ("from nanotron.trainer import DistributedTrainer", "nanotron"),
+        ("def main():\n    import nanotron.distributed as dist", "nanotron"),
+        ("import torch, megatron.core", "megatron"),
+    ],
+)
+def test_a_framework_is_told_by_its_imports(text: str, framework: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    assert launch.detect(script) == framework
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import torch\n# import nanotron", "imports none of megatron, nanotron; say which"),
+        ("import nanotron\nimport megatron", "imports megatron and nanotron; say which"),
+        ("from .nanotron import x", "imports none of"),
+        ("def", "cannot be read as a Python script"),
+    ],
+)
+def test_a_doubtful_script_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        launch.detect(script)
+    with pytest.raises(SystemExit) as stopped:
+        launch.main([str(script)])
+    assert stopped.value.code == 2
+
+
+def test_the_script_runs_as_if_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adapter, then imports, then the script with its own arguments and folder."""
+    order: list[str] = []
+    adapter, mine = types.ModuleType("some_adapter"), tmp_path / "registers_a_model.py"
+    adapter.install = lambda: order.append("adapter")  # type: ignore[attr-defined]
+    adapter.order = order  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "some_adapter", adapter)
+    monkeypatch.setitem(
+        launch.FRAMEWORKS, "nanotron", launch.Framework(adapter="some_adapter", packages=frozenset({"nanotron"}))
+    )
+    monkeypatch.setattr(sys, "argv", ["launch.py"])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    mine.write_text("import some_adapter\nsome_adapter.order.append('import')")
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "beside.py").write_text("")
+    (folder / "script.py").write_text(
+        "import sys, beside, some_adapter\nif __name__ == '__main__':\n    some_adapter.order += sys.argv[1:]"
+    )
+    launch.main(
+        [
+            "--framework",
+            "nanotron",
+            "--import",
+            "registers_a_model",
+            str(folder / "script.py"),
+            "--config-file",
+            "x",
+            "--",
+        ]
+    )
+    assert order == ["adapter", "import", "--config-file", "x", "--"]

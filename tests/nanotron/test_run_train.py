@@ -1,0 +1,173 @@
+"""The unmodified run_train.py of nanotron main, on CPU: layouts, death and resume. Needs NANOTRON_SRC."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nanotron import support
+from tests.nanotron.conftest import WEIGHTS
+from tests.nanotron.plan import Layout, Oracle, assert_seen
+
+pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(900), pytest.mark.slow]
+
+LAYOUTS = {
+    "dp2": (Layout(dp=2), {}),
+    "pp2": (Layout(pp=2), {}),
+    "pp3": (Layout(pp=3), {"layers": 4}),
+    "tp2": (Layout(tp=2), {}),
+    "cp2": (Layout(cp=2), {"model": "qwen2"}),
+    "dp2xpp2": (Layout(dp=2, pp=2), {"workers": 1}),
+}
+
+
+@pytest.fixture(scope="module")
+def oracle(data: dict[str, Path]) -> Oracle:
+    return Oracle(data, WEIGHTS, support.SEQ_LEN)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_killed_and_resumed(name: str, tmp_path: Path, dataset: dict[str, Any], oracle: Oracle) -> None:
+    """Ranks see their parts of the plan; a run killed in step 5 goes on from step 3 samples and losses equal."""
+    layout, extra = LAYOUTS[name]
+    shape = {"dp": layout.dp, "pp": layout.pp, "cp": layout.cp, "tp": layout.tp, **extra}
+    first = 1
+    resume = False
+    if layout.cp > 1:  # nanotron cannot initialize a model under context parallelism
+        begin = support.config(tmp_path / "whole", dataset, steps=1, interval=1, **{**shape, "cp": 1})
+        assert support.run_train(tmp_path / "begin", begin).returncode == 0
+        support.copy_checkpoint(tmp_path / "whole", 1, tmp_path / "killed")
+        first, resume = 2, True
+    plan = {"micro_batch": 2, "micro_batches": 2}
+    batch = 4 * layout.dp
+
+    whole = support.run_train(tmp_path / "w", support.config(tmp_path / "whole", dataset, resume=resume, **shape))
+    assert whole.returncode == 0, whole.output[-4000:]
+    assert_seen(whole, oracle, layout, range(first, 7), start=(first - 1) * batch, **plan)
+
+    config = support.config(tmp_path / "killed", dataset, resume=resume, **shape)
+    killed = support.run_train(tmp_path / "k", config, kill=(0, 5))
+    assert killed.returncode != 0
+    assert killed.losses(first) == {step: loss for step, loss in whole.losses().items() if step <= max(killed.losses())}
+
+    resumed = support.run_train(tmp_path / "r", support.config(tmp_path / "killed", dataset, resume=True, **shape))
+    assert resumed.returncode == 0, resumed.output[-4000:]
+    assert_seen(resumed, oracle, layout, range(4, 7), start=3 * batch, **plan)
+    assert resumed.losses() == whole.losses(4)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any]) -> tuple[Path, support.Result]:
+    """Checkpoints of steps 3 and 6 of a run with dp 2 and batches of 8, and what it computed."""
+    folder = tmp_path_factory.mktemp("trained")
+    result = support.run_train(folder / "run", support.config(folder / "checkpoints", dataset, dp=2))
+    assert result.returncode == 0, result.output[-4000:]
+    return folder / "checkpoints", result
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, trained: tuple[Path, support.Result]) -> Path:
+    """A copy of the checkpoint of step 3."""
+    support.copy_checkpoint(trained[0], 3, tmp_path / "checkpoints")
+    return tmp_path / "checkpoints"
+
+
+def test_one_rank_instead_of_two(
+    tmp_path: Path, checkpoints: Path, dataset: dict[str, Any], oracle: Oracle, trained: tuple[Path, support.Result]
+) -> None:
+    config = support.config(checkpoints, dataset, micro_batches=4, resume=True)
+    result = support.run_train(tmp_path, config)
+    assert result.returncode == 0, result.output[-4000:]
+    assert_seen(result, oracle, Layout(), range(4, 7), micro_batch=2, micro_batches=4, start=24)
+    assert result.losses() == pytest.approx(trained[1].losses(4), rel=1e-6)
+
+
+def test_another_global_batch(tmp_path: Path, checkpoints: Path, dataset: dict[str, Any], oracle: Oracle) -> None:
+    """Also a smaller one, with which nanotron believes that fewer samples are left than were consumed."""
+    result = support.run_train(
+        tmp_path, support.config(checkpoints, dataset, micro_batch=3, micro_batches=1, resume=True)
+    )
+    assert result.returncode == 0, result.output[-4000:]
+    assert_seen(result, oracle, Layout(), range(4, 7), micro_batch=3, micro_batches=1, start=24)
+
+
+def test_a_changed_past_is_refused(tmp_path: Path, checkpoints: Path, dataset: dict[str, Any]) -> None:
+    changed = {**dataset, "datasets": {**dataset["datasets"], "math": {**dataset["datasets"]["math"], "weight": 0.5}}}
+    result = support.run_train(tmp_path, support.config(checkpoints, changed, resume=True))
+    assert result.returncode != 0
+    assert "phases.0.weights.math: saved 1/10, now 5/14" in result.output
+
+    allowed = {**changed, "nanotron": {"allow_changed": ["phases.0.weights"]}}
+    result = support.run_train(tmp_path, support.config(checkpoints, allowed, resume=True, steps=4))
+    assert result.returncode == 0, result.output[-4000:]
+    assert "resuming with a changed past, as allowed: phases.0.weights.math: saved 1/10, now 5/14" in result.output
+
+
+def test_an_edit_ahead_is_accepted(
+    tmp_path: Path, checkpoints: Path, data: dict[str, Path], dataset: dict[str, Any]
+) -> None:
+    ahead = {"web": 0.2, "code": 0.8}
+    edited = {**dataset, "phases": [{"start": 30, "weights": ahead}], "skip": [{"at": 26, "count": 2}]}
+    result = support.run_train(tmp_path, support.config(checkpoints, edited, micro_batches=4, resume=True))
+    assert result.returncode == 0, result.output[-4000:]
+    import conceptloader as cl
+
+    phases, skips = [cl.Phase(start=30, weights=ahead)], [cl.Skip(at=26, count=2)]
+    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, phases=phases, skips=skips)
+    assert_seen(result, oracle, Layout(), range(4, 7), micro_batch=2, micro_batches=4, start=24)
+
+
+def test_a_second_data_stage(tmp_path: Path, checkpoints: Path, data: dict[str, Path], dataset: dict[str, Any]) -> None:
+    """Other weights, a dataset less: nothing is read again, and nothing is left out in any dataset's order."""
+    weights = {"web": 0.3, "math": 0.7}
+    second = {**dataset, "datasets": {n: {"path": str(data[n]), "weight": w} for n, w in weights.items()}}
+    stages = [
+        {"name": "first", "start_training_step": 1, "data": support.data(dataset)},
+        {"name": "second", "start_training_step": 4, "data": support.data(second)},
+    ]
+    result = support.run_train(
+        tmp_path / "a", support.config(checkpoints, stages=stages, dp=2, interval=2, steps=7, resume=True)
+    )
+    assert result.returncode == 0, result.output[-4000:]
+    import conceptloader as cl
+
+    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, phases=[cl.Phase(start=24, weights=weights)])
+    assert_seen(result, oracle, Layout(dp=2), range(4, 8), micro_batch=2, micro_batches=2, start=24)
+    read = sorted(oracle.samples(range(56)))
+    assert len(set(read)) == 56
+    for name in oracle.names:
+        draws = [g for g in range(56) if oracle.samples([g])[0][0] == name]
+        assert [oracle.mixture.locate(g)[1] for g in draws] == list(range(len(draws)))
+
+    # and its own resume, from step 6
+    again = support.run_train(
+        tmp_path / "b", support.config(checkpoints, stages=stages, dp=2, interval=2, steps=7, resume=True)
+    )
+    assert again.returncode == 0, again.output[-4000:]
+    assert_seen(again, oracle, Layout(dp=2), range(7, 8), micro_batch=2, micro_batches=2, start=48)
+    assert again.losses() == result.losses(7)
+
+
+def test_a_quarantined_micro_batch_gives_no_loss(tmp_path: Path, dataset: dict[str, Any], oracle: Oracle) -> None:
+    """The order stays, the mask is empty, the loss is 0 and not NaN."""
+    name, _, window = oracle.samples([5])[0]
+    first = window * support.SEQ_LEN + 1
+    quarantined = {**dataset, "quarantine": [{"dataset": name, "tokens": [first, first + 1]}]}
+    config = support.config(tmp_path / "c", quarantined, micro_batch=1, micro_batches=4, steps=2)
+    result = support.run_train(tmp_path, config)
+    assert result.returncode == 0, result.output[-4000:]
+    batches = [batch for step in (1, 2) for batch in result.steps[0][step]["batches"]]
+    assert [not any(batch["label_mask"][0]) for batch in batches] == [sample == 5 for sample in range(8)]
+    outputs = [output["loss"] for step in (1, 2) for output in result.steps[0][step]["outputs"]]
+    assert [loss == 0 for loss in outputs] == [sample == 5 for sample in range(8)]
+
+
+def test_forgotten_counters_are_told(
+    tmp_path: Path, checkpoints: Path, dataset: dict[str, Any], oracle: Oracle
+) -> None:
+    config = support.config(checkpoints, dataset, dp=2, steps=1, resume=True, load_lr_scheduler=False)
+    result = support.run_train(tmp_path, config)
+    assert result.returncode == 0, result.output[-4000:]
+    assert "EVERYTHING READ BEFORE THE CHECKPOINT IS READ AGAIN" in result.output
+    assert_seen(result, oracle, replace(Layout(), dp=2), range(1, 2), micro_batch=2, micro_batches=2, start=0)

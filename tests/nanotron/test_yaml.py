@@ -1,0 +1,81 @@
+"""Our dataset section in nanotron's own config classes. Needs NANOTRON_SRC."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nanotron import support
+
+pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(400), pytest.mark.slow]
+SCRIPT = Path(__file__).parent / "yaml_script.py"
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any], nanotron_src: Path) -> dict[str, Any]:
+    """What yaml_script.py found for each of these dataset sections, all in one process."""
+    folder = tmp_path_factory.mktemp("yaml")
+    whole = {k: v for k, v in dataset.items() if k != "type"}
+    (folder / "mixture.yaml").write_text(json.dumps(whole))
+    (folder / "wrong.yaml").write_text(json.dumps({**whole, "blokc": 1}))
+    member = dict(next(iter(dataset["datasets"].values())))
+    nanoset = {"dataset_folder": str(folder), "vocab_size": support.VOCABULARY, "tokenizer_name": "conceptloader/none"}
+    sections = {
+        "inline": {**dataset, "outputs": {"position_ids": "document"}, "nanotron": {"loss_per_dataset": True}},
+        "file": {"type": "conceptloader", "config": str(folder / "mixture.yaml")},
+        "nanoset": nanoset,
+        "hub": {"hf_dataset_or_datasets": "some/dataset"},
+        "dummy": None,
+        "misspelled": {**dataset, "wieghts": "sizes"},
+        "misspelled below": {**dataset, "datasets": {"web": {**member, "wieght": 1}}},
+        "misspelled adapter": {**dataset, "nanotron": {"loss_per_datset": True}},
+        "misspelled type": {**dataset, "type": "conceptlaoder"},
+        "bad stage": {**dataset, "nanotron": {"consume": {"concepts_ids": "middle"}}},
+        "bad value": {**dataset, "block": 0},
+        "both": {**dataset, "config": "mixture.yaml"},
+        "wrong file": {"type": "conceptloader", "config": str(folder / "wrong.yaml")},
+    }
+    configs = {name: support.config(folder / "c", section) for name, section in sections.items()}
+    (folder / "configs.json").write_text(json.dumps(configs))
+    result = support.harness(folder, [str(SCRIPT), "configs.json"])
+    assert result.returncode == 0, result.output[-4000:]
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return found
+
+
+def test_ours_round_trips(parsed: dict[str, Any], dataset: dict[str, Any]) -> None:
+    """Saved by nanotron and read again it is equal, and holds no keys but those that were written."""
+    for name in ("inline", "file"):
+        assert parsed[name]["class"] == "ConceptloaderDatasetsArgs"
+        assert parsed[name]["again"] == parsed[name]["saved"]
+    saved = parsed["inline"]["saved"]
+    assert saved["datasets"] == dataset["datasets"]
+    assert {key for key, value in saved.items() if value is not None} == {
+        *dataset,
+        "outputs",
+        "nanotron",
+    }
+
+
+def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
+    assert parsed["nanoset"]["class"] == "NanosetDatasetsArgs"
+    assert parsed["hub"]["class"] == "PretrainDatasetsArgs"
+    assert parsed["dummy"]["class"] == "NoneType"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("misspelled", "data_stages[0].data.dataset.wieghts: unknown key; did you mean weights?"),
+        ("misspelled below", "data_stages[0].data.dataset.datasets.web.wieght: unknown key; did you mean weight?"),
+        ("misspelled adapter", "dataset.nanotron.loss_per_datset: unknown key; did you mean loss_per_dataset?"),
+        ("misspelled type", "data_stages[0].data.dataset.type: found 'conceptlaoder', expected conceptloader"),
+        ("bad stage", "dataset.nanotron.consume.concepts_ids: found 'middle', expected first, last or a pipeline rank"),
+        ("bad value", "data_stages[0].data.dataset.block: found 0, expected"),
+        ("both", "data_stages[0].data.dataset: has config and also datasets;"),
+        ("wrong file", "blokc: unknown key; did you mean block?"),
+    ],
+)
+def test_our_message(parsed: dict[str, Any], name: str, message: str) -> None:
+    assert message in parsed[name]["error"]

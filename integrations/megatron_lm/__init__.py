@@ -1,0 +1,27 @@
+"""Adapter for Megatron-LM: pretrain_gpt.py as it is, or scripts of one's own on megatron-core.
+
+`install` is what conceptloader.launch calls. A custom forward_step calls `concepts`. A script of one's own uses
+`setup`, `train_valid_test_datasets_provider` and `get_batch`; one on megatron-core alone uses `MegatronData`.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC = {
+    "ConceptDataset": "dataset",
+    "MegatronData": "data",
+    "SplitIterator": "iterators",
+    "concepts": "launched",
+    "get_batch": "own_script",
+    "install": "launched",
+    "setup": "own_script",
+    "train_valid_test_datasets_provider": "own_script",
+}
+
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,145 @@
+"""`order: megatron`: go on with the samples of a training that Megatron's own loader began.
+
+Megatron wrote what decides its order into index files: a blend (dataset_index, dataset_sample_index) and, for each
+.bin/.idx, document_index, sample_index and shuffle_index. They are mapped read-only here, and never built: Megatron's
+own builder is asked which files they are, and told to map them.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from megatron.core.datasets.blended_dataset import BlendedDataset
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset
+
+from conceptloader.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens [start, stop) of a .bin file, in tokens."""
+
+    start: int
+    stop: int
+
+
+def map_index(folder: str | None, base: str, suffix: str) -> npt.NDArray[Any]:
+    """An index file, read-only. ConfigError, naming files of the same kind that do exist, if it is not there."""
+    if folder is None:
+        raise ConfigError("order: megatron: no --data-cache-path; pass the one that the run was started with")
+    path = Path(folder, f"{base}-{suffix}.npy")
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        split = base.split("-", 1)[1]
+        others = sorted(p.name for p in Path(folder).glob(f"*-{split}-{suffix}.npy"))[:5]
+        raise ConfigError(
+            f"order: megatron: {path} does not exist; files for other arguments: {', '.join(others) or 'none'}. "
+            "Use the command line of the run that is taken over, unchanged in data paths, weights, --split, --seed, "
+            "--seq-length, tokenizer and the number of training and evaluation samples (see its *-description.txt)"
+        ) from error
+    return array
+
+
+class MappedGPTDataset(GPTDataset):  # type: ignore[misc]
+    """GPTDataset with its index files mapped, whatever the caching options."""
+
+    def _build_document_sample_shuffle_indices(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        folder = self.config.path_to_cache or str(Path(self.dataset.path_prefix, "cache", "GPTDataset_indices"))
+        base = f"{self.unique_description_hash}-GPTDataset-{self.index_split.name}"
+        document, sample, shuffle = (
+            map_index(folder, base, kind) for kind in ("document_index", "sample_index", "shuffle_index")
+        )
+        return document, sample, shuffle
+
+    def __len__(self) -> int:
+        return len(self.sample_index) - 1
+
+    def pieces(self, index: int) -> list[Piece]:
+        """Where the tokens of sample `index` lie, S + 1 of them unless the data ended before."""
+        low = self.dataset.index
+        k = int(self.shuffle_index[index])
+        (first, first_offset), (last, last_offset) = (map(int, self.sample_index[j]) for j in (k, k + 1))
+        pieces = []
+        for n in range(first, last + 1):
+            document = int(self.document_index[n])
+            begin = int(low.sequence_pointers[document]) // low.dtype_size
+            start = begin + (first_offset if n == first else 0)
+            stop = begin + (last_offset + 1 if n == last else int(low.sequence_lengths[document]))
+            pieces.append(Piece(start, stop))
+        return pieces
+
+
+class MappedBlend(BlendedDataset):  # type: ignore[misc]
+    """BlendedDataset with its index files mapped."""
+
+    def _build_indices(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        base = f"{self.unique_description_hash}-BlendedDataset-{self.split.name}"
+        blend, samples = (
+            map_index(self.config.path_to_cache, base, kind) for kind in ("dataset_index", "dataset_sample_index")
+        )
+        return blend, samples
+
+    def __len__(self) -> int:
+        return len(self.dataset_index)
+
+
+# The names are part of what Megatron hashes into its file names.
+MappedGPTDataset.__name__ = "GPTDataset"
+MappedBlend.__name__ = "BlendedDataset"
+
+
+class MappingBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
+    """Megatron's builder, with the mapped classes in place of the building ones and no rank waiting for another."""
+
+    def build(self) -> Any:
+        """Upstream's build without its closing checks of lengths; it is one of the names that the launcher patches."""
+        return self._build_blended_dataset_splits()
+
+    @staticmethod
+    def build_generic_dataset(cls: Any, is_built_on_rank: Any, synchronize_ranks: bool, *args: Any) -> Any:
+        """As upstream, but for the two classes and the barrier."""
+        mapped = {GPTDataset: MappedGPTDataset, BlendedDataset: MappedBlend}[cls]
+        return mapped(*args) if is_built_on_rank() else None
+
+    def _build_megatron_datasets_parallel(self, prefixes: Any, split: Any, sizes_per_dataset: Any) -> Any:
+        built = [
+            self._build_megatron_dataset_splits(prefix, split, sizes, False)
+            for prefix, sizes in zip(prefixes, sizes_per_dataset, strict=True)
+        ]
+        return [list(of_split) for of_split in zip(*built, strict=True)]
+
+
+@dataclass(frozen=True)
+class StockOrder:
+    """What Megatron's loader would return for each sample of one split: (dataset number in the blend, pieces).
+
+    data: what MappingBuilder built: a MappedBlend, or one MappedGPTDataset.
+    """
+
+    data: Any
+
+    @property
+    def datasets(self) -> list[MappedGPTDataset]:
+        return self.data.datasets if isinstance(self.data, MappedBlend) else [self.data]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def sample(self, index: int) -> tuple[int, list[Piece]]:
+        """(number of the dataset in the blend, where its tokens lie)."""
+        if not isinstance(self.data, MappedBlend):
+            return 0, self.data.pieces(index)
+        k = int(self.data.dataset_index[index])
+        return k, self.datasets[k].pieces(int(self.data.dataset_sample_index[index]))
+
+    def identity(self) -> dict[str, Any]:
+        """What decides this order: Megatron's own hashes of its index files, for the order spec."""
+        hashes = {"datasets": [d.unique_description_hash for d in self.datasets], "samples": len(self)}
+        return hashes | {"blend": self.data.unique_description_hash} if isinstance(self.data, MappedBlend) else hashes

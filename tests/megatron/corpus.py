@@ -1,0 +1,47 @@
+"""Two small datasets of ours with concepts, for runs of real training scripts."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from conceptloader.format.build import create_build
+from conceptloader.format.finalize import finalize
+from conceptloader.format.manifest import Tokenizer
+from conceptloader.format.options import BuildOptions, TrackOptions
+
+EOD, TOPICS = 255, 16
+SIZES = {"code": 4_000, "web": 9_000}
+
+
+def write_datasets(folder: Path) -> Path:
+    """Datasets `code` and `web` of documents that end in EOD; every token lies in a span of track `topic`."""
+    options = BuildOptions(
+        tokenizer=Tokenizer(name="none", vocab_size=256, eos_id=EOD), tracks={"topic": TrackOptions()}
+    )
+    for seed, (name, size) in enumerate(SIZES.items()):
+        rng = np.random.default_rng(seed)
+        build = create_build(folder / name, options, plan=[None, None])
+        for shard in range(2):
+            with build.shard(shard) as writer:
+                for _ in range(size // 60):
+                    length = int(rng.integers(2, 60))
+                    tokens = [*rng.integers(0, EOD, length - 1).tolist(), EOD]
+                    cut = int(rng.integers(1, length))
+                    topics = [sorted(rng.choice(TOPICS, 2, replace=False).tolist()) for _ in range(2)]
+                    spans: list[Any] = [(0, cut, topics[0][:1]), (cut, length, topics[1])]
+                    writer.add_document(tokens, {"topic": spans})
+        finalize(build.path)
+    return folder
+
+
+def write_config(path: Path, **changes: Any) -> Path:
+    """A YAML beside the datasets that blends both, with concept tensors."""
+    config = {
+        "seed": 11,
+        "datasets": {"code": {"path": "code", "weight": 0.3}, "web": {"path": "web", "weight": 0.7}},
+        "concepts": {"topic": {}},
+    }
+    path.write_text(yaml.safe_dump({**config, **changes}))
+    return path

@@ -1,0 +1,246 @@
+"""torch.cuda on a machine without a GPU: "cuda" devices mean the CPU, streams do nothing, NCCL is gloo.
+
+For tests of control flow, batches and losses in code that assumes CUDA; it says nothing about speed or memory.
+"""
+
+import collections
+import contextlib
+import glob
+import importlib.machinery
+import importlib.util
+import logging
+import multiprocessing.spawn
+import os
+import sys
+import time
+import types
+import typing
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
+
+CPU = torch.device("cpu")
+GIB24 = 24 << 30
+NOTHING = (
+    "_lazy_init",
+    "empty_cache",
+    "init",
+    "ipc_collect",
+    "manual_seed_all",
+    "reset_peak_memory_stats",
+    "set_device",
+    "set_stream",
+    "synchronize",
+)
+ZERO = (
+    "current_device",
+    "device_memory_used",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+    "utilization",
+)
+
+
+def is_cuda(device: Any) -> bool:
+    if isinstance(device, bool):
+        return False
+    if isinstance(device, int):
+        return True
+    return device.startswith("cuda") if isinstance(device, str) else getattr(device, "type", None) == "cuda"
+
+
+class CudaMeansCpu(TorchFunctionMode):
+    """Rewrites device arguments of every torch call, and claims that tensors are on CUDA where Megatron asks."""
+
+    SAME = (torch.Tensor.cuda, torch.Tensor.pin_memory)
+
+    def __torch_function__(self, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in self.SAME:
+            return args[0]
+        if func is torch.Tensor.is_pinned:
+            return False
+        if func is torch.Tensor.record_stream:
+            return None
+        if func is torch.Tensor.is_cuda.__get__:
+            return True
+        if func is torch.Tensor.to:
+            args = tuple(CPU if not isinstance(a, torch.Tensor) and is_cuda(a) else a for a in args)
+        if func is torch.Tensor.type:
+            if len(args) == 1 and not kwargs:  # type names of "cuda" tensors
+                name = func(*args)
+                return name if "cuda" in name else name.replace("torch.", "torch.cuda.")
+            args = tuple(a.replace("torch.cuda.", "torch.") if isinstance(a, str) else a for a in args)
+        if is_cuda(kwargs.get("device", False)):
+            kwargs["device"] = CPU
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        return func(*args, **kwargs)
+
+
+class Stream:
+    cuda_stream = stream_id = device_index = priority = 0
+    device = CPU
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def wait_stream(self, *args: Any) -> None: ...
+
+    def wait_event(self, *args: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or Event()
+
+    def query(self) -> bool:
+        return True
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *args: Any) -> bool:
+        return False
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return (0, -1)
+
+
+class Event:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.time = time.perf_counter()
+
+    def record(self, *args: Any, **kwargs: Any) -> None:
+        self.time = time.perf_counter()
+
+    def wait(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: "Event") -> float:
+        return (other.time - self.time) * 1e3
+
+
+def constant(value: Any) -> Any:
+    """A new function at each call: torch.compile insists that torch.* callables are distinct objects."""
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        return value
+
+    return answer
+
+
+def install() -> None:
+    """Replace torch.cuda's functions. Call before importing megatron."""
+    cuda: Any = torch.cuda
+    generator = torch.default_generator  # plays the device's generator
+    for name in NOTHING:
+        setattr(cuda, name, constant(None))
+    for name in ZERO:
+        setattr(cuda, name, constant(0))
+    cuda.is_available = constant(True)
+    cuda.is_initialized = constant(True)
+    cuda.is_current_stream_capturing = constant(False)
+    cuda._lazy_call = lambda callback, **kwargs: callback()
+    cuda.device_count = constant(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    cuda.get_device_name = constant("cpu")
+    cuda.get_device_capability = constant((8, 0))
+    cuda.get_device_properties = constant(
+        types.SimpleNamespace(name="cpu", total_memory=GIB24, major=8, minor=0, multi_processor_count=1)
+    )
+    cuda.mem_get_info = constant((GIB24, GIB24))
+    cuda.memory_snapshot = constant([])
+    cuda.memory_stats = lambda *args, **kwargs: collections.Counter()
+    cuda.Stream = cuda.ExternalStream = Stream
+    cuda.Event = Event
+    stream = Stream()
+    cuda.current_stream = cuda.default_stream = constant(stream)
+    cuda.stream = cuda.StreamContext = cuda.device = lambda *args, **kwargs: contextlib.nullcontext()
+    cuda.default_generators = (generator,)
+    cuda.manual_seed = generator.manual_seed
+    cuda.initial_seed = generator.initial_seed
+    cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: generator.get_state()
+    cuda.set_rng_state = cuda.random.set_rng_state = lambda state, *args, **kwargs: generator.set_state(state)
+    for name in ("range_push", "range_pop", "mark"):
+        setattr(cuda.nvtx, name, constant(None))
+    cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext()
+    for kind in ("Float", "Half", "BFloat16", "Int", "Long", "Byte", "Double", "Bool", "Short", "Char"):
+        setattr(cuda, kind + "Tensor", getattr(torch, kind + "Tensor"))
+    torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[method-assign,assignment]
+    anything: Any = torch
+    anything.compile = lambda function=None, *args, **kwargs: function if function is not None else (lambda f: f)
+    use_gloo()
+    spawn_without_main()
+    logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
+    CudaMeansCpu().__enter__()
+
+
+def use_gloo() -> None:
+    init, new_group, barrier = dist.init_process_group, dist.new_group, dist.barrier
+    c10d: Any = dist.distributed_c10d
+    api: Any = dist
+
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("device_id", None)
+        return init("gloo", *args, **kwargs)
+
+    def gloo_group(ranks: Any = None, timeout: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("device_id", None)
+        kwargs.pop("pg_options", None)
+        kwargs.pop("backend", None)
+        return new_group(ranks, timeout, "gloo", None, **kwargs)
+
+    api.init_process_group = c10d.init_process_group = init_process_group
+    api.new_group = c10d.new_group = gloo_group
+    api.barrier = lambda group=None, async_op=False, device_ids=None: barrier(group, async_op)
+
+
+def spawn_without_main() -> None:
+    """Spawned helpers (of dist_checkpointing) would import the training script again, without this module."""
+    spawn: Any = multiprocessing.spawn
+    prepare = spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> Any:
+        data = prepare(name)
+        data.pop("init_main_from_path", None)
+        data.pop("init_main_from_name", None)
+        return data
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+def prepare_megatron() -> None:
+    """What a checkout lacks here: compiled helpers, Python 3.12."""
+    if not hasattr(typing, "override"):
+        import typing_extensions
+
+        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    with contextlib.suppress(ImportError):
+        fused: Any = importlib.import_module("megatron.legacy.fused_kernels")
+        fused.load = constant(None)
+    utils: Any = importlib.import_module("megatron.core.datasets.utils")
+    utils.compile_helpers = constant(None)
+    name = "megatron.core.datasets.helpers_cpp"
+    if importlib.util.find_spec(name) is None:
+        sys.modules[name] = wheel_helpers(name)
+
+
+def wheel_helpers(name: str) -> types.ModuleType:
+    """The index builders that the megatron-core wheel has compiled."""
+    for root in sys.path:
+        for path in glob.glob(os.path.join(root, *name.split(".")[:-1], "helpers_cpp*.so")):
+            loader = importlib.machinery.ExtensionFileLoader(name, path)
+            spec = importlib.util.spec_from_loader(name, loader)
+            assert spec is not None
+            module = importlib.util.module_from_spec(spec)
+            loader.exec_module(module)
+            return module
+    raise ImportError("install megatron-core: the checkout needs its compiled index builders")

@@ -1,0 +1,47 @@
+"""Which samples each process takes from its data iterator, and which concepts it gets; and sudden death.
+
+One line of JSON per micro batch.
+"""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+KEYS = ("sample_index", "dataset_id", "topic_ids")
+
+
+def install(folder: str, kill_after: int) -> None:
+    """Write rank<RANK>.jsonl and given<RANK>.jsonl into `folder`; SIGKILL at micro batch kill_after + 1."""
+    from conceptloader.integrations.megatron_lm.iterators import ConceptReader, SplitIterator
+
+    pull: Any = SplitIterator._pull
+    rank = os.environ["RANK"]
+    path = Path(folder, f"rank{rank}.jsonl")
+    taken = 0
+
+    def recording(self: SplitIterator) -> Any:
+        nonlocal taken
+        if kill_after and taken == kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        taken += 1
+        stock, kept = pull(self)
+        line = {key: kept[key].flatten().tolist() for key in KEYS if key in kept}
+        with path.open("a") as file:
+            file.write(json.dumps({**line, "tokens": bool(stock)}) + "\n")
+        return stock, kept
+
+    SplitIterator._pull = recording  # type: ignore[method-assign]
+
+    cut: Any = ConceptReader.cut
+    given = Path(folder, f"given{rank}.jsonl")
+
+    def handing_out(self: ConceptReader, tensors: Any) -> Any:
+        found = cut(self, tensors)
+        sums = {name: tensor.long().sum().item() for name, tensor in found.items() if name != "sample_index"}
+        with given.open("a") as file:
+            file.write(json.dumps({"sample_index": found["sample_index"].tolist(), **sums}) + "\n")
+        return found
+
+    ConceptReader.cut = handing_out  # type: ignore[method-assign]

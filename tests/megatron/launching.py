@@ -1,0 +1,117 @@
+"""Start training scripts on CPU and read what they say."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+HARNESS = ROOT / "tests/megatron/harness/run.py"
+ITERATION = re.compile(r"iteration +(\d+)/ +\d+ .*lm loss: (\S+) .*grad norm: (\S+)")
+
+# What a CPU needs, and a model that trains a step in milliseconds.
+ARGUMENTS = (
+    *("--transformer-impl", "local", "--distributed-backend", "gloo", "--use-cpu-initialization"),
+    *("--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion", "--no-bias-gelu-fusion"),
+    *("--no-bias-swiglu-fusion", "--no-bias-dropout-fusion", "--no-rope-fusion", "--no-persist-layer-norm"),
+    *("--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4"),
+    *("--seq-length", "64", "--max-position-embeddings", "64", "--lr", "1e-3", "--seed", "7"),
+    *("--tokenizer-type", "NullTokenizer", "--vocab-size", "255", "--log-interval", "1"),
+    *("--eval-iters", "0", "--eval-interval", "1000", "--ckpt-format", "torch_dist"),
+    *("--attention-dropout", "0", "--hidden-dropout", "0"),
+)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """returncode and output of torchrun; losses: by step, as printed; taken: by rank, a record of
+    each micro batch that its iterator gave; given: the same of the concept tensors that a model got."""
+
+    returncode: int
+    output: str
+    losses: dict[int, tuple[str, ...]]
+    taken: dict[int, list[dict[str, list[int]]]]
+    given: dict[int, list[dict[str, list[int]]]]
+
+    @property
+    def errors(self) -> str:
+        """What the processes said last, without torchrun's own summary."""
+        lines = self.output.splitlines()
+        by_rank = [[line for line in lines if line.startswith(f"[rank{rank}]")][-15:] for rank in range(8)]
+        return "\n".join(line for last in by_rank for line in last) or "\n".join(lines[-40:])
+
+    def samples(self, rank: int) -> list[list[int]]:
+        """Sample indices of each micro batch that a process took."""
+        return [line["sample_index"] for line in self.taken.get(rank, [])]
+
+
+def torchrun(
+    script: Sequence[str],
+    folder: Path,
+    *,
+    processes: int = 2,
+    checkout: Path | None = None,
+    kill_after: int = 0,
+    timeout: float = 300,
+) -> Finished:
+    """Run `script` with the harness in `processes` processes. A run that takes longer than `timeout` s is a failure."""
+    folder.mkdir(parents=True)
+    path = [str(ROOT), *([] if checkout is None else [str(checkout)]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
+        "RECORD": str(folder),
+        "KILL_AFTER": str(kill_after),
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
+    command += ["--master_port", str(free_port()), str(HARNESS), *script]
+    log = folder / "output.txt"
+    with log.open("w") as out:
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            process.wait(timeout)
+        finally:
+            if process.poll() is None:
+                # torchrun gives its processes sessions of their own: they outlive it unless they are ended one by one.
+                parent = psutil.Process(process.pid)
+                for one in (*parent.children(recursive=True), parent):
+                    one.kill()
+                process.wait()
+    output = log.read_text()
+    return Finished(process.returncode, output, losses(output), records(folder, "rank"), records(folder, "given"))
+
+
+def records(folder: Path, kind: str) -> dict[int, list[dict[str, list[int]]]]:
+    """By rank, what the harness has written down."""
+    paths = {int(path.stem.removeprefix(kind)): path for path in folder.glob(f"{kind}*.jsonl")}
+    return {rank: [json.loads(line) for line in path.read_text().splitlines()] for rank, path in paths.items()}
+
+
+def losses(output: str) -> dict[int, tuple[str, ...]]:
+    """By step, what a script has printed: Megatron's loss and gradient norm, or our example's line of JSON."""
+    found: dict[int, tuple[str, ...]] = {}
+    for line in output.splitlines():
+        if match := ITERATION.search(line):
+            found[int(match[1])] = match.groups()[1:]
+        elif line.startswith('{"step"'):
+            entry = json.loads(line)
+            found[entry["step"]] = (repr(entry["loss"]),)
+    return found
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+        return port

@@ -1,0 +1,53 @@
+"""A pretraining script as a user might write it, on the parts of a checkout's pretrain_gpt.py.
+
+With OWN_DATA=data.yaml it takes its data and batches from conceptloader; else it is started by the launcher, and its
+forward_step asks for the concept tensors.
+"""
+
+import os
+from functools import partial
+from typing import Any
+
+import pretrain_gpt as stock
+from megatron.core.enums import ModelType
+from megatron.core.utils import get_attr_wrapped_model
+from megatron.training import pretrain
+
+from conceptloader.integrations import megatron_lm
+
+OWN_DATA = os.environ.get("OWN_DATA")
+
+
+def forward_step(data_iterator: Any, model: Any) -> Any:
+    vp_stage = get_attr_wrapped_model(model, "vp_stage")
+    if OWN_DATA is None:
+        result = stock.forward_step(data_iterator, model)
+        concepts = megatron_lm.concepts(data_iterator, vp_stage)
+        assert concepts is None or concepts["topic_ids"].dim() == 3
+        return result
+    batch = megatron_lm.get_batch(data_iterator, vp_stage)
+    keys = ("tokens", "position_ids", "attention_mask")
+    output = model(*map(batch.get, keys), labels=batch.get("labels"), loss_mask=batch.get("loss_mask"))
+    return output, partial(stock.loss_func, batch.get("loss_mask"), model=model)
+
+
+def main() -> None:
+    provider = stock.train_valid_test_datasets_provider
+    if OWN_DATA is None:
+        provider.is_distributed = True
+    else:
+        megatron_lm.setup(OWN_DATA, stock.core_gpt_dataset_config_from_args, stage="all")
+        provider = megatron_lm.train_valid_test_datasets_provider
+    kind = ModelType.encoder_or_decoder
+    if hasattr(stock, "parse_and_validate_args"):  # main
+        args = stock.parse_and_validate_args(args_defaults={"tokenizer_type": "GPT2BPETokenizer"})
+        model = stock.gpt_config_from_args(args)
+        config = stock.pretrain_cfg_container_from_args(args, model)
+        pretrain(config, provider, kind, forward_step, get_embedding_ranks=stock.get_embedding_ranks)
+    else:
+        builder = partial(stock.model_provider, stock.gpt_builder)
+        pretrain(provider, builder, kind, forward_step, get_embedding_ranks=stock.get_embedding_ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Corpora in Megatron's own .bin/.idx files, and what the installed megatron-core makes of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from megatron.core.datasets import helpers
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+from conceptloader.ingest.adopt import adopt
+
+EOD = 99
+
+
+class Tokenizer:
+    """As much of a tokenizer as a GPTDatasetConfig looks at."""
+
+    vocab_size = 100
+    eod = EOD
+
+    def __init__(self, pad: int | None = None) -> None:
+        self.unique_identifiers = {"class": "Tokenizer", "pad": pad}
+        self.special_tokens_dict = {"eod_token": EOD} | ({} if pad is None else {"pad_token": pad})
+        if pad is not None:
+            self.pad = pad
+
+
+def write_corpus(prefix: Path, documents: Sequence[Sequence[int]]) -> str:
+    """One .bin/.idx pair; returns the prefix as Megatron wants it."""
+    builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=np.uint16)
+    for document in documents:
+        builder.add_document(torch.tensor(document, dtype=torch.int32), [len(document)])
+    builder.finalize(f"{prefix}.idx")
+    return str(prefix)
+
+
+def random_corpus(prefix: Path, seed: int, documents: int = 40, longest: int = 40) -> str:
+    """Random documents of 1 to `longest` tokens, each ending in EOD and holding no other one."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, longest + 1, documents)
+    return write_corpus(prefix, [[*rng.integers(0, EOD, n - 1).tolist(), EOD] for n in lengths])
+
+
+def dataset_config(seq_length: int, pad: int | None = None, **options: Any) -> GPTDatasetConfig:
+    """A GPTDatasetConfig with plain defaults."""
+    flags = {"reset_position_ids": False, "reset_attention_mask": False, "eod_mask_loss": False}
+    defaults = {
+        "random_seed": 3,
+        "sequence_length": seq_length,
+        "tokenizer": Tokenizer(pad),
+        "mid_level_dataset_surplus": 0.5,
+    }
+    return GPTDatasetConfig(**{**defaults, **flags, **options})
+
+
+def build_stock(config: GPTDatasetConfig, sizes: Sequence[int | None]) -> list[Any]:
+    """Train, valid and test of Megatron's own builder."""
+    return BlendedMegatronDatasetBuilder(GPTDataset, list(sizes), lambda: True, config).build()
+
+
+def adopted(folder: Path, names: str, **config: Any) -> tuple[Path, list[str]]:
+    """Corpora in Megatron's files, adopted in place, and a YAML of them."""
+    prefixes = [random_corpus(folder / f"{name}_text", seed) for seed, name in enumerate(names)]
+    for name, prefix in zip(names, prefixes, strict=True):
+        adopt([prefix], folder / name)
+    path = folder / "data.yaml"
+    datasets = {name: {"path": name} for name in names}
+    path.write_text(yaml.safe_dump({"datasets": datasets, "loader": {"engine": "reference"}, **config}))
+    return path, prefixes
+
+
+def in_order(stock: Any, length: int) -> Any:
+    """A GPTDataset that returns window w of the token stream as sample w."""
+    lengths = stock.dataset.sequence_lengths
+    stock.document_index = np.arange(len(lengths), dtype=np.int32)
+    stock.sample_index = helpers.build_sample_idx(
+        np.array(lengths), stock.document_index, length, 1, int(lengths.sum()), True, True
+    )
+    stock.shuffle_index = np.arange(len(stock.sample_index) - 1)
+    stock.masks_and_position_ids_are_cacheable = False  # see test_samples.py
+    return stock
+
+
+def assert_equal_samples(found: dict[str, Any], stock: dict[str, Any], ignore: Sequence[str] = ()) -> None:
+    """Same keys, dtypes, shapes and values."""
+    assert set(found) - set(ignore) == set(stock) - set(ignore)
+    for key in set(stock) - set(ignore):
+        a, b = torch.as_tensor(found[key]), torch.as_tensor(stock[key])
+        assert (a.dtype, a.shape) == (b.dtype, b.shape), key
+        assert torch.equal(a, b), SimpleNamespace(key=key, found=a, stock=b)

@@ -1,0 +1,143 @@
+"""Datasets of ours, over Megatron's own files, return what Megatron's own return."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conceptloader.dataset import Dataset, open_dataset
+from conceptloader.errors import ConfigError
+from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.stock_reader import Joined
+from conceptloader.integrations.megatron_lm.takeover import Piece
+from tests.megatron.corpus import write_config, write_datasets
+from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config, in_order, random_corpus
+from tests.megatron.test_samples import FLAGS
+
+pytestmark = pytest.mark.usefixtures("one_process")
+OURS = ("sample_index", "dataset_id")
+LENGTH = 13
+
+
+@pytest.mark.parametrize("pad", [None, 5])
+@pytest.mark.parametrize("flags", [*FLAGS, {"create_attention_mask": False}])
+def test_same_window_same_sample(tmp_path: Path, flags: dict[str, bool], pad: int | None) -> None:
+    path, prefixes = adopted(tmp_path, "a", order="sequential")
+    stock_config = dataset_config(LENGTH, pad, blend=(prefixes, None), split="1,0,0", **flags)
+    stock = in_order(build_stock(stock_config, [1, 0, 0])[0], LENGTH)
+    data = MegatronData(path, dataset_config(LENGTH, pad, **flags), micro_batch_size=1, split="1,0,0")
+    ours = data.datasets([len(stock), 0, 0])[0]
+    assert ours is not None
+    assert len(ours) == len(stock)
+    for w in range(len(stock)):
+        assert_equal_samples(ours[w], stock[w], ignore=OURS)
+    batch = torch.utils.data.default_collate(ours.__getitems__([0, 3]))
+    assert batch["tokens"].shape == (2, LENGTH)
+    padding = ours[None]
+    assert torch.equal(padding["tokens"], ours[0]["tokens"])
+    assert not padding["loss_mask"].any()
+
+
+@pytest.mark.parametrize("weights", [[0.5, 0.2, 0.3], None])
+@pytest.mark.parametrize("flags", FLAGS[::7])
+def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: dict[str, bool]) -> None:
+    """The trainer goes on with Megatron's own samples, in its own order, from its own files, which stay as they are."""
+    cache = tmp_path / "cache"
+    path, prefixes = adopted(tmp_path, "abc", order="megatron", megatron_cache="cache")
+    options = {"blend": (prefixes, weights), "split": "90,10,0", "path_to_cache": str(cache), **flags}
+    sizes = [90, 8, 0]
+    stock = build_stock(dataset_config(LENGTH, **options), sizes)
+    before = {file: file.stat().st_mtime_ns for file in cache.iterdir()}
+    config = dataset_config(LENGTH, **{**options, "path_to_cache": None})
+    data = MegatronData(path, config, micro_batch_size=1, sizes=sizes, consumed=40)
+    ours = data.datasets(sizes)
+    for theirs, mine in zip(stock[:2], ours[:2], strict=True):
+        assert mine is not None
+        for t in range(len(mine)):
+            assert_equal_samples(mine[t], theirs[t], ignore=["sample_index"])
+    assert {file: file.stat().st_mtime_ns for file in cache.iterdir()} == before
+    assert data.state()["spec"]["order"] == "megatron"
+
+    with pytest.raises(ConfigError, match="index files hold"):
+        data.datasets([10**6, 0, 0])
+    with pytest.raises(ConfigError, match=r"does not exist; files for other arguments: .*train"):
+        MegatronData(path, config, micro_batch_size=1, sizes=[91, 8, 0])
+
+
+def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
+    path, _ = adopted(tmp_path, "ab", order="megatron", megatron_cache="cache")
+    other = random_corpus(tmp_path / "c_text", 9)
+    options = {"blend": ([other], None), "split": "1,0,0", "path_to_cache": str(tmp_path / "cache")}
+    config = dataset_config(LENGTH, **options)
+    build_stock(config, [30, 0, 0])
+    with pytest.raises(ConfigError, match=r"no dataset of the configuration reads all of .*c_text.bin"):
+        MegatronData(path, config, micro_batch_size=1, sizes=[30, 0, 0])
+
+
+def test_spans_of_pieces(tmp_path: Path) -> None:
+    """Concepts stay with their tokens when a sample is put together from pieces of documents."""
+    dataset = open_dataset(write_datasets(tmp_path) / "code")
+    records = per_token(dataset, 0, dataset.num_tokens)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        starts = rng.integers(0, dataset.num_tokens - 40, 3).tolist()
+        pieces = [Piece(start, start + int(rng.integers(1, 30))) for start in starts]
+        joined = Joined(dataset, pieces)
+        total = sum(piece.stop - piece.start for piece in pieces)
+        expected = np.concatenate([records[piece.start : piece.stop] for piece in pieces])
+        tokens = np.concatenate([dataset.tokens(piece.start, piece.stop) for piece in pieces])
+        low = int(rng.integers(0, total))
+        assert np.array_equal(joined.read(low, total)["tokens"], tokens[low:])
+        spans = joined.spans("topic", low, total)
+        found = np.empty(total - low, object)
+        for start, end, record in zip(spans.start, spans.end, spans.records, strict=True):
+            found[start:end] = bytes(record)
+        assert found.tolist() == expected[low:].tolist()
+
+
+def per_token(dataset: Dataset, start: int, stop: int) -> np.ndarray[Any, Any]:
+    found = np.empty(stop - start, object)
+    spans = dataset.spans("topic", start, stop)
+    for a, b, record in zip(spans.start, spans.end, spans.records, strict=True):
+        found[a:b] = bytes(record)
+    return found
+
+
+def test_splits(tmp_path: Path) -> None:
+    """--split cuts by document, --full-validation reads every window once, several sets come as a list."""
+    path = write_config(write_datasets(tmp_path) / "data.yaml")
+    config = dataset_config(16)
+    data = MegatronData(path, config, micro_batch_size=2, split="80,20,0")
+    train, valid, test = data.datasets([100, 20, 0])
+    assert isinstance(train.__len__(), int)
+    assert (len(train), len(valid), test) == (100, 20, None)
+    assert train.index_split.name == "train"
+    full = data.datasets([100, None, 0])[1]
+    windows = [full[k]["tokens"] for k in range(len(full))]
+    ranges = {name: d.split(0.8, 1.0) for name, d in data.train.blend.datasets.items()}
+    assert len(full) == sum((stop - start - 1) // 16 for start, stop in ranges.values())
+    code = data.train.blend.datasets["code"]
+    start = ranges["code"][0]
+    assert torch.equal(windows[0], torch.from_numpy(code.tokens(start, start + 16)))
+    assert len({tuple(window.tolist()) for window in windows}) == len(full)
+
+    config.multiple_validation_sets = True
+    sets = data.datasets([100, None, 0])[1]
+    assert [len(one) for one in sets] == [(ranges[name][1] - ranges[name][0] - 1) // 16 for name in ("code", "web")]
+
+
+def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
+    path = write_config(write_datasets(tmp_path) / "data.yaml")
+    data = MegatronData(path, dataset_config(16), micro_batch_size=2)
+    with pytest.raises(ConfigError, match="--eval-iters 0"):
+        data.datasets([100, 20, 0])
+    with pytest.raises(ConfigError, match="give one of the two"):
+        MegatronData(path, dataset_config(16), micro_batch_size=2, valid=path, split="80,20,0")
+    with pytest.raises(ConfigError, match="--data-path"):
+        MegatronData(path, dataset_config(16, blend=(["x"], None), split="1,0,0"), micro_batch_size=2)
+    limited = {"code": {"path": "code", "weight": 1.0, "max_epochs": 1}}
+    data = MegatronData(write_config(path, datasets=limited), dataset_config(16), micro_batch_size=2)
+    with pytest.raises(ConfigError, match="max_epochs"):
+        data.datasets([10**5, 0, 0])

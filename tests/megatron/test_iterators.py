@@ -1,0 +1,219 @@
+"""Concept tensors between the data iterator and the model: kept aside, broadcast, cut; samplers; patches."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from megatron.core import parallel_state
+from megatron.core.utils import get_batch_on_this_cp_rank
+
+from conceptloader.batch.layout import BatchLayout, TrackLayout
+from conceptloader.config import Outputs
+from conceptloader.errors import ConfigError
+from conceptloader.integrations.megatron_lm import patches
+from conceptloader.integrations.megatron_lm.iterators import SplitIterator, Stage
+from conceptloader.integrations.megatron_lm.options import take_options
+from conceptloader.integrations.megatron_lm.samplers import Contiguous, Cyclic
+from conceptloader.integrations.megatron_lm.wire import checked, context_slice, fields_of, merge_samples, pack, unpack
+from conceptloader.order.partition import Partition
+
+LENGTH, SPANS, CONCEPTS = 8, 3, 2
+TRACK = TrackLayout(name="topic", ragged=False, max_spans=SPANS, max_concepts=CONCEPTS, truncate=False)
+LAYOUT = BatchLayout(seq_len=LENGTH, outputs=Outputs(document_ids=True), tracks=(TRACK,))
+FIELDS = fields_of(LAYOUT)
+
+
+def random_batch(size: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {f.name: torch.randint(0, 100, (size, *f.shape), generator=generator).to(f.dtype) for f in FIELDS}
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_pack_and_unpack(size: int) -> None:
+    batch = random_batch(size)
+    found = unpack(pack(checked(batch, FIELDS, size), FIELDS), FIELDS, size)
+    assert list(found) != []
+    assert {name: t.dtype for name, t in found.items()} == {f.name: f.dtype for f in FIELDS}
+    assert all(torch.equal(found[f.name], batch[f.name]) for f in FIELDS)
+
+
+def test_other_shapes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="topic_num_spans"):
+        checked({**random_batch(2), "topic_num_spans": torch.zeros(3, dtype=torch.int32)}, FIELDS, 2)
+    with pytest.raises(ConfigError, match="found nothing"):
+        checked({}, FIELDS, 2)
+    ragged = TrackLayout(name="topic", ragged=True, max_spans=SPANS, max_concepts=CONCEPTS, truncate=False)
+    with pytest.raises(ConfigError, match="expected padded"):
+        fields_of(BatchLayout(seq_len=LENGTH, outputs=Outputs(), tracks=(ragged,)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_context_slices_are_megatrons(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = torch.arange(2 * 16).view(2, 16)
+    mask = torch.arange(2 * 16 * 16).view(2, 1, 16, 16)
+    for rank in range(size):
+        monkeypatch.setattr(parallel_state, "get_context_parallel_world_size", lambda: size)
+        monkeypatch.setattr(parallel_state, "get_context_parallel_rank", lambda rank=rank: rank)
+        theirs = get_batch_on_this_cp_rank({"tokens": tokens, "attention_mask": mask})
+        assert torch.equal(context_slice(tokens, 1, rank, size), theirs["tokens"])
+        assert torch.equal(context_slice(mask, 2, rank, size), theirs["attention_mask"])
+    with pytest.raises(ConfigError, match="multiple of 2"):
+        context_slice(tokens[:, :15], 1, 0, 2)
+
+
+def test_merged_samples_point_to_the_same_spans() -> None:
+    batch = random_batch(3)
+    batch["topic_span_index"] = torch.randint(-1, SPANS, (3, LENGTH)).int()
+    merged = merge_samples(dict(batch), FIELDS, LENGTH)
+    assert merged["topic_span_index"].shape == (1, 3 * LENGTH)
+    assert merged["topic_ids"].shape == (1, 3 * SPANS, CONCEPTS)
+    for b in range(3):
+        for j in range(LENGTH):
+            k, flat = int(batch["topic_span_index"][b, j]), int(merged["topic_span_index"][0, b * LENGTH + j])
+            assert (k < 0) == (flat < 0)
+            if k >= 0:
+                assert torch.equal(merged["topic_ids"][0, flat], batch["topic_ids"][b, k])
+                assert torch.equal(merged["topic_spans"][0, flat], batch["topic_spans"][b, k] + b * LENGTH)
+
+
+def micro_batches(tokens: bool = True) -> Iterator[dict[str, torch.Tensor]]:
+    for k in range(100):
+        stock = {"tokens": torch.full((1, 4), k), "labels": torch.full((1, 4), k + 1)} if tokens else {}
+        yield {**stock, "topic_ids": torch.full((1, 2), k), "dataset_id": torch.tensor([k])}
+
+
+@pytest.mark.usefixtures("one_process")
+@given(asks=st.lists(st.booleans(), max_size=12))
+def test_concepts_belong_to_the_micro_batch(asks: list[bool]) -> None:
+    """Also after micro batches for which nobody asked: evaluation, or iterations that are passed over."""
+    iterator = SplitIterator(micro_batches())
+    for k, asked in enumerate(asks):
+        batch = next(iterator)
+        assert set(batch) == {"tokens", "labels", "dataset_id"}
+        assert int(batch["tokens"][0, 0]) == k
+        if asked:
+            assert int(iterator.take_concepts()["topic_ids"][0, 0]) == k
+    if asks and not asks[-1]:
+        iterator.take_concepts()
+    with pytest.raises(ConfigError, match="after get_batch"):
+        iterator.take_concepts()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_stage_without_tokens_reads_only_concepts() -> None:
+    iterator = SplitIterator(micro_batches(tokens=False))
+    assert [int(iterator.take_concepts()["topic_ids"][0, 0]) for _ in range(3)] == [0, 1, 2]
+    assert next(iterator) == {}  # Megatron passes over an iteration (--iterations-to-skip)
+    assert int(iterator.take_concepts()["topic_ids"][0, 0]) == 4
+
+
+@pytest.mark.usefixtures("one_process")
+def test_replays_get_the_same_concepts() -> None:
+    from megatron.core.rerun_state_machine import RerunMode, destroy_rerun_state_machine, initialize_rerun_state_machine
+
+    destroy_rerun_state_machine()
+    initialize_rerun_state_machine(mode=RerunMode.VALIDATE_RESULTS)
+    try:
+        iterator = SplitIterator(micro_batches())
+
+        def step() -> list[tuple[int, int]]:
+            taken = []
+            for _ in range(3):
+                batch = next(iterator)
+                batch["labels"] = None  # as Megatron does on the first stage
+                taken.append((int(batch["tokens"][0, 0]), int(iterator.take_concepts()["topic_ids"][0, 0])))
+            return taken
+
+        first = step()
+        iterator.rewind()
+        assert step() == first == [(0, 0), (1, 1), (2, 2)]
+        saved = iterator.state_dict()
+        iterator.advance()
+        assert step() == [(3, 3), (4, 4), (5, 5)]
+        restarted = SplitIterator(micro_batches())
+        restarted.load_state_dict(saved)
+        restarted.rewind()
+        iterator = restarted
+        assert step() == first
+    finally:
+        destroy_rerun_state_machine()
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("first", [0]), ("last", [5]), ("all", range(6)), ("none", []), ("3", [3])]
+)
+def test_stages(name: str, ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three pipeline ranks with two virtual stages each."""
+    monkeypatch.setattr(parallel_state, "get_pipeline_model_parallel_world_size", lambda: 3)
+    monkeypatch.setattr(parallel_state, "get_virtual_pipeline_model_parallel_world_size", lambda: 2)
+    found = []
+    for rank in range(3):
+        monkeypatch.setattr(parallel_state, "get_pipeline_model_parallel_rank", lambda rank=rank: rank)
+        found += [v * 3 + rank for v in range(2) if Stage(name).here(v)]
+    assert sorted(found) == list(ranks)
+    with pytest.raises(ConfigError, match="6 stages"):
+        Stage("6").here(0)
+    with pytest.raises(ConfigError, match="concept stage"):
+        Stage("middle")
+
+
+@given(
+    total=st.integers(1, 60), consumed=st.integers(0, 70), micro=st.integers(1, 4), dp=st.integers(1, 4)
+)  # fmt: skip
+def test_contiguous_is_the_plan(total: int, consumed: int, micro: int, dp: int) -> None:
+    partition, group = Partition(micro_batch_size=micro, dp_size=dp), micro * dp
+    for rank in range(dp):
+        sampler = Contiguous(total=total, consumed=consumed, micro_batch_size=micro, dp_rank=rank, dp_size=dp)
+        steps = range(consumed, total - group + 1, group)
+        assert list(sampler) == [partition.samples(s, s + group, rank)[0].tolist() for s in steps]
+        assert len(sampler) == len(steps)
+
+
+@given(total=st.integers(1, 40), split=st.integers(0, 5), dps=st.tuples(st.integers(1, 4), st.integers(1, 4)))
+def test_cyclic_goes_on_at_any_dp_size(total: int, split: int, dps: tuple[int, int]) -> None:
+    """Every epoch has every sample once; a resume with other dp and micro batch sizes goes on with the same samples."""
+    group = 12
+
+    def steps(consumed: int, dp: int, count: int) -> list[int]:
+        micro, found = group // dp, []
+        ranks = [
+            list(
+                islice(
+                    Cyclic(total=total, consumed=consumed, micro_batch_size=micro, dp_rank=r, dp_size=dp, seed=5), count
+                )
+            )
+            for r in range(dp)
+        ]
+        for step in range(count):
+            found += [sample for rank in ranks for sample in rank[step]]
+        return found
+
+    whole = steps(0, dps[0], 8)
+    assert whole == steps(0, dps[0], split) + steps(split * group, dps[1], 8 - split)
+    for start in range(0, len(whole) - total + 1, total):
+        assert sorted(whole[start : start + total]) == list(range(total))
+
+
+def test_patches_find_their_lines() -> None:
+    patches.BUILD.check()
+    for patch in patches.ALL:
+        assert patch.line
+    with pytest.raises(ConfigError, match=r"`return None` was not found in BlendedMegatronDatasetBuilder.build"):
+        patches.Patch(
+            module=patches.BUILD.module, name=patches.BUILD.name, caller=patches.BUILD.caller, line="return None"
+        ).check()
+
+
+def test_options() -> None:
+    options, rest = take_options(["--lr", "1", "--conceptloader-config", "a.yaml", "--seed", "3"])
+    assert options is not None
+    assert (str(options.config), options.stage.name, rest) == ("a.yaml", "last", ["--lr", "1", "--seed", "3"])
+    assert take_options(["--mock-data"]) == (None, ["--mock-data"])
+    with pytest.raises(ConfigError, match="--conceptloader-cfg: no such option"):
+        take_options(["--conceptloader-cfg", "a"])
+    with pytest.raises(ConfigError, match="needs --conceptloader-config"):
+        take_options(["--conceptloader-accept", "seed"])

@@ -1,0 +1,142 @@
+"""Unmodified pretrain_gpt.py of Megatron-LM checkouts (MEGATRON_SRC): divided, killed and resumed."""
+
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conceptloader.config import load_config, open_blend
+from conceptloader.order.runlog import RunLog
+from tests.megatron.corpus import write_config, write_datasets
+from tests.megatron.pretraining import (
+    ALONE,
+    BATCH,
+    DP2,
+    SAVED,
+    STEPS,
+    Layout,
+    each_checkout,
+    ended,
+    needs_checkout,
+    pretrain,
+    same_losses,
+    saving,
+)
+
+pytestmark = needs_checkout
+
+TP = ("--tensor-model-parallel-size", "2")
+LAYOUTS = {
+    "dp2": DP2,
+    "pp2": Layout(("--pipeline-model-parallel-size", "2"), readers=(0, 1)),
+    "tp2": Layout(TP),
+    "tp2-no-mask": Layout((*TP, "--no-create-attention-mask-in-dataloader")),
+    "cp2": Layout(("--context-parallel-size", "2"), readers=(0, 1)),
+    "pp3": Layout(("--pipeline-model-parallel-size", "3", "--num-layers", "3"), processes=3, readers=(0, 1, 2)),
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_datasets(tmp_path_factory.mktemp("data"))
+
+
+@each_checkout
+@pytest.mark.parametrize("name", ["dp2", "pp2", "tp2", "tp2-no-mask", "cp2"])
+def test_kill_and_resume(checkout: Path, name: str, data: Path, tmp_path: Path) -> None:
+    layout = LAYOUTS[name]
+    config = write_config(data / "data.yaml")
+    whole = ended(pretrain(checkout, tmp_path / "whole", layout, *saving(tmp_path / "a"), config=config))
+    assert sorted(whole.losses) == list(range(1, STEPS + 1))
+    assert sorted(whole.taken) == list(layout.readers)
+    for rank in layout.readers:
+        assert whole.samples(rank) == layout.planned(rank)
+    order = open_blend(load_config(config).with_seq_len(64)).order
+    for line in whole.taken[0]:
+        assert line["dataset_id"] == order.sample_many(np.array(line["sample_index"]))[0].tolist()
+
+    killed = pretrain(
+        checkout, tmp_path / "killed", layout, *saving(tmp_path / "b"), config=config,
+        kill_after=6 * layout.micro_batches + 1,
+    )  # fmt: skip
+    assert killed.returncode != 0
+    assert STEPS not in killed.losses
+    resumed = ended(pretrain(checkout, tmp_path / "resumed", layout, *saving(tmp_path / "b"), config=config))
+    same_losses(resumed, whole)
+    for rank in layout.readers:
+        assert resumed.samples(rank) == layout.planned(rank, SAVED)
+    starts = RunLog(tmp_path / "b").starts
+    assert [(start.step, start.consumed) for start in starts] == [(0, 0), (SAVED, SAVED * BATCH)]
+
+
+@each_checkout
+def test_middle_stage_reads_nothing(checkout: Path, data: Path, tmp_path: Path) -> None:
+    """It has concepts configured, but the stock model does not ask for them; the others go on as ever."""
+    layout = LAYOUTS["pp3"]
+    run = ended(pretrain(checkout, tmp_path / "run", layout, config=write_config(data / "data.yaml")))
+    assert sorted(run.taken) == [0, 2]
+    assert run.samples(0) == run.samples(2) == layout.planned(0)
+
+
+@each_checkout
+def test_other_sizes_on_resume(checkout: Path, data: Path, tmp_path: Path) -> None:
+    """DP2 to DP1, and micro batch 2 to 1, in mid-run: the same samples in the same steps, and the same losses.
+
+    Micro batches of another size add the same numbers in another sequence, which may show in the last printed digit.
+    """
+    config, checkpoint = write_config(data / "data.yaml"), tmp_path / "a"
+    whole = ended(pretrain(checkout, tmp_path / "whole", DP2, config=config))
+    stopped = [*saving(checkpoint), "--exit-interval", str(SAVED)]
+    ended(pretrain(checkout, tmp_path / "first", DP2, *stopped, config=config))
+    for name, layout in {"dp1": ALONE, "mbs1": Layout(dp_size=2, micro_batch=1, readers=(0, 1))}.items():
+        resumed = ended(
+            pretrain(checkout, tmp_path / name, layout, *saving(tmp_path / f"{name}-out", checkpoint), config=config)
+        )
+        same_losses(resumed, whole, rounding=1e-6 if name == "mbs1" else 0.0)
+        for rank in layout.readers:
+            assert resumed.samples(rank) == layout.planned(rank, SAVED)
+
+
+@each_checkout
+def test_ramp_up_across_the_kill(checkout: Path, data: Path, tmp_path: Path) -> None:
+    """Batches of 4, then of 8. Later Megatrons have steps of tokens in place of a ramp, and ignore the ramp."""
+    config, total = write_config(data / "data.yaml"), 48
+    text = (checkout / "megatron/core/num_microbatches_calculator.py").read_text()
+    ramp = ("--rampup-batch-size", "4", "4", "40", "--global-batch-size", "8")
+    steps = ("--step-batch-size-schedule", f"0:4 {24 * 64}:8")
+    batch = (*(steps if "step_batch_size_schedule" in text else ramp), "--train-samples", str(total))
+    save = ["--save-interval", "3"]
+    train = partial(pretrain, checkout, config=config, batch=batch)
+    whole = ended(train(tmp_path / "whole", DP2, *saving(tmp_path / "a"), *save))
+    assert sorted(chain(*whole.samples(0), *whole.samples(1))) == list(range(total))
+    killed = train(tmp_path / "killed", DP2, *saving(tmp_path / "b"), *save, kill_after=7)
+    assert killed.returncode != 0
+    resumed = ended(train(tmp_path / "resumed", DP2, *saving(tmp_path / "b"), *save))
+    first = min(resumed.losses)
+    assert first > 1
+    same_losses(resumed, whole, first)
+    for rank in (0, 1):
+        count = len(resumed.samples(rank))
+        assert resumed.samples(rank) == whole.samples(rank)[-count:]
+
+
+@each_checkout
+def test_changed_past_is_refused_before_anything_is_read(checkout: Path, data: Path, tmp_path: Path) -> None:
+    config, checkpoint = write_config(data / "data.yaml"), saving(tmp_path / "a")
+    ended(pretrain(checkout, tmp_path / "first", ALONE, *checkpoint, "--exit-interval", str(SAVED), config=config))
+    halves = {name: {"path": name, "weight": 0.5} for name in ("code", "web")}
+    other = write_config(data / "other.yaml", datasets=halves)
+    refused = pretrain(checkout, tmp_path / "refused", ALONE, *checkpoint, config=other)
+    assert refused.returncode != 0
+    assert not refused.taken
+    assert "phases.0.weights.code: saved 3/10, now 1/2" in refused.output
+
+    accepted = ["--conceptloader-accept", "phases.0.weights", "--exit-interval", "5"]
+    accepted += saving(tmp_path / "b", tmp_path / "a")
+    ended(pretrain(checkout, tmp_path / "accepted", ALONE, *accepted, config=other))
+    later = [{"start": 5 * BATCH, "weights": {"code": 0.5, "web": 0.5}}]
+    ahead = write_config(data / "ahead.yaml", phases=later)
+    run = ended(pretrain(checkout, tmp_path / "ahead", ALONE, *saving(tmp_path / "c", tmp_path / "a"), config=ahead))
+    assert run.samples(0) == ALONE.planned(0, SAVED)

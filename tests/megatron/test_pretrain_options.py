@@ -1,0 +1,125 @@
+"""Unmodified pretrain_gpt.py of Megatron-LM checkouts (MEGATRON_SRC): loaders, evaluation, skips, take-over."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conceptloader.ingest.adopt import adopt
+from conceptloader.integrations.megatron_lm.samplers import Cyclic
+from conceptloader.order.runlog import RunLog
+from tests.megatron.corpus import write_config, write_datasets
+from tests.megatron.launching import ROOT, torchrun
+from tests.megatron.pretraining import (
+    ALONE,
+    BATCH,
+    DP2,
+    SAVED,
+    STEPS,
+    each_checkout,
+    ended,
+    needs_checkout,
+    pretrain,
+    same_losses,
+    saving,
+)
+from tests.megatron.stock import random_corpus
+
+pytestmark = needs_checkout
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_config(write_datasets(tmp_path_factory.mktemp("data")) / "data.yaml")
+
+
+@each_checkout
+def test_cyclic_with_evaluation(checkout: Path, config: Path, tmp_path: Path) -> None:
+    more = ["--dataloader-type", "cyclic", "--split", "80,20,0", "--eval-iters", "1", "--eval-interval", "4"]
+    run = ended(pretrain(checkout, tmp_path / "run", DP2, *more, config=config))
+    assert "validation loss at iteration 4" in run.output
+    sizes = {"total": STEPS * BATCH, "consumed": 0, "micro_batch_size": 2, "dp_size": 2, "seed": 11}
+    for rank in (0, 1):
+        expected = list(islice(Cyclic(**sizes, dp_rank=rank), STEPS * DP2.micro_batches))
+        found = iter(run.samples(rank))
+        assert all(row in found for row in expected)  # in this order; those of the evaluation lie between
+
+
+@each_checkout
+def test_external(checkout: Path, config: Path, tmp_path: Path) -> None:
+    """--dataloader-type external gets an iterator of ours; the saved position is what the trainer has consumed."""
+    more = ["--dataloader-type", "external"]
+    whole = ended(pretrain(checkout, tmp_path / "whole", DP2, *more, config=config))
+    stopped = [*more, *saving(tmp_path / "a"), "--exit-interval", str(SAVED)]
+    ended(pretrain(checkout, tmp_path / "first", DP2, *stopped, config=config))
+    resumed = ended(pretrain(checkout, tmp_path / "rest", DP2, *more, *saving(tmp_path / "a"), config=config))
+    same_losses(resumed, whole)
+    for rank in (0, 1):
+        assert whole.samples(rank) == DP2.planned(rank)
+        assert resumed.samples(rank) == DP2.planned(rank, SAVED)
+
+
+@each_checkout
+def test_full_validation(checkout: Path, config: Path, tmp_path: Path) -> None:
+    """Every dataset is a validation set. Megatron's evaluation fails with --full-validation alone."""
+    more = ["--split", "80,20,0", "--full-validation", "--multiple-validation-sets", "--eval-interval", "8"]
+    run = ended(pretrain(checkout, tmp_path / "run", DP2, *more, config=config))
+    assert run.output.count("validation loss at iteration 8") + run.output.count("loss at iteration 8") >= 2
+
+
+@each_checkout
+def test_iterations_to_skip(checkout: Path, config: Path, tmp_path: Path) -> None:
+    """Megatron reads the samples of a skipped iteration and leaves them out; the others stay where they were."""
+    run = ended(pretrain(checkout, tmp_path / "run", ALONE, "--iterations-to-skip", "3", config=config))
+    assert run.samples(0) == ALONE.planned(0)
+    assert len(run.losses) == STEPS - 1
+
+
+@each_checkout
+def test_phase_transition(checkout: Path, config: Path, tmp_path: Path) -> None:
+    """Megatron counts samples anew from the transition; ours go on."""
+    batch = ("--global-batch-size", str(BATCH), "--train-samples", str(STEPS * BATCH))
+    more = ["--phase-transition-iterations", str(SAVED), *saving(tmp_path / "a")]
+    first = ended(pretrain(checkout, tmp_path / "first", ALONE, *more, config=config, batch=batch))
+    rest = ended(pretrain(checkout, tmp_path / "rest", ALONE, *more, config=config, batch=batch))
+    assert first.samples(0) + rest.samples(0) == ALONE.planned(0)
+
+
+@each_checkout
+def test_mock_data_stays_as_it_is(checkout: Path, config: Path, tmp_path: Path) -> None:
+    stock = ended(pretrain(checkout, tmp_path / "stock", ALONE, "--mock-data"))
+    ours = ended(pretrain(checkout, tmp_path / "ours", ALONE, "--mock-data", config=config))
+    assert ours.losses == stock.losses
+
+
+@each_checkout
+def test_taking_over_a_run(checkout: Path, tmp_path: Path) -> None:
+    """Megatron's own loader trains to a checkpoint; the launcher goes on from it with the same samples."""
+    names = ("code", "web")
+    words = []
+    for seed, (name, weight) in enumerate(zip(names, ("0.3", "0.7"), strict=True)):
+        words += [weight, random_corpus(tmp_path / f"{name}_text", seed, documents=200, longest=90)]
+        adopt([words[-1]], tmp_path / name)
+    config = tmp_path / "data.yaml"
+    datasets = {name: {"path": name} for name in names}
+    config.write_text(yaml.safe_dump({"order": "megatron", "megatron_cache": "cache", "datasets": datasets}))
+    data = ["--data-path", *words, "--split", "1,0,0", "--data-cache-path", str(tmp_path / "cache")]
+    whole = ended(pretrain(checkout, tmp_path / "whole", DP2, *data))
+    stopped = [*saving(tmp_path / "a"), "--exit-interval", str(SAVED)]
+    ended(pretrain(checkout, tmp_path / "first", DP2, *data, *stopped))
+    resumed = ended(pretrain(checkout, tmp_path / "rest", DP2, *data, *saving(tmp_path / "a"), config=config))
+    same_losses(resumed, whole)
+    assert resumed.samples(0) == DP2.planned(0, SAVED)
+    log = RunLog(tmp_path / "a")
+    assert log.spec(log.starts[-1]).order == "megatron"
+    assert log.starts[-1].consumed == SAVED * BATCH
+
+
+@each_checkout
+def test_inter_document_masking(checkout: Path, tmp_path: Path) -> None:
+    """core_v0.16.1 has no such option."""
+    script = [str(ROOT / "tests/megatron/check_inter_document.py"), str(tmp_path)]
+    run = ended(torchrun(script, tmp_path / "run", processes=1, checkout=checkout))
+    has_option = "inter_document_masking" in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text()
+    assert run.output.splitlines()[-1] == ("equal" if has_option else "absent")

@@ -1,0 +1,18 @@
+"""Building datasets with datatrove's executors, on one machine or a cluster: one shard per task.
+
+`ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
+task that depends on it. The name of this package is not that of datatrove, lest one shadow the other.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC = {"ConceptStreamWriter": "writer", "ConceptStreamFinalize": "writer"}
+
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,181 @@
+"""Pipeline steps for datatrove: tokenize and write one shard per task, then finalize."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from datatrove.pipeline.base import PipelineStep
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format import layout as fmt
+from conceptloader.format.build import Build, create_build, open_build
+from conceptloader.format.durable import write_file
+from conceptloader.format.finalize import finalize
+from conceptloader.format.writer import ShardWriter
+from conceptloader.ingest.batch import BadRow
+from conceptloader.ingest.build import TOKENIZER_FILE, IngestOptions, format_options
+from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.place import Placed, check_ids, place
+from conceptloader.ingest.tokenizer import Tokenizer, load_tokenizer
+from conceptloader.ingest.vocabulary import Concepts, load_vocabulary
+
+from .documents import to_batch
+
+
+class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
+    """Tokenizes the documents of a task and writes them as shard `rank` of a build in `out`.
+
+    The number of tasks is the number of shards and part of what the build is; the number of workers is not, so the
+    same input gives byte-identical datasets. A task that was interrupted is run again by datatrove and writes its shard
+    anew; one whose shard is finished returns at once.
+
+    out: directory that all tasks see. tokenizer: "bytes", a tokenizer.json or a transformers folder. spans: which key
+    of a document's metadata holds the spans of which track, a list of {"start", "end", "concepts"} with offsets in
+    characters of the text. vocabularies: names of the concepts by track, a list or a file. metadata: keys that are kept
+    in the track `metadata`. skip_bad: leave out documents that cannot be ingested, and count them, instead of failing.
+    The rest as in `conceptloader build`.
+
+    Raises, when run: InputError naming the document; ConfigError for another build in `out`.
+    """
+
+    name = "Concept stream"
+    type = "💾 - WRITER"
+
+    def __init__(
+        self,
+        out: str | os.PathLike[str],
+        tokenizer: str,
+        *,
+        spans: Mapping[str, str] | None = None,
+        vocabularies: Mapping[str, str | Sequence[str]] | None = None,
+        metadata: Sequence[str] = (),
+        eos: str | int | None = None,
+        append_eos: bool = True,
+        overlap: str = "refuse",
+        levels: int = 3,
+        encoding: str = "auto",
+        skip_bad: bool = False,
+        batch_documents: int = 1000,
+    ) -> None:
+        super().__init__()
+        # Plain values only: executors pickle the step, or write it as JSON.
+        self.out = os.path.abspath(out)
+        self.tokenizer = tokenizer
+        self.spans = dict(spans or {})
+        self.vocabularies = dict(vocabularies or {})
+        self.metadata = list(metadata)
+        self.eos = eos
+        self.append_eos = append_eos
+        self.overlap = overlap
+        self.levels = levels
+        self.encoding = encoding
+        self.skip_bad = skip_bad
+        self.batch_documents = batch_documents
+
+    def run(self, data: Iterable[Any] | None, rank: int = 0, world_size: int = 1) -> None:
+        """Write shard `rank` of `world_size`."""
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
+        tokenizer = load_tokenizer(self.tokenizer, self.eos)
+        options = self._options(tokenizer)
+        build = self._build(options, tokenizer, world_size)
+        if build.is_finished(rank):
+            self.stat_update("finished before")
+            return
+        concepts = {track: Concepts(options.vocabularies.get(track)) for track in self.spans}
+        with build.shard(rank) as writer:
+            for documents in _batches(data or (), self.batch_documents):
+                with self.track_time("batch"):
+                    placed = self._place(documents, writer, tokenizer, options, concepts, rank)
+                if placed is None:
+                    continue
+                writer.add_documents(
+                    placed.tokens.values, placed.tokens.offsets, placed.spans, placed.ids, placed.fields
+                )
+                self.stat_update("documents", value=len(placed.ids))
+                self.stat_update("tokens", value=len(placed.tokens.values))
+                self.stat_update("spans without a token", value=placed.lost)
+
+    def _options(self, tokenizer: Tokenizer) -> IngestOptions:
+        return IngestOptions(
+            columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
+            tokenizer=tokenizer,
+            append_eos=self.append_eos,
+            overlap=self.overlap,
+            levels=self.levels,
+            vocabularies={
+                track: load_vocabulary(names) if isinstance(names, str) else names
+                for track, names in self.vocabularies.items()
+            },
+            encoding=self.encoding,
+        )
+
+    def _build(self, options: IngestOptions, tokenizer: Tokenizer, shards: int) -> Build:
+        """The build of all tasks, begun by whichever comes first."""
+        wanted = format_options(options)
+        plan = list(range(shards))
+        if os.path.exists(os.path.join(self.out, fmt.MANIFEST)):  # finalized: this task is run again
+            found = open_build(self.out)
+            same = [found.plan, found.options.to_json(found.vocabularies)] == [plan, wanted.to_json(found.vocabularies)]
+            if not same:
+                raise ConfigError(
+                    f"{self.out}: found a complete dataset of other options or another number of tasks, expected a new "
+                    "directory; nothing was changed"
+                )
+            return found
+        build = create_build(self.out, wanted, plan=plan)
+        if tokenizer.definition is not None:
+            write_file(os.path.join(self.out, TOKENIZER_FILE), tokenizer.definition, exclusive=True)
+        return build
+
+    def _place(
+        self,
+        documents: list[Any],
+        writer: ShardWriter,
+        tokenizer: Tokenizer,
+        options: IngestOptions,
+        concepts: Mapping[str, Concepts],
+        rank: int,
+    ) -> Placed | None:
+        """The documents ready to be written; None if none is left."""
+        dtype = np.dtype("<" + writer.options.written_type)
+        while documents:
+            try:
+                batch = to_batch(documents, options.columns, concepts)
+                assert batch.texts is not None
+                tokens, positions = tokenizer.encode(batch.texts, [True] * len(documents))
+                check_ids(tokens, writer.options.token_limit)
+                return place(batch, tokens, positions, options.eos, self.overlap, self.levels, dtype)
+            except BadRow as error:
+                bad = documents.pop(max(error.row, 0))
+                if not self.skip_bad:
+                    raise InputError(f"task {rank}: document {bad.id!r:.100}: {error.problem}") from error
+                self.stat_update("bad documents")
+        return None
+
+
+class ConceptStreamFinalize(PipelineStep):  # type: ignore[misc]
+    """Completes the build in `out`: the one step of a pipeline with one task that depends on the writers' pipeline.
+
+    Raises, when run: FormatError for missing shards. A complete dataset is left as it is.
+    """
+
+    name = "Concept stream: finalize"
+    type = "💾 - WRITER"
+
+    def __init__(self, out: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.out = os.path.abspath(out)
+
+    def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
+        if world_size != 1:
+            raise ConfigError(f"finalize: found {world_size} tasks, expected one; give it an executor of its own")
+        if not os.path.exists(os.path.join(self.out, fmt.MANIFEST)):
+            finalize(self.out)
+
+
+def _batches(data: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    rest = iter(data)
+    while batch := list(islice(rest, size)):
+        yield batch

@@ -1,0 +1,108 @@
+"""Builds by datatrove's local executor: workers, restarts and kills change no byte."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, FormatError, InputError
+from conceptloader.format.verify import verify
+from conceptloader.ingest.build import IngestOptions, build_dataset
+from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.inputs import find_sources
+from conceptloader.ingest.tokenizer import load_tokenizer
+from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
+from tests.datatrove import steps
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return steps.build(tmp_path_factory.mktemp("one"), workers=1)
+
+
+def test_number_of_workers_changes_no_byte(expected: Path, tmp_path: Path) -> None:
+    assert content(steps.build(tmp_path / "2", workers=2)) == content(expected)
+    assert content(steps.build(tmp_path / "7", workers=7, batch_documents=3)) == content(expected)
+    assert verify(expected, full=True) == []
+
+
+def test_one_shard_per_task_named_by_rank(expected: Path) -> None:
+    ds = cl.open_dataset(expected)
+    assert ds.manifest.shards.path == ["00000", "00001", "00002", "00003", "00004"]
+    order = [number for rank in range(steps.TASKS) for number in range(rank, steps.DOCUMENTS, steps.TASKS)]
+    assert [ds.document_id(i) for i in range(ds.num_documents)] == [f"d{number}" for number in order]
+
+
+def test_equals_our_own_build(tmp_path: Path) -> None:
+    """One task gives the files that `conceptloader build` writes for the same documents."""
+    source = tmp_path / "corpus.jsonl"
+    source.write_text("".join(json.dumps(steps.record(i)) + "\n" for i in range(steps.DOCUMENTS)))
+    columns = Columns(tracks={"concepts": "spans"}, metadata_columns=("url",))
+    options = IngestOptions(
+        columns=columns, tokenizer=load_tokenizer("bytes"), vocabularies={"concepts": ["noun", "number"]}
+    )
+    build_dataset(find_sources([source]), tmp_path / "own", options)
+    own, other = content(tmp_path / "own"), content(steps.build(tmp_path / "one", workers=1, tasks=1))
+    assert own.keys() == other.keys()
+    different = {name for name in own if own[name] != other[name]}
+    assert different == {"build.json", "manifest.json", "00000.shard.json"}  # where the documents came from
+
+
+def test_killed_and_restarted(expected: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.datatrove.steps", str(tmp_path)]
+    with subprocess.Popen([*command, "0.05"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        while not list(tmp_path.glob("ds/*.shard.json")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not (tmp_path / "ds" / "manifest.json").exists()
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("ds/*.shard.json")}
+    subprocess.run([*command, "0"], check=True, stderr=subprocess.DEVNULL)
+    assert content(tmp_path / "ds") == content(expected)
+    assert {name: (tmp_path / "ds" / name).stat().st_mtime_ns for name in kept} == kept
+
+
+def test_a_task_that_fails_is_run_again_alone(expected: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"task 2: document 'd7': concepts: found span \[0, 999\)"):
+        steps.build(tmp_path, workers=1, reader=steps.Reader(bad=7))
+    assert not (tmp_path / "ds" / "manifest.json").exists()
+    assert content(steps.build(tmp_path, workers=2)) == content(expected)
+
+
+def test_bad_documents_may_be_left_out(tmp_path: Path) -> None:
+    ds = cl.open_dataset(steps.build(tmp_path, workers=1, reader=steps.Reader(bad=7), skip_bad=True))
+    assert ds.num_documents == steps.DOCUMENTS - 1
+    assert ds.find_document("d7") == []
+
+
+def test_a_complete_dataset_is_left_alone(expected: Path) -> None:
+    before = content(expected)
+    ConceptStreamFinalize(expected).run()
+    steps.writer(expected).run(iter(()), rank=3, world_size=steps.TASKS)
+    with pytest.raises(ConfigError, match="complete dataset of other options or another number of tasks"):
+        steps.writer(expected).run(iter(()), rank=0, world_size=2)
+    with pytest.raises(ConfigError, match="complete dataset of other options"):
+        steps.writer(expected, append_eos=False).run(iter(()), rank=0, world_size=steps.TASKS)
+    assert content(expected) == before
+
+
+def test_mistakes_are_found(tmp_path: Path) -> None:
+    steps.writer(tmp_path / "ds").run(iter(()), rank=0, world_size=2)
+    with pytest.raises(ConfigError, match="found a build of other plan"):
+        steps.writer(tmp_path / "ds").run(iter(()), rank=1, world_size=3)
+    with pytest.raises(FormatError, match="1 of 2 shards missing"):
+        ConceptStreamFinalize(tmp_path / "ds").run()
+    with pytest.raises(ConfigError, match="found 2 tasks, expected one"):
+        ConceptStreamFinalize(tmp_path / "ds").run(rank=0, world_size=2)
+    with pytest.raises(ConfigError, match="tokenizer nowhere: found no such file"):
+        steps.ConceptStreamWriter(tmp_path / "other", "nowhere").run(iter(()))

@@ -1,0 +1,175 @@
+"""Builds beside builds and readers, and on disks that are full."""
+
+import errno
+import os
+import resource
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ReadError
+from conceptloader.format import durable
+from tests.soak.builds import build, child, contents, write_input
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_input(tmp_path_factory.mktemp("input") / "corpus.jsonl", documents=40)
+
+
+@pytest.fixture(scope="module")
+def wanted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("undisturbed") / "ds"
+    build(source, out)
+    return contents(out)
+
+
+def test_two_builds_into_one_directory(tmp_path: Path, source: Path, wanted: dict[str, bytes]) -> None:
+    """Both write the same bytes under the same names: whoever loses a race gets an error, the dataset is whole."""
+
+    def attempt() -> None:
+        try:
+            build(source, tmp_path / "ds")
+        except ConceptloaderError as error:
+            os.write(2, f"{error}\n".encode())
+
+    processes = []
+    for _ in range(3):
+        process = os.fork()
+        if not process:
+            code = 1
+            try:
+                attempt()
+                code = 0
+            finally:
+                os._exit(code)
+        processes.append(process)
+    assert [os.waitpid(process, 0)[1] for process in processes] == [0, 0, 0], "none fails but with an error of ours"
+    if not (tmp_path / "ds" / "manifest.json").exists():
+        build(source, tmp_path / "ds")
+    left = {name: data for name, data in contents(tmp_path / "ds").items() if not name.endswith(".tmp")}
+    assert left == wanted
+    assert cl.verify(tmp_path / "ds", full=True) == []
+
+
+def test_other_options_do_not_get_mixed_in(tmp_path: Path, source: Path, wanted: dict[str, bytes]) -> None:
+    assert not child(lambda: build(source, tmp_path / "ds"), 0.05) or True
+    build(source, tmp_path / "ds")
+    with pytest.raises(ConfigError, match="nothing was changed"):
+        build(source, tmp_path / "ds", shard_bytes=100)
+    assert contents(tmp_path / "ds") == wanted
+
+
+def test_readers_beside_a_build_see_nothing_or_all(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "ds"
+    done = threading.Event()
+    seen: list[int] = []
+    refused: list[type[Exception]] = []
+    problems: list[BaseException] = []
+
+    def reader() -> None:
+        while not done.is_set() or not seen:
+            try:
+                seen.append(int(cl.open_dataset(out).tokens(0, 100).sum()))
+            except (FormatError, ConfigError) as error:
+                refused.append(type(error))
+            except BaseException as error:
+                problems.append(error)
+                return
+
+    threads = [threading.Thread(target=reader) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    build(source, out)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert refused
+    assert len(set(seen)) == 1
+
+
+def check_nothing_half_done(out: Path, source: Path, wanted: dict[str, bytes]) -> None:
+    assert not (out / "manifest.json").exists()
+    if out.exists():
+        with pytest.raises(FormatError):
+            cl.open_dataset(out)
+    build(source, out)
+    assert contents(out) == wanted
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 20])
+@pytest.mark.parametrize("call", ["fsync", "write"])
+def test_a_full_disk(
+    tmp_path: Path, source: Path, wanted: dict[str, bytes], call: str, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No space left at the n-th call: a clear error naming a file, nothing half-committed, and space heals it."""
+    out = tmp_path / "ds"
+    left = after
+
+    def full(real: Any) -> Any:
+        def limited(*args: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*args)
+
+        return limited
+
+    with monkeypatch.context() as patch:
+        if call == "fsync":
+            patch.setattr(os, "fsync", full(os.fsync))
+        else:
+            patch.setattr(durable.Spool, "write", _failing_write(full))
+        with pytest.raises(ReadError, match=rf"{out}.*: No space left on device") as raised:
+            build(source, out)
+    assert raised.value.errno == errno.ENOSPC
+    check_nothing_half_done(out, source, wanted)
+
+
+def _failing_write(full: Any) -> Any:
+    """Spool.write whose file fails."""
+    real = durable.Spool.write
+
+    class File:
+        def __init__(self, file: Any) -> None:
+            self.write = full(file.write)
+            self._file = file
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._file, name)
+
+    def write(spool: durable.Spool, data: Any) -> None:
+        file = spool._file
+        spool._file = File(file)  # type: ignore[assignment]
+        try:
+            real(spool, data)
+        finally:
+            spool._file = file
+
+    return write
+
+
+@pytest.mark.parametrize("limit", [0, 100, 500])
+def test_the_kernel_refuses_to_write_more(tmp_path: Path, source: Path, wanted: dict[str, bytes], limit: int) -> None:
+    """A limit on the size of files, from the kernel itself: writes end in the middle of a buffer."""
+    out = tmp_path / "ds"
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        try:
+            build(source, out)
+        except ReadError as error:
+            if error.errno != errno.EFBIG or str(out) not in str(error):
+                raise
+        else:
+            raise AssertionError("it was written after all")
+
+    assert child(limited)
+    check_nothing_half_done(out, source, wanted)

@@ -1,0 +1,183 @@
+"""Many readers at once: workers of every start method, threads, forks, few descriptors, a read-only place."""
+
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+import conceptloader as cl
+from conceptloader.batch.engine import CompiledReader
+from conceptloader.batch.files import Budget, OpenFiles
+from conceptloader.batch.open import open_reader
+from conceptloader.loader import SampleDataset
+from conceptloader.testing import random_documents, write_dataset
+from tests.soak.builds import child
+
+SHARDS = 12
+SEQ_LEN = 20
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "ds"
+    write_dataset(path, random_documents(120, seed=3, mean_length=40), shards=SHARDS, encoding="spans")
+    return path
+
+
+def configuration(data: Path, engine: str = "compiled") -> dict[str, Any]:
+    return {
+        "seq_len": SEQ_LEN,
+        "datasets": {"a": {"path": str(data)}},
+        "concepts": {"concepts": {}},
+        "outputs": {"document_ids": True},
+        "loader": {"engine": engine},
+    }
+
+
+@pytest.fixture(scope="module")
+def truth(data: Path) -> list[list[int]]:
+    """input_ids of the first 200 samples."""
+    with cl.make_dataloader(configuration(data, "reference"), micro_batch_size=200) as loader:
+        return next(iter(loader))["input_ids"].tolist()
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_dataloader_workers(data: Path, truth: list[list[int]], method: str, engine: str) -> None:
+    samples = SampleDataset(configuration(data, engine), num_samples=200)
+    assert samples[3]["input_ids"].tolist() == truth[3], "files are open before there are workers"
+    loader = DataLoader(
+        samples,
+        batch_size=10,
+        num_workers=2,
+        multiprocessing_context=method,
+        collate_fn=cl.collate_fn,
+        timeout=100,
+    )
+    found = [row for batch in loader for row in batch["input_ids"].tolist()]
+    assert found == truth
+    assert samples[5]["input_ids"].tolist() == truth[5], "and the parent goes on"
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_64_threads_on_one_reader_while_descriptors_are_evicted(
+    data: Path, truth: list[list[int]], engine: str
+) -> None:
+    """Fewer descriptors than a shard has files, so that every read evicts what another thread is using."""
+    blend = cl.open_blend(cl.load_config(configuration(data, engine)))
+    reader = open_reader(blend)
+    if isinstance(reader, CompiledReader):
+        reader._files = OpenFiles(reader._tables, Budget(6))
+    else:
+        for ds in blend.datasets.values():
+            ds.files.cache = cl.io.DescriptorCache(2)  # type: ignore[attr-defined]
+
+    def read(seed: int) -> int:
+        rng = np.random.default_rng(seed)
+        for _ in range(15):
+            chosen = rng.integers(0, 200, 4)
+            batch = reader.read(chosen.astype(np.uint64))
+            assert batch["input_ids"].tolist() == [truth[k] for k in chosen.tolist()]
+        return 15
+
+    with ThreadPoolExecutor(64) as pool:
+        assert sum(pool.map(read, range(64))) == 64 * 15
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_forks_while_threads_are_reading(data: Path, truth: list[list[int]], engine: str) -> None:
+    """A child has the locks and descriptors of threads that do not exist in it."""
+    reader = open_reader(cl.open_blend(cl.load_config(configuration(data, engine))))
+    stop = False
+
+    def hammer(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        while not stop:
+            reader.read(rng.integers(0, 200, 2).astype(np.uint64))
+
+    def in_child() -> None:
+        for k in range(0, 200, 25):
+            batch = reader.read(np.arange(k, k + 5, dtype=np.uint64))
+            assert batch["input_ids"].tolist() == truth[k : k + 5]
+
+    with ThreadPoolExecutor(4) as pool:
+        tasks = [pool.submit(hammer, seed) for seed in range(4)]
+        try:
+            for _ in range(5):
+                assert child(in_child)
+        finally:
+            stop = True
+        for task in tasks:
+            task.result()
+
+
+_FEW = """
+import resource, sys
+import numpy as np
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+import conceptloader as cl
+from conceptloader.batch.open import open_reader
+for engine in ("reference", "compiled"):
+    reader = open_reader(cl.open_blend(cl.load_config({
+        "seq_len": 3, "datasets": {"a": {"path": sys.argv[1]}}, "concepts": {"concepts": {}},
+        "outputs": {"document_ids": True}, "loader": {"engine": engine}})))
+    held = [open("/dev/null") for _ in range(40)]
+    total = 0
+    for start in range(0, 1200, 50):
+        total += int(reader.read(np.arange(start, start + 50, dtype=np.uint64))["input_ids"].sum())
+    print(total)
+"""
+
+
+def test_256_descriptors_for_1000_files(tmp_path: Path) -> None:
+    path = tmp_path / "ds"
+    write_dataset(path, random_documents(200, seed=3, mean_length=20), shards=200, encoding="spans")
+    assert len(list(path.iterdir())) > 1000
+    command = [sys.executable, "-c", _FEW, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.split()
+    assert first == second
+
+
+@contextmanager
+def read_only(path: Path) -> Iterator[None]:
+    """Nothing below `path` may be written; root is asked through the effective user id, which the kernel checks."""
+    modes = {p: p.stat().st_mode for p in (path, *path.rglob("*"))}
+    for p, mode in modes.items():
+        p.chmod(mode & 0o555)
+    user = os.geteuid()
+    if not user:
+        for parent in path.parents[:-2]:
+            parent.chmod(parent.stat().st_mode | 0o055)
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        for p, mode in modes.items():
+            p.chmod(mode)
+
+
+def test_a_read_only_file_system(data: Path, truth: list[list[int]]) -> None:
+    with read_only(data):
+        with pytest.raises(PermissionError):
+            (data / "x").touch()
+        for engine in ("compiled", "reference"):
+            with cl.make_dataloader(configuration(data, engine), micro_batch_size=200) as loader:
+                assert next(iter(loader))["input_ids"].tolist() == truth
+        assert cl.verify(data, full=True) == []
+        with pytest.raises(cl.errors.ConceptloaderError):  # type: ignore[attr-defined]
+            cl.create_build(data / "new", cl.BuildOptions())
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert multiprocessing.active_children() == []

@@ -1,0 +1,86 @@
+"""Memory that ends at a page which must not be touched: a kernel that goes one byte too far ends the process."""
+
+import ctypes
+import math
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conceptloader.batch import engine
+from conceptloader.batch.layout import BatchLayout, Carving
+from conceptloader.batch.memory import Block
+
+PAGE = mmap.PAGESIZE
+_carve = BatchLayout.carve
+_libc = ctypes.CDLL(None, use_errno=True)
+_guards: dict[int, list[int]] = {}  # size of a block -> its guard pages
+
+
+def protect(block: Block, offset: int) -> None:
+    address = int(block.__array_interface__["data"][0]) + int(offset)
+    if _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), 0):
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+
+def guarded(shape: Any, dtype: Any = float) -> np.ndarray[Any, Any]:
+    """np.empty, in front of a guard page."""
+    dtype = np.dtype(dtype)
+    shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    size = math.prod(shape) * dtype.itemsize
+    room = -(-max(size, 1) // PAGE) * PAGE
+    block = np.frombuffer(mmap.mmap(-1, room + PAGE), np.uint8)
+    protect(block, room)
+    return block[room - size : room].view(dtype).reshape(shape)
+
+
+def guarded_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    copy = guarded(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def carve(layout: BatchLayout, samples: int) -> Carving:
+    """BatchLayout.carve with every array in front of a guard page of its own."""
+    specs = _carve(layout, samples).specs
+    offsets, guards, end = {}, [], 0
+    for name, spec in specs.items():
+        size = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+        end += -(-max(size, 1) // PAGE) * PAGE
+        offsets[name] = end - size
+        guards.append(end)
+        end += PAGE
+    _guards[end] = guards
+    return Carving(specs=specs, offsets=offsets, size=end)
+
+
+def allocate(size: int) -> Block:
+    block = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    for guard in _guards[size]:
+        protect(block, guard)
+    return block
+
+
+class _GuardedNumpy:
+    """numpy for the engine's own buffers."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    empty = staticmethod(guarded)
+
+    @staticmethod
+    def zeros(shape: Any, dtype: Any = float) -> np.ndarray[Any, Any]:
+        return guarded(shape, dtype)  # a new mapping is zero
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Let every buffer of the engine, and every array of its batches, end at a guard page."""
+    patch.setattr(engine, "np", _GuardedNumpy())
+    patch.setattr(BatchLayout, "carve", carve)
+
+
+def guard_tables(reader: engine.CompiledReader) -> None:
+    for name in ("shards", "tracks", "members", "quarantine"):
+        object.__setattr__(reader._tables, name, guarded_copy(getattr(reader._tables, name)))

@@ -1,0 +1,148 @@
+"""Damage to the files of a dataset: it is found or does no harm; nothing crashes, hangs or allocates without bound."""
+
+import shutil
+import tracemalloc
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConceptloaderError
+from tests.conftest import Tally
+from tests.corruption.mutations import Files, mutate, mutate_value, with_matching_manifest, write
+from tests.corruption.variants import VARIANTS, Variant, everything
+from tests.scale import scaled
+
+Damage = Callable[[Files, np.random.Generator], tuple[str, Files]]
+
+
+def raw(files: Files, rng: np.random.Generator) -> tuple[str, Files]:
+    """What disks, networks and people do."""
+    return mutate(files, rng)
+
+
+def consistent(files: Files, rng: np.random.Generator) -> tuple[str, Files]:
+    """What a wrong or hostile writer does: checksums and sizes in the manifest agree with the damage."""
+    names = {name: data for name, data in files.items() if not name.endswith(".json")}
+    what, changed = mutate(names, rng)
+    if any(data is not None and what.startswith("delete") for data in changed.values()):
+        return what, changed
+    return what, with_matching_manifest(files, changed)
+
+
+def manifest(files: Files, rng: np.random.Generator) -> tuple[str, Files]:
+    """What a hostile manifest says: any value is another one."""
+    what, data = mutate_value(files["manifest.json"], rng)
+    return what, {"manifest.json": data}
+
+
+class Subject:
+    """A dataset that is damaged and repaired again and again."""
+
+    def __init__(self, path: Path, variant: Variant) -> None:
+        self.path = path
+        self.variant = variant
+        variant.build(path)
+        self.files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+        self.content = everything(path)
+
+    def repair(self, changed: Files) -> None:
+        for name in changed:
+            (self.path / name).write_bytes(self.files[name])
+        for file in self.path.iterdir():
+            if file.name not in self.files:
+                file.unlink()
+
+    def outcome(self, what: str) -> str:
+        """How the damage shows. Raises whatever is no error of ours."""
+        try:
+            found = everything(self.path)
+        except ConceptloaderError as error:
+            found = error
+        if isinstance(found, ConceptloaderError):
+            assert len(str(found)) < 2000, what
+        try:
+            problems = cl.verify(self.path, full=True, write_checksums=False)
+        except ConceptloaderError:
+            return "refused"
+        if problems:
+            return "verified" if isinstance(found, list) else "read"
+        if isinstance(found, list):
+            return "harmless" if found == self.content else "unnoticed"
+        return "read only"
+
+
+def run(subject: Subject, damage: Damage, count: int, seed: int) -> Counter[str]:
+    rng = np.random.default_rng(seed)
+    outcomes: Counter[str] = Counter()
+    honest = sum(map(len, subject.files.values()))
+    for _ in range(count):
+        what, changed = damage(subject.files, rng)
+        if all(subject.files.get(name) == data for name, data in changed.items()):
+            continue
+        write(subject.path, changed)
+        traced = rng.random() < 0.2
+        if traced:
+            tracemalloc.start()
+        try:
+            outcome = subject.outcome(what)
+            if traced:
+                peak = tracemalloc.get_traced_memory()[1]
+                assert peak < 200 * honest + (4 << 20), f"{what}: {peak} bytes"
+        except Exception as error:
+            raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+        finally:
+            if traced:
+                tracemalloc.stop()
+            subject.repair(changed)
+        outcomes[outcome] += 1
+        if damage is raw:
+            assert outcome not in ("unnoticed", "read only"), f"{what}: {outcome}"
+    assert everything(subject.path) == subject.content
+    return outcomes
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=str)
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    return Subject(tmp_path_factory.mktemp("damaged") / "ds", request.param)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("damage", [raw, consistent, manifest], ids=lambda damage: damage.__name__)
+def test_damage_is_found_or_harmless(subject: Subject, damage: Damage, tally: Tally) -> None:
+    outcomes = run(subject, damage, scaled(12, 250), zlib.crc32(f"{subject.variant} {damage.__name__}".encode()))
+    assert sum(outcomes.values()) > 5
+    tally(f"damaged datasets, {damage.__name__}", {"mutations": sum(outcomes.values()), **outcomes})
+
+
+def test_the_harness_notices_what_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without verification, a flipped token would go through: the test above can fail."""
+    subject = Subject(tmp_path / "ds", VARIANTS[0])
+    nothing: Callable[..., list[Any]] = lambda *_args, **_options: []  # noqa: E731
+    monkeypatch.setattr(cl, "verify", nothing, raising=False)
+    with pytest.raises(AssertionError, match=r"unnoticed|read only"):
+        run(subject, raw, 100, 1)
+
+
+def test_shards_of_another_dataset_of_the_same_shape(tmp_path: Path) -> None:
+    """Every file has its right size, and is sound by itself."""
+    variant = VARIANTS[0]
+    subject = Subject(tmp_path / "ds", variant)
+    variant.build(tmp_path / "other")
+    other = tmp_path / "other"
+    tokens = bytearray((other / "00001.stream.bin").read_bytes())
+    tokens[0] ^= 1
+    shutil.copy(other / "00001.notes.data", subject.path / "00001.notes.data")
+    assert cl.verify(subject.path, full=True) == []
+    (subject.path / "00001.stream.bin").write_bytes(tokens)
+    problems = cl.verify(subject.path, full=True)
+    assert [problem.shard for problem in problems] == [1]
+    assert problems[0].tokens == (
+        cl.open_dataset(subject.path).shard_starts[1],
+        cl.open_dataset(subject.path).shard_starts[2],
+    )

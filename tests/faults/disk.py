@@ -1,0 +1,62 @@
+"""Faults of the file system, injected below the reader: in place of the pread and the open of conceptloader.io."""
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from conceptloader import io
+
+Fault = Callable[[int, int, int], bytes | None]
+"""(descriptor, size, offset) -> bytes to return instead of reading, or None to read; or it raises."""
+
+
+class FaultyDisk:
+    """What the reader believes to be the operating system. `waited`: seconds slept for, none of them really."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.waited: list[float] = []
+        self.reads: Counter[str] = Counter()
+        self.opens: Counter[str] = Counter()
+        self.read_faults: list[Fault] = []
+        self.open_faults: list[OSError] = []
+        patch.setattr(io, "pread", self._pread)
+        patch.setattr(io, "open_descriptor", self._open)
+        patch.setattr(io, "sleep", self.waited.append)
+
+    def _pread(self, descriptor: int, size: int, offset: int) -> bytes:
+        self.reads[os.readlink(f"/proc/self/fd/{descriptor}")] += 1
+        for fault in self.read_faults:
+            instead = fault(descriptor, size, offset)
+            if instead is not None:
+                return instead
+        return os.pread(descriptor, size, offset)
+
+    def _open(self, path: str, flags: int) -> int:
+        self.opens[path] += 1
+        if self.open_faults:
+            raise self.open_faults.pop(0)
+        return os.open(path, flags)
+
+    def fail(self, code: int, times: int | None = None, file: str = "") -> None:
+        """The next `times` reads (None: all) of files whose path holds `file` fail."""
+        left = [times]
+
+        def fault(descriptor: int, _size: int, _offset: int) -> None:
+            if file in os.readlink(f"/proc/self/fd/{descriptor}") and left[0] != 0:
+                left[0] = None if left[0] is None else left[0] - 1
+                raise OSError(code, os.strerror(code))
+
+        self.read_faults.append(fault)
+
+    def stale_after(self, handles: set[int]) -> None:
+        """Descriptors in `handles` belong to a server that has restarted; such a number is good again once reopened."""
+
+        def fault(descriptor: int, _size: int, _offset: int) -> None:
+            if descriptor in handles:
+                handles.remove(descriptor)
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+        self.read_faults.append(fault)

@@ -1,0 +1,177 @@
+"""Reads that fail: what may pass is tried again with the file opened anew, the rest is an error that says where."""
+
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader import io
+from conceptloader.errors import ConceptloaderError, FormatError, ReadError
+from tests.faults.disk import FaultyDisk
+
+PASSING = [errno.EINTR, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT]
+
+
+def everything(ds: cl.Dataset) -> list[Any]:
+    """All that a dataset holds, in a form that can be compared."""
+    sample = ds.read(0, ds.num_tokens, sorted(ds.tracks), documents=True)
+    spans = sample["concepts"]
+    return [sample["tokens"].tolist(), sample["documents"].ids.tolist(), spans.start.tolist(), spans.values.tolist()]
+
+
+@pytest.mark.parametrize("code", PASSING, ids=errno.errorcode.get)
+@pytest.mark.parametrize("times", [1, 3, len(io.BACKOFF_S)])
+def test_a_fault_that_passes_costs_time_and_nothing_else(
+    corpus: Path, disk: FaultyDisk, code: int, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = everything(cl.open_dataset(corpus))
+    ds = cl.open_dataset(corpus)
+    disk.fail(code, times, "stream.bin")
+    with caplog.at_level(logging.WARNING):
+        assert everything(ds) == wanted
+    assert disk.waited == list(io.BACKOFF_S[:times])
+    assert len(caplog.records) == times
+    assert "00000.stream.bin" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("code", PASSING, ids=errno.errorcode.get)
+def test_a_fault_that_stays_is_an_error_naming_file_and_offset(corpus: Path, disk: FaultyDisk, code: int) -> None:
+    ds = cl.open_dataset(corpus)
+    disk.fail(code, None, "00001.stream.bin")
+    with pytest.raises(ReadError) as raised:
+        ds.tokens(ds.shard_starts[1] + 5, ds.num_tokens)
+    assert raised.value.errno == code
+    assert str(corpus / "00001.stream.bin") in str(raised.value)
+    assert "at offset 10:" in str(raised.value)  # 5 tokens of 2 bytes
+    assert f"failed {len(io.BACKOFF_S) + 1} times" in str(raised.value)
+    assert disk.waited == list(io.BACKOFF_S)
+
+
+def test_each_attempt_opens_the_file_anew(corpus: Path, disk: FaultyDisk) -> None:
+    ds = cl.open_dataset(corpus)
+    wanted = ds.tokens(0, 10).tolist()
+    path = str(corpus / "00000.stream.bin")
+    before = disk.opens[path]
+    disk.fail(errno.ESTALE, 2, "00000.stream.bin")
+    assert ds.tokens(0, 10).tolist() == wanted
+    assert disk.opens[path] == before + 2
+    assert ds.tokens(0, 10).tolist() == wanted
+    assert disk.opens[path] == before + 2, "the new handle is kept"
+
+
+def test_every_handle_goes_stale_at_once(corpus: Path, disk: FaultyDisk) -> None:
+    ds = cl.open_dataset(corpus)
+    wanted = everything(ds)
+    disk.stale_after({entry.descriptor for entry in ds.files.cache._entries.values()})
+    assert everything(ds) == wanted
+    assert everything(ds) == wanted
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EISDIR, errno.EBADF], ids=errno.errorcode.get)
+def test_what_cannot_pass_is_not_retried(corpus: Path, disk: FaultyDisk, code: int) -> None:
+    ds = cl.open_dataset(corpus)
+    disk.fail(code, None, "stream.bin")
+    with pytest.raises(ReadError):
+        ds.tokens(0, 10)
+    assert disk.waited == []
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_short_reads_are_put_together(corpus: Path, disk: FaultyDisk, most: int) -> None:
+    wanted = everything(cl.open_dataset(corpus))
+    disk.read_faults.append(lambda descriptor, size, offset: os.pread(descriptor, min(size, most), offset))
+    assert everything(cl.open_dataset(corpus)) == wanted
+    assert disk.waited == []
+
+
+def test_opening_is_retried_too(corpus: Path, disk: FaultyDisk) -> None:
+    disk.open_faults = [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EIO, "Input/output error")]
+    ds = cl.open_dataset(corpus)
+    disk.open_faults = [OSError(errno.ESTALE, "Stale file handle")]
+    assert len(ds.tokens(0, 10)) == 10
+    assert disk.waited == [*io.BACKOFF_S[:2], io.BACKOFF_S[0]]
+
+
+def test_out_of_descriptors_the_idle_ones_make_room(corpus: Path, disk: FaultyDisk) -> None:
+    ds = cl.open_dataset(corpus)
+    wanted = everything(ds)
+    ds.files.cache.drop(lambda key: key[1] == "concepts.data")  # type: ignore[index]
+    disk.open_faults = [OSError(errno.EMFILE, "Too many open files")]
+    assert everything(ds) == wanted
+
+
+def test_file_truncated_while_open(corpus: Path) -> None:
+    ds = cl.open_dataset(corpus)
+    ds.tokens(0, 10)
+    os.truncate(corpus / "00000.stream.bin", 30)
+    with pytest.raises(ReadError, match=r"00000.stream.bin: found the end at byte 30, expected 170 more bytes"):
+        ds.tokens(0, 100)
+    with pytest.raises(FormatError, match=r"00000.stream.bin: found 30 bytes, expected"):
+        ds.tokens(0, 10)
+
+
+def test_file_deleted_while_open_is_read_on_until_it_is_closed(corpus: Path) -> None:
+    ds = cl.open_dataset(corpus)
+    wanted = ds.tokens(0, 100).tolist()
+    os.unlink(corpus / "00000.stream.bin")
+    assert ds.tokens(0, 100).tolist() == wanted
+    ds.close()
+    with pytest.raises(ReadError, match=r"00000.stream.bin: cannot be opened: No such file"):
+        ds.tokens(0, 100)
+
+
+@pytest.mark.parametrize("change", ["content", "size"])
+def test_file_replaced_while_open_is_never_read(corpus: Path, change: str) -> None:
+    path = corpus / "00000.stream.bin"
+    ds = cl.open_dataset(corpus)
+    wanted = ds.tokens(0, 100).tolist()
+    other = bytes(path.stat().st_size + (change == "size"))
+    (corpus / "new").write_bytes(other)
+    os.rename(corpus / "new", path)
+    assert ds.tokens(0, 100).tolist() == wanted, "the old file is still there for those who have it open"
+    ds.close()
+    with pytest.raises(FormatError, match=r"00000.stream.bin: found .*, expected .*; the file "):
+        ds.tokens(0, 100)
+
+
+def test_descriptors_in_use_outlive_their_being_discarded(corpus: Path, disk: FaultyDisk) -> None:
+    """While one thread finds a handle stale, another may be reading with it."""
+    ds = cl.open_dataset(corpus)
+    ds.tokens(0, 10)
+    held = ds.files.pin("stream.bin", 0)
+    disk.fail(errno.ESTALE, 1, "00000.stream.bin")
+    ds.tokens(0, 10)
+    assert os.pread(held.descriptor, 4, 0)
+    descriptor = held.descriptor
+    ds.files.unpin(held)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_random_faults_never_change_what_is_read(corpus: Path, disk: FaultyDisk) -> None:
+    wanted = everything(cl.open_dataset(corpus))
+    rng = np.random.default_rng(0)
+
+    def fault(descriptor: int, size: int, offset: int) -> bytes | None:
+        dice = rng.random()
+        if dice < 0.25:
+            code = int(rng.choice([*PASSING, errno.EACCES], p=[0.19] * 5 + [0.05]))
+            raise OSError(code, os.strerror(code))
+        return os.pread(descriptor, int(rng.integers(1, size + 1)), offset) if dice < 0.5 and size else None
+
+    disk.read_faults.append(fault)
+    correct, errors = 0, []
+    for _ in range(200):
+        try:
+            assert everything(cl.open_dataset(corpus)) == wanted
+            correct += 1
+        except ConceptloaderError as error:
+            errors.append(str(error))
+    assert correct > 10
+    assert len(errors) > 10
+    assert all(str(corpus) in error for error in errors)

@@ -1,0 +1,186 @@
+"""Faults under a running training, with either engine: what passes is not noticed, the rest says file, rank, sample."""
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader import io
+from conceptloader.batch.engine import CompiledReader
+from conceptloader.batch.files import OpenFiles
+from conceptloader.errors import ConceptloaderError, ReadError
+from conceptloader.loader import Loader
+from tests.faults.disk import FaultyDisk
+
+ENGINES = ["reference", "compiled"]
+STEPS = 6
+
+
+def make(corpus: Path, engine: str, **options: Any) -> Loader:
+    config = {
+        "seq_len": 16,
+        "datasets": {"a": {"path": str(corpus)}},
+        "concepts": {"concepts": {}},
+        "loader": {"engine": engine, "prefetch": 0, **options},
+    }
+    return cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=4)
+
+
+def batches(loader: Loader, count: int) -> list[dict[str, Any]]:
+    iterator = iter(loader)
+    return [{name: np.asarray(value).tolist() for name, value in next(iterator).items()} for _ in range(count)]
+
+
+@pytest.fixture
+def handles(corpus: Path) -> Callable[[], list[int]]:
+    """Descriptors of this process that are open on the corpus."""
+
+    def found() -> list[int]:
+        result = []
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                if os.readlink(f"/proc/self/fd/{name}").startswith(str(corpus)):
+                    result.append(int(name))
+            except FileNotFoundError:
+                continue
+        return result
+
+    return found
+
+
+def break_handle(descriptor: int) -> None:
+    """From now on reading this number fails with EIO, from the kernel itself: nobody has memory at these addresses."""
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    os.dup2(memory, descriptor)
+    os.close(memory)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_broken_handles_are_opened_anew(
+    corpus: Path, engine: str, handles: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = batches(make(corpus, engine), STEPS)
+    waited: list[float] = []
+    monkeypatch.setattr(io, "sleep", waited.append)
+    loader = make(corpus, engine)
+    found = batches(loader, 2)
+    opened = handles()
+    assert opened
+    for descriptor in opened:
+        break_handle(descriptor)
+    found += batches(loader, STEPS - 2)
+    assert found == wanted
+    assert waited, "it did fail"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_faults_that_stay_name_file_offset_rank_and_sample(
+    corpus: Path, engine: str, handles: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(io, "sleep", lambda seconds: None)
+    loader = make(corpus, engine)
+    if engine == "reference":
+        disk = FaultyDisk(monkeypatch)
+        disk.fail(errno.EIO, None, "stream.bin")
+    else:
+        opened = OpenFiles.open
+
+        def open_broken(files: OpenFiles, row: int) -> None:
+            opened(files, row)
+            for descriptor in handles():
+                if "stream.bin" in os.readlink(f"/proc/self/fd/{descriptor}"):
+                    break_handle(descriptor)
+
+        monkeypatch.setattr(OpenFiles, "open", open_broken)
+        assert isinstance(loader._reader, CompiledReader)
+    with pytest.raises(ReadError) as raised:
+        batches(loader, 1)
+    message = str(raised.value)
+    assert raised.value.errno == errno.EIO
+    for part in (str(corpus), ".stream.bin", "offset", "dp_rank 1", "sample 1", "failed 8 times"):
+        assert part in message, message
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("change", ["truncate", "delete", "replace"])
+def test_a_file_that_changes_is_an_error_or_the_same_data(
+    corpus: Path, engine: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never other tokens: either what was planned, read from the file as it was, or an error."""
+    monkeypatch.setattr(io, "sleep", lambda seconds: None)
+    wanted = batches(make(corpus, engine), STEPS)
+    loader = make(corpus, engine)
+    found = batches(loader, 1)
+    for file in corpus.glob("*.stream.bin"):
+        if change == "truncate":
+            os.truncate(file, file.stat().st_size // 3)
+        elif change == "delete":
+            file.unlink()
+        else:
+            (corpus / "new").write_bytes(bytes(file.stat().st_size))
+            os.rename(corpus / "new", file)
+    try:
+        for _ in range(STEPS - 1):
+            found += batches(loader, 1)
+            if change != "truncate":
+                for ds in loader.blend.datasets.values():
+                    ds.close()
+                if isinstance(loader._reader, CompiledReader):
+                    for row in list(loader._reader._files.open_rows):
+                        loader._reader._files.close(row)
+    except ConceptloaderError as error:
+        message = str(error)
+        assert "stream.bin" in message
+        assert "dp_rank 1" in message or change != "truncate"
+    else:
+        pytest.fail("the damage was not noticed")
+    assert found == wanted[: len(found)]
+
+
+def test_slow_reads_are_warned_about_and_limited(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FaultyDisk(monkeypatch)
+    loader = make(corpus, "reference", prefetch=1, threads=1, warn_after_s=0.05, timeout_s=0.3)
+
+    def slow(_descriptor: int, _size: int, _offset: int) -> None:
+        time.sleep(0.4)
+
+    disk.read_faults.append(slow)
+    with pytest.raises(ReadError, match=r"dp_rank 1: has waited .* for .*sample \d+.*timeout_s"):
+        batches(loader, 1)
+    assert any("has waited" in record.getMessage() for record in caplog.records)
+    disk.read_faults.clear()
+    assert batches(loader, 1) == batches(make(corpus, "reference"), 1), "the loader goes on where it was"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_quarantined_damage_trains_with_loss_mask_0(corpus: Path, engine: str) -> None:
+    """What verify finds goes into the list, and then every rank leaves it out in the same way."""
+    file = corpus / "00001.stream.bin"
+    data = bytearray(file.read_bytes())
+    data[10] ^= 1
+    file.write_bytes(data)
+    (problem,) = cl.verify(corpus, full=True)
+    assert problem.tokens is not None
+    first, end = problem.tokens
+    os.truncate(file, 3)  # now reading it would be an error
+    config = {
+        "seq_len": 16,
+        "datasets": {"a": {"path": str(corpus)}},
+        "quarantine": [{"dataset": "a", "tokens": [first, end]}],
+        "loader": {"engine": engine, "prefetch": 0},
+    }
+    blend = cl.open_blend(cl.load_config(config))
+    count = blend.order.sizes[0]
+    with cl.make_dataloader(blend, micro_batch_size=1, num_samples=count) as loader:
+        masks = {int(batch["sample_index"][0]): batch["loss_mask"].sum().item() for batch in loader}
+    assert sorted(masks) == list(range(count)), "such samples keep their number"
+    assert 0 in masks.values()
+    assert 16 in masks.values()

@@ -1,0 +1,185 @@
+"""Everything that parses bytes from outside, as functions of bytes. Only errors of ours may come out of them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import conceptloader as cl
+from conceptloader.config.quarantine import read_quarantine
+from conceptloader.config.schema import QuarantineConfig
+from conceptloader.format.jsonfile import dump_json, parse_json
+from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.build import IngestOptions, build_dataset
+from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.inputs import find_sources
+from conceptloader.order.runlog import RunLog
+from conceptloader.order.spec import OrderSpec
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import read_record
+
+Target = Callable[[Path, bytes], Any]
+"""(an empty directory, the bytes)."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """A small sound dataset; its files are what mutations begin with."""
+
+    path: Path
+
+    @classmethod
+    def make(cls, path: Path) -> "Template":
+        write_dataset(path, random_documents(6, seed=0, mean_length=6), encoding="spans")
+        return cls(path)
+
+    def copy(self, directory: Path, leave_out: str) -> Path:
+        out = directory / "ds"
+        out.mkdir(exist_ok=True)
+        for file in self.path.iterdir():
+            target = out / file.name
+            if file.name != leave_out and not target.exists():
+                target.hardlink_to(file)
+        (out / leave_out).unlink(missing_ok=True)
+        return out
+
+
+def resealed(data: bytes) -> bytes:
+    """The seal of a JSON file made right again, if it is JSON: a checksum stops accidents, not people."""
+    try:
+        value = parse_json(data, "input")
+    except cl.errors.FormatError:  # type: ignore[attr-defined]
+        return data
+    if not isinstance(value, dict) or not value:
+        return data
+    value.pop("checksum", None)
+    try:
+        return dump_json(value) if value else data
+    except ValueError:  # 1e999
+        return data
+
+
+def manifest(template: Template) -> Target:
+    def run(directory: Path, data: bytes) -> None:
+        path = template.copy(directory, "manifest.json")
+        (path / "manifest.json").write_bytes(resealed(data))
+        ds = cl.open_dataset(path)
+        for track in ds.tracks:
+            ds.vocabulary(track)
+        ds.read(0, min(ds.num_tokens, 100), sorted(ds.tracks), documents=True)
+
+    return run
+
+
+def shard_report(template: Template) -> Target:
+    def run(directory: Path, data: bytes) -> None:
+        path = template.copy(directory, "00000.shard.json")
+        (path / "manifest.json").unlink(missing_ok=True)
+        (path / "00000.shard.json").write_bytes(resealed(data))
+        cl.finalize(path)
+
+    return run
+
+
+def build_file(template: Template) -> Target:
+    def run(directory: Path, data: bytes) -> None:
+        path = template.copy(directory, "build.json")
+        (path / "build.json").write_bytes(resealed(data))
+        cl.open_build(path).is_finished(0)
+
+    return run
+
+
+def vocabulary(template: Template) -> Target:
+    """With the manifest in agreement: the content is what is hostile."""
+    import xxhash
+
+    name = "concepts.vocabulary.json"
+
+    def run(directory: Path, data: bytes) -> None:
+        path = template.copy(directory, name)
+        (path / name).write_bytes(data)
+        head = json.loads((template.path / "manifest.json").read_bytes())
+        head.pop("checksum")
+        entry = head["tracks"]["concepts"]["vocabulary"]
+        entry["size"], entry["checksum"] = len(data), xxhash.xxh3_64_hexdigest(data)
+        (path / "manifest.json").unlink(missing_ok=True)
+        (path / "manifest.json").write_bytes(dump_json(head))
+        names = cl.open_dataset(path).vocabulary("concepts")
+        assert names is not None
+        assert len(names) == entry["count"]
+        assert all(isinstance(name, str) for name in names)
+
+    return run
+
+
+def yaml(directory: Path, data: bytes) -> None:
+    (directory / "run.yaml").write_bytes(data)
+    cl.load_config(directory / "run.yaml")
+
+
+def jsonl(directory: Path, data: bytes) -> None:
+    (directory / "x.jsonl").write_bytes(data)
+    columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"}, metadata="metadata")
+    options = IngestOptions(
+        columns=columns, tokenizer=None, vocab_size=500, eos_id=1, vocabularies={"concepts": ["a", "b"]}
+    )
+    build_dataset(find_sources([directory / "x.jsonl"]), directory / "ds", options)
+    assert cl.verify(directory / "ds", full=True) == []
+
+
+def quarantine(directory: Path, data: bytes) -> None:
+    (directory / "bad.txt").write_bytes(data)
+    read_quarantine([QuarantineConfig(dataset="a", file=str(directory / "bad.txt"))], {"a": 1000})
+
+
+def run_log(directory: Path, data: bytes) -> None:
+    log = RunLog(directory)
+    log.path.write_bytes(data)
+    log.read()
+    for start in log.starts[:3]:
+        log.spec(start).build()
+
+
+def record(directory: Path, data: bytes) -> None:
+    (directory / "000000.000000.jsonl").write_bytes(data)
+    read_record(directory)
+
+
+def order_spec(directory: Path, data: bytes) -> None:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    OrderSpec.from_dict(value).build().sample(0)
+
+
+def megatron_index(directory: Path, data: bytes) -> None:
+    (directory / "x.idx").write_bytes(data)
+    (directory / "x.bin").write_bytes(bytes(80))
+    adopt([directory / "x"], directory / "ds", kind="megatron")
+    cl.verify(directory / "ds", full=True)
+
+
+def npy(directory: Path, data: bytes) -> None:
+    (directory / "x.npy").write_bytes(data)
+    adopt([directory / "x.npy"], directory / "ds", kind="flat", document_end=0)
+    cl.verify(directory / "ds", full=True)
+
+
+def targets(template: Template) -> dict[str, Target]:
+    return {
+        "manifest": manifest(template),
+        "shard_report": shard_report(template),
+        "build_file": build_file(template),
+        "vocabulary": vocabulary(template),
+        "yaml": yaml,
+        "jsonl": jsonl,
+        "quarantine": quarantine,
+        "run_log": run_log,
+        "record": record,
+        "order_spec": order_spec,
+        "megatron_index": megatron_index,
+        "npy": npy,
+    }

@@ -1,0 +1,191 @@
+"""Attempts to make a data set do more than hold data. What counts is that nothing happens outside of it."""
+
+import json
+import os
+import pickle
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+import conceptloader as cl
+from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, InputError
+from conceptloader.format.jsonfile import dump_json, seal
+from conceptloader.ingest.lines import read_lines
+
+
+class Owned:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+def build(path: Path, codec: str = "json", record: Any = "x") -> Path:
+    build = cl.create_build(path, cl.BuildOptions(tracks={"notes": cl.TrackOptions(codec=codec)}))
+    with build.shard(0) as writer:
+        writer.add_document([1, 2, 3, 4], {"notes": [(0, 3, record)]})
+    cl.finalize(path)
+    return path
+
+
+def edit(path: Path, *place: Any, value: Any) -> None:
+    """Change one value of the manifest, its seal made right again."""
+    file = path / "manifest.json"
+    head = json.loads(file.read_bytes())
+    head.pop("checksum")
+    holder = head
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    file.write_bytes(dump_json(head))
+
+
+def test_pickled_records_are_not_executed(tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    ds_path = build(tmp_path / "ds", "pickle", Owned(mark))
+    ds = cl.open_dataset(ds_path)
+    for use in (
+        lambda: ds.spans("notes", 0, 4),
+        lambda: ds.windows(2),
+        lambda: (
+            cl.load_config({"seq_len": 2, "datasets": {"a": {"path": str(ds_path)}}, "concepts": {"notes": {}}})
+            and cl.open_blend(
+                cl.load_config({"seq_len": 2, "datasets": {"a": {"path": str(ds_path)}}, "concepts": {"notes": {}}})
+            )
+        ),
+    ):
+        with pytest.raises(ConfigError, match="pickle"):
+            use()
+    assert cl.verify(ds_path, full=True) == []
+    assert not mark.exists()
+    cl.open_dataset(ds_path, allow_pickle=True).spans("notes", 0, 4).decode()
+    assert mark.exists(), "the attack works on those who allow it"
+
+
+@pytest.mark.parametrize("name", ["os.system", "antigravity", "this:main", "../x", "conceptloader.testing"])
+def test_a_codec_name_imports_nothing(tmp_path: Path, name: str) -> None:
+    path = build(tmp_path / "ds")
+    edit(path, "tracks", "notes", "codec", value=name)
+    before = set(sys.modules)
+    with pytest.raises(FormatError, match="found codec"):
+        cl.open_dataset(path).spans("notes", 0, 4)
+    assert not {module for module in set(sys.modules) - before if not module.startswith("conceptloader.")}
+
+
+@pytest.mark.parametrize("kind", ["../secret", "../../secret", "{}/secret", "x/../../secret"])
+def test_paths_out_of_the_roots_are_not_read(tmp_path: Path, kind: str) -> None:
+    root = tmp_path / "root"
+    (root / "inner").mkdir(parents=True)
+    path = build(root / "inner" / "ds")
+    size = (path / "00000.stream.bin").stat().st_size
+    secret = tmp_path / "root" / "secret"
+    secret.write_bytes(bytes(size))
+    wanted = kind.format(root) if "{}" in kind else kind
+    edit(path, "shards", "files", "stream.bin", "path", value=[wanted])
+    if os.path.normpath(path / wanted) == str(path.parent / "secret"):
+        with pytest.raises(ConceptloaderError):  # a sibling: allowed, but not there
+            cl.open_dataset(path).tokens(0, 2)
+        return
+    with pytest.raises(FormatError, match=r"secret.*roots=\["):
+        cl.open_dataset(path).tokens(0, 2)
+    assert cl.open_dataset(path, roots=[tmp_path]).tokens(0, 2).tolist() == [0, 0], "it is there for those who allow it"
+
+
+def test_a_link_swapped_in_after_opening_is_not_followed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    path = build(root / "ds")
+    file = path / "00000.stream.bin"
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(file.stat().st_size))
+    ds = cl.open_dataset(path)
+    file.unlink()
+    file.symlink_to(secret)
+    with pytest.raises(FormatError, match=r"secret.*roots=\["):
+        ds.tokens(0, 2)
+
+
+@pytest.mark.parametrize("special", ["fifo", "directory", "device"])
+def test_no_regular_file_is_no_data(tmp_path: Path, special: str) -> None:
+    """In particular, opening a fifo must not wait for a writer that never comes."""
+    path = build(tmp_path / "ds")
+    file = path / "00000.stream.bin"
+    file.unlink()
+    if special == "fifo":
+        os.mkfifo(file)
+    elif special == "directory":
+        file.mkdir()
+    else:
+        file.symlink_to("/dev/zero")
+    with pytest.raises(ConceptloaderError):
+        cl.open_dataset(path, roots=["/"]).tokens(0, 2)
+
+
+def test_sizes_from_outer_space_allocate_nothing(tmp_path: Path) -> None:
+    path = build(tmp_path / "ds")
+    head = json.loads((path / "manifest.json").read_bytes())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for place in (("num_tokens",), ("num_shards",), ("shards", "tokens", 0), ("shards", "documents", 0),
+                  ("shards", "tracks", "notes", "records", 0), ("shards", "files", "stream.bin", "size", 0),
+                  ("block_tokens",), ("tracks", "notes", "max_items")):  # fmt: skip
+        for number in (2**31, 2**60, 2**62, 2**63, 2**64, 10**300):
+            edit(path, *place, value=number)
+            with pytest.raises(ConceptloaderError):
+                cl.open_dataset(path).read(0, 4, ["notes"], documents=True)
+            head.pop("checksum", None)
+            (path / "manifest.json").write_bytes(dump_json(head))
+    # All numbers at once, so that they agree with each other.
+    for tokens in (2**40, 2**61):
+        big = json.loads(json.dumps(head))
+        big["num_tokens"] = big["shards"]["tokens"][0] = tokens
+        big["shards"]["files"]["stream.bin"]["size"][0] = 4 * tokens
+        (path / "manifest.json").write_bytes(dump_json(big))
+        with pytest.raises(ConceptloaderError):
+            cl.open_dataset(path).read(0, 4, ["notes"], documents=True)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "kilobytes"
+
+
+def test_json_that_is_deep_or_says_things_twice(tmp_path: Path) -> None:
+    path = build(tmp_path / "ds")
+    for data in (b"[" * 10**6, b'{"a":' * 10**5, seal(b'{"format": "conceptstream", "format": "x"'), b"1" * 10**6):
+        (path / "manifest.json").write_bytes(data)
+        with pytest.raises(FormatError):
+            cl.open_dataset(path)
+
+
+def test_deep_json_records(tmp_path: Path) -> None:
+    path = build(tmp_path / "ds", "bytes", b"[" * 10**6)
+    edit(path, "tracks", "notes", "codec", value="json")
+    with pytest.raises(FormatError, match="notes"):
+        cl.open_dataset(path).spans("notes", 0, 4).decode()
+    assert cl.verify(path, full=True) != []
+
+
+def test_lines_of_100_megabytes(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with path.open("wb") as file:
+        file.write(b"x" * (100 << 20))
+        file.write(b"\n{}\n")
+    with pytest.raises(InputError, match=r"x\.jsonl: line 1: found more than 1048576 bytes"):
+        list(read_lines(str(path), limit=1 << 20))
+    assert sum(len(block) for block, _ in read_lines(str(path))) == 2, "allowed by default"
+
+
+def test_a_vocabulary_that_is_no_list_of_names(tmp_path: Path) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"notes": cl.TrackOptions(vocabulary=["a", "b"])}))
+    with build.shard(0) as writer:
+        writer.add_document([1, 2], {"notes": [(0, 1, [1])]})
+    cl.finalize(build.path)
+    path = Path(build.path)
+    for data in (b'{"a": 1}', b"[1, 2]", b'["a"]', b"[" * 10**5, pickle.dumps(["a", "b"])):
+        (path / "notes.vocabulary.json").write_bytes(data)
+        edit(path, "tracks", "notes", "vocabulary", "size", value=len(data))
+        edit(path, "tracks", "notes", "vocabulary", "checksum", value=xxhash.xxh3_64_hexdigest(data))
+        with pytest.raises(FormatError, match="vocabulary"):
+            cl.open_dataset(path).vocabulary("notes")

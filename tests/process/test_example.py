@@ -1,0 +1,33 @@
+"""The example of the README, with torchrun."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from conceptloader.testing import random_documents, write_dataset
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_example_runs_on_two_ranks_and_goes_on_with_one(checkout: Path, tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "d", random_documents(100, vocab_size=257), vocab_size=257)
+    config = {"seq_len": 64, "datasets": {"d": {"path": path}}, "concepts": {"concepts": {}}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    script = str(checkout / "examples/pytorch/train.py")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    for launcher in (torchrun, []):
+        done = subprocess.run(
+            [sys.executable, *launcher, script], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        state = torch.load(tmp_path / "checkpoint.pt")
+        assert sorted(state["model"]) == ["0.weight", "1.bias", "1.weight"]
+        assert state["loader"]["consumed_samples"] == 360
+        state["loader"]["consumed_samples"] = 240  # go on from step 20
+        torch.save(state, tmp_path / "checkpoint.pt")

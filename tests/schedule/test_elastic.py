@@ -1,0 +1,75 @@
+"""Random schedules: any world size, batch ramp, phases, members that join and leave, skips, sequence lengths, kills."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from conceptloader.errors import ConceptloaderError
+from conceptloader.order import partition
+from conceptloader.order.resume import splice
+from tests.conftest import Tally
+from tests.scale import scaled
+from tests.schedule import simulation
+from tests.schedule.simulation import Run, check, simulate
+
+CHUNKS = 10
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_sample_once_as_planned(chunk: int, tally: Tally, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)  # each new sequence length is a warning
+    number = scaled(300, 10_000) // CHUNKS
+    samples = restarts = 0
+    for seed in range(chunk * number, (chunk + 1) * number):
+        try:
+            run = simulate(seed)
+            check(run)
+        except Exception as error:
+            raise AssertionError(f"schedule {seed}: {error}") from error
+        samples += run.consumed
+        restarts += len(run.starts)
+    tally("elastic schedules", {"schedules": number, "starts": restarts, "samples": samples})
+
+
+def _fails(seeds: range = range(40)) -> bool:
+    """Whether any schedule fails."""
+    for seed in seeds:
+        try:
+            check(simulate(seed))
+        except (AssertionError, ConceptloaderError):
+            return True
+    return False
+
+
+def test_a_rank_that_takes_a_neighbours_sample_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = partition.Partition.offsets
+    monkeypatch.setattr(partition.Partition, "offsets", lambda self, rank: honest(self, rank) // np.uint64(2))
+    assert _fails()
+
+
+def test_a_restart_that_forgets_the_draws_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "resume", lambda saved, current, consumed, **_: current)
+    assert _fails()
+
+
+def test_a_splice_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "conceptloader.order.resume.splice",
+        lambda saved, current, consumed: splice(saved, current, max(0, consumed - 1)),
+    )
+    assert _fails(range(100))
+
+
+def test_the_schedules_cover_what_can_happen() -> None:
+    runs: list[Run] = [simulate(seed) for seed in range(150)]
+    specs = [run.spec for run in runs if run.spec is not None]
+    assert any(len(spec.phases) > 3 for spec in specs)
+    assert any("@" in name for spec in specs for name in spec.members), "a new sequence length"
+    assert any(len(spec.skips) > 1 for spec in specs)
+    assert any(member.windows == 1 for spec in specs for member in spec.members.values())
+    assert any(a.step >= b.step for run in runs for a, b in zip(run.starts, run.starts[1:], strict=False)), (
+        "rolled back"
+    )
+    assert {start.dp_size for run in runs for start in run.starts} >= {1, 3, 16}

@@ -1,0 +1,237 @@
+"""Train a small GPT with a concept head, with megatron-core alone: tensor, pipeline, context and data parallel.
+
+One process on a CPU (the tests' harness stands in for CUDA), 8 GPUs, 1024 GPUs:
+
+    torchrun --nproc_per_node 1 tests/megatron/harness/run.py examples/megatron/train.py --config data.yaml
+    torchrun --nproc_per_node 8 examples/megatron/train.py --config data.yaml --tp 2 --pp 2 --global-batch 256
+    torchrun --nnodes 128 --nproc_per_node 8 --rdzv-backend c10d --rdzv-endpoint $HEAD:29500 \\
+        examples/megatron/train.py --config data.yaml --tp 8 --pp 8 --micro-batch 1 --global-batch 2048
+
+Every data-parallel size trains on the same samples in the same step, and a run may be resumed with other sizes.
+"""
+
+import argparse
+import json
+import os
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from concept_gpt import ConceptGPT
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from conceptloader.integrations import megatron_lm
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="YAML of the data")
+    parser.add_argument("--seq-length", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--global-batch", type=int, default=8)
+    parser.add_argument("--micro-batch", type=int, default=2)
+    for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context")):
+        parser.add_argument(f"--{name}", type=int, default=1, help=f"{what} parallel size")
+    parser.add_argument("--chunks", type=int, help="model chunks per pipeline rank (interleaved schedule)")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--vocab", type=int, default=256)
+    parser.add_argument("--eod", type=int, default=255, help="end-of-document token")
+    parser.add_argument("--num-concepts", type=int, default=16)
+    parser.add_argument("--track", default="topic", help="track of the concept head")
+    parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass")
+    parser.add_argument("--no-attention-mask", action="store_true", help="let the attention kernel mask the future")
+    parser.add_argument("--num-workers", type=int, default=0)
+    parser.add_argument("--save", type=Path, help="folder of checkpoints; a run goes on from the newest in it")
+    parser.add_argument("--save-every", type=int, default=4)
+    return parser.parse_args()
+
+
+def start(args: argparse.Namespace) -> None:
+    """Process groups, seeds, and the division of a global batch into micro batches."""
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.distributed.init_process_group("nccl")
+    parallel_state.initialize_model_parallel(
+        args.tp, args.pp, virtual_pipeline_model_parallel_size=args.chunks, context_parallel_size=args.cp
+    )
+    torch.manual_seed(1)
+    model_parallel_cuda_manual_seed(1)
+    dp_size = parallel_state.get_data_parallel_world_size()
+    rank = torch.distributed.get_rank()
+    init_num_microbatches_calculator(rank, None, args.global_batch, args.micro_batch, dp_size)
+
+
+def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
+    """One model chunk per virtual stage, wrapped for data parallelism."""
+    config = TransformerConfig(
+        num_layers=args.layers,
+        hidden_size=args.hidden,
+        num_attention_heads=args.heads,
+        tensor_model_parallel_size=args.tp,
+        pipeline_model_parallel_size=args.pp,
+        virtual_pipeline_model_parallel_size=args.chunks,
+        # Two ranks of an interleaved pipeline are each other's next and previous one: batched sends would be mixed up.
+        overlap_p2p_comm=args.chunks is not None,
+        batch_p2p_comm=args.chunks is None,
+        context_parallel_size=args.cp,
+        pipeline_dtype=torch.float32,
+        use_cpu_initialization=True,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        recompute_granularity="full" if args.recompute else None,
+        recompute_method="uniform" if args.recompute else None,
+        recompute_num_layers=1 if args.recompute else None,
+        finalize_model_grads_func=finalize_model_grads,
+        calculate_per_token_loss=True,
+    )
+    chunks = []
+    for vp_stage in range(args.chunks or 1):
+        where = {"ignore_virtual": args.chunks is None, "vp_stage": vp_stage}
+        model = ConceptGPT(
+            config,
+            get_gpt_layer_local_spec(),
+            args.vocab,
+            args.seq_length,
+            pre_process=parallel_state.is_pipeline_first_stage(**where),
+            post_process=parallel_state.is_pipeline_last_stage(**where),
+            position_embedding_type="rope",
+            vp_stage=vp_stage if args.chunks else None,
+            num_concepts=args.num_concepts,
+            track=args.track,
+        )
+        chunks.append(DistributedDataParallel(config, DistributedDataParallelConfig(), model.cuda()))
+    return chunks
+
+
+def data_config(args: argparse.Namespace) -> GPTDatasetConfig:
+    """What a sample holds, in Megatron's words. Neither `blend` nor `split`: the YAML says what is read."""
+    tokenizer = SimpleNamespace(vocab_size=args.vocab, eod=args.eod, unique_identifiers={"eod": args.eod})
+    return GPTDatasetConfig(
+        random_seed=0,
+        sequence_length=args.seq_length,
+        tokenizer=tokenizer,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=True,
+        create_attention_mask=not args.no_attention_mask,
+    )
+
+
+def forward_step(data: megatron_lm.MegatronData, data_iterator: Any, model: Any) -> tuple[torch.Tensor, Any]:
+    """One micro batch through one model chunk. Concept tensors are there on the configured stage, and only there."""
+    chunk = model.module
+    batch = data.get_batch(data_iterator, chunk.vp_stage)
+    output = model(
+        batch.get("tokens"),
+        batch.get("position_ids"),
+        batch.get("attention_mask"),
+        labels=batch.get("labels"),
+        concepts=batch if f"{chunk.track}_ids" in batch else None,
+    )
+    return output, partial(token_loss, batch.get("loss_mask"))
+
+
+def logs_here() -> bool:
+    """One of the processes that hold the last stage."""
+    return parallel_state.get_data_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0
+
+
+def token_loss(loss_mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """Sum of the losses and number of unmasked tokens of this rank; both summed over all ranks for the log.
+
+    Megatron divides the gradients by the tokens of the whole batch: the same however it is cut into micro batches.
+    """
+    total, tokens = (losses.float() * loss_mask).sum(), loss_mask.sum()
+    report = torch.stack((total, tokens)).detach()
+    torch.distributed.all_reduce(report, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+    return total, tokens.int(), {"sums": report}
+
+
+def sharded_state(chunks: list[Any], optimizer: Any, common: dict[str, Any], loading: bool) -> dict[str, Any]:
+    """Everything that a checkpoint holds; plain values become its common state."""
+    state = {f"model{k}": chunk.module.sharded_state_dict() for k, chunk in enumerate(chunks)}
+    return {**state, "optimizer": optimizer.sharded_state_dict(state, is_loading=loading), **common}
+
+
+def newest(folder: Path | None) -> Path | None:
+    """The newest complete checkpoint."""
+    latest = folder and folder / "latest.txt"
+    return folder / latest.read_text().strip() if folder and latest and latest.exists() else None
+
+
+def save(args: argparse.Namespace, step: int, chunks: list[Any], optimizer: Any, data: Any) -> None:
+    """Write a checkpoint, and only then its name."""
+    folder = args.save / f"step-{step}"
+    if torch.distributed.get_rank() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+    torch.distributed.barrier()
+    common = {"step": step, "conceptloader": data.state(step * args.global_batch)}
+    dist_checkpointing.save(sharded_state(chunks, optimizer, common, loading=False), str(folder))
+    if torch.distributed.get_rank() == 0:
+        (args.save / "latest.txt").write_text(folder.name)
+
+
+def main() -> None:
+    args = arguments()
+    start(args)
+    checkpoint = newest(args.save)
+    common = dist_checkpointing.load_common_state_dict(str(checkpoint)) if checkpoint else {"step": 0}
+    consumed = common["step"] * args.global_batch
+    # Before anything is read: a configuration that would change the samples behind `consumed` is refused here.
+    data = megatron_lm.MegatronData(
+        args.config,
+        data_config(args),
+        micro_batch_size=args.micro_batch,
+        stage="last",
+        consumed=consumed,
+        saved=common.get("conceptloader"),
+    )
+    chunks = build_model(args)
+    optimizer = get_megatron_optimizer(OptimizerConfig(lr=1e-3, optimizer="adam"), chunks)
+    if checkpoint:
+        loaded = dist_checkpointing.load(sharded_state(chunks, optimizer, {}, loading=True), str(checkpoint))
+        for k, chunk in enumerate(chunks):
+            chunk.module.load_state_dict(loaded[f"model{k}"])
+        optimizer.load_state_dict(loaded["optimizer"])
+    iterators = [
+        data.iterator(data.datasets([args.steps * args.global_batch, 0, 0], vp_stage=chunk.module.vp_stage)[0],
+                      num_workers=args.num_workers)
+        for chunk in chunks
+    ]  # fmt: skip
+    train_step = get_forward_backward_func()
+    for step in range(common["step"], args.steps):
+        for chunk in chunks:
+            chunk.zero_grad_buffer()
+        optimizer.zero_grad()
+        reports = train_step(
+            forward_step_func=partial(forward_step, data),
+            data_iterator=iterators if len(chunks) > 1 else iterators[0],
+            model=chunks if len(chunks) > 1 else chunks[0],
+            num_microbatches=args.global_batch // args.micro_batch // parallel_state.get_data_parallel_world_size(),
+            seq_length=args.seq_length // args.cp,
+            micro_batch_size=args.micro_batch,
+            forward_only=False,
+        )
+        optimizer.step()
+        if reports and logs_here():
+            total, tokens = sum(report["sums"] for report in reports).tolist()
+            print(json.dumps({"step": step + 1, "loss": total / tokens}), flush=True)
+        if args.save and (step + 1) % args.save_every == 0:
+            save(args, step + 1, chunks, optimizer, data)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

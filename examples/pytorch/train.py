@@ -1,0 +1,30 @@
+"""torchrun --nproc_per_node 2 train.py; started again, on any number of ranks, it goes on where it was saved."""
+
+import os
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import conceptloader as cl
+
+rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+model = nn.Sequential(nn.Embedding(257, 64), nn.Linear(64, 257))
+optimizer = torch.optim.AdamW(model.parameters())
+loader = cl.make_dataloader("run.yaml", dp_rank=rank, dp_size=ranks, micro_batch_size=12 // ranks)
+if os.path.exists("checkpoint.pt"):
+    state = torch.load("checkpoint.pt")
+    model.load_state_dict(state["model"])
+    loader.load_state_dict(state["loader"])
+if ranks > 1:
+    torch.distributed.init_process_group("gloo")
+parallel = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+for batch in loader:
+    loss = cross_entropy(parallel(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if loader.consumed_samples % 120 == 0 and rank == 0:  # every 10 steps
+        torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "checkpoint.pt")
+    if loader.consumed_samples >= 360:
+        break

@@ -1,0 +1,86 @@
+"""Samples of 4,097 tokens a second in each one's own loader, batch 16: shuffle, blend and collation included."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import peers
+import torch
+from data import TOKENS, corpus, pointer, raw_library
+from harness import US, Contender, Report, resident_mb
+from torch.utils.data import DataLoader, RandomSampler
+
+import conceptloader as cl
+
+SEQ_LEN, BATCH, BATCHES, THREADS = 4096, 16, 512, 2
+
+report = Report("loader")
+torch.set_num_threads(1)
+library = raw_library()
+path = corpus("bare", span=0, shards=1)
+stream = f"{path}/00000.stream.bin"
+descriptor = os.open(stream, os.O_RDONLY)
+total = (TOKENS - 1) // SEQ_LEN
+config = cl.load_config(
+    {
+        "seq_len": SEQ_LEN,
+        "datasets": {
+            "web": {"path": path, "weight": 0.7, "split": [0, 0.5]},
+            "code": {"path": path, "weight": 0.3, "split": [0.5, 1]},
+        },
+        "loader": {"threads": THREADS},
+    }
+)
+
+
+def ours(batches: int = BATCHES) -> None:
+    with cl.make_dataloader(config, micro_batch_size=BATCH) as loader:
+        for _, _batch in zip(range(batches), loader, strict=False):
+            pass
+
+
+def raw_threads() -> None:
+    """As many threads as ours, each reading batches into buffers of its own; nothing is handed over."""
+    offsets = np.random.default_rng(0).integers(0, total, (BATCHES, BATCH)).astype(np.uint64) * np.uint64(2 * SEQ_LEN)
+
+    def work(thread: int) -> None:
+        out = np.empty((BATCH, SEQ_LEN + 1), np.int64)
+        for row in offsets[thread::THREADS]:
+            library.raw_pread_widen(descriptor, pointer(row), BATCH, SEQ_LEN + 1, pointer(out))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, range(THREADS)))
+
+
+def torch_loader(dataset: object, batches: int) -> None:
+    sampler = RandomSampler(dataset, num_samples=batches * BATCH)
+    for _ in DataLoader(dataset, batch_size=BATCH, sampler=sampler, num_workers=0):
+        pass
+
+
+def litdata_loader(batches: int) -> None:
+    from litdata import StreamingDataLoader
+
+    loader = StreamingDataLoader(peers.litdata(np.fromfile(stream, np.uint16)), batch_size=BATCH, num_workers=0)
+    for _, _batch in zip(range(batches), loader, strict=False):
+        pass
+
+
+trove = peers.datatrove(stream)
+report.race(
+    "batch 16, one process",
+    [
+        Contender(US, ours, BATCHES * BATCH, wall=True),
+        Contender("C: pread, widened, 2 threads", raw_threads, BATCHES * BATCH, wall=True),
+        Contender("datatrove in a torch DataLoader", lambda: torch_loader(trove, 32), 32 * BATCH, wall=True),
+        Contender("litdata", lambda: litdata_loader(64), 64 * BATCH, wall=True),
+    ],
+    unit="us/sample",
+    scale=1e6,
+    repeats=5,
+)
+ours(200)
+before = resident_mb()
+ours(5_000)
+report.fact("memory after 5,000 more batches", US, resident_mb() - before, "MB growth")
+report.finish()

@@ -1,0 +1,97 @@
+"""Random windows of 4,097 uint16 tokens from a warm page cache: CPU time a window, ours and the peers' and C's."""
+
+import os
+
+import numpy as np
+import peers
+from data import DOCUMENT, TOKENS, corpus, drop_from_cache, pointer, raw_library
+from harness import US, Contender, Report
+
+import conceptloader as cl
+from conceptloader.batch.open import open_reader
+
+SEQ_LEN, BATCH, BATCHES = 4096, 16, 64
+
+report = Report("reads")
+library = raw_library()
+path = corpus("bare", span=0, shards=1)
+stream = f"{path}/00000.stream.bin"
+descriptor = os.open(stream, os.O_RDONLY)
+tokens = np.fromfile(stream, np.uint16)
+rng = np.random.default_rng(0)
+windows = rng.integers(0, (TOKENS - 1) // SEQ_LEN, BATCH * BATCHES)
+offsets = (windows * SEQ_LEN * 2).astype(np.uint64)
+buffer = np.empty(2 * (SEQ_LEN + 1), np.uint8)
+out = np.empty((BATCH, SEQ_LEN + 1), np.int64)
+inputs, labels = np.empty((2, BATCH, SEQ_LEN), np.int64)
+
+
+def config(**outputs: object) -> dict:
+    return {"seq_len": SEQ_LEN, "order": "sequential", "datasets": {"a": {"path": path}}, "outputs": outputs}
+
+
+def reader(**outputs: object):
+    return open_reader(cl.open_blend(cl.load_config(config(**outputs))))
+
+
+def each_batch(read) -> None:
+    for k in range(0, len(windows), BATCH):
+        read(k)
+
+
+def raw(function, *arrays: np.ndarray, size: int = SEQ_LEN + 1):
+    def read(k: int) -> None:
+        if function(descriptor, pointer(offsets[k : k + BATCH]), BATCH, size, *map(pointer, arrays)):
+            raise OSError("short read")
+
+    return lambda: each_batch(read)
+
+
+plain = {"position_ids": "off", "dataset_id": False, "sample_index": False}
+bare, full = reader(**plain), reader()
+samples = windows.astype(np.uint64)
+dataset = cl.open_dataset(path).windows(SEQ_LEN)
+trove, olmo = peers.datatrove(stream), peers.olmo([stream])
+gpt = peers.megatron(tokens, DOCUMENT, len(windows))
+few = windows[:256].tolist()
+
+report.race(
+    "warm, batches of 16",
+    [
+        Contender(US, lambda: each_batch(lambda k: bare.read(samples[k : k + BATCH])), len(windows)),
+        Contender(
+            "conceptloader, default outputs",
+            lambda: each_batch(lambda k: full.read(samples[k : k + BATCH])),
+            len(windows),
+        ),
+        Contender("conceptloader, plain Python path", lambda: [dataset[i] for i in few], len(few)),
+        Contender("C: pread", raw(library.raw_pread, buffer, size=2 * (SEQ_LEN + 1)), len(windows)),
+        Contender("C: pread, widened", raw(library.raw_pread_widen, out), len(windows)),
+        Contender("C: pread, inputs and labels", raw(library.raw_pread_batch, inputs, labels), len(windows)),
+        Contender("datatrove", lambda: [trove[i] for i in few], len(few)),
+        Contender("OLMo-core", lambda: [olmo[i] for i in few], len(few)),
+        Contender("Megatron GPTDataset", lambda: [gpt[i] for i in range(len(few))], len(few)),
+    ],
+    unit="us",
+    scale=1e6,
+)
+
+
+def bytes_read() -> int:
+    """Bytes that this process had fetched from storage, as the kernel counts them."""
+    with open("/proc/self/io") as file:
+        return int(dict(line.split(": ") for line in file.read().splitlines())["read_bytes"])
+
+
+drop_from_cache(stream)
+before = bytes_read()
+each_batch(lambda k: bare.read(samples[k : k + BATCH]))
+needed = len(
+    np.unique(np.concatenate([np.arange(o // 4096, (o + 2 * SEQ_LEN + 1) // 4096 + 1) for o in offsets.tolist()]))
+)
+fetched = bytes_read() - before
+report.fact(
+    "cold", "bytes fetched from storage a byte needed", fetched / (2 * (SEQ_LEN + 1) * len(np.unique(windows))), "x"
+)
+report.fact("cold", "pages fetched a page needed", fetched / 4096 / needed, "x")
+report.finish()

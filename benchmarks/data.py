@@ -1,0 +1,69 @@
+"""The corpora of the benchmarks, made once under bench-output/data, and the raw C loops."""
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+import conceptloader as cl
+
+HERE = Path(__file__).parent
+ROOT = Path(os.environ.get("BENCH_DATA", HERE.parent / "bench-output" / "data"))
+TOKENS = 1 << 26
+DOCUMENT, SPAN, CONCEPTS = 700, 700, 5  # tokens a document, tokens a span, concepts a span: 6 spans in 4,096 tokens
+
+
+def corpus(
+    name: str, token_type: str = "u2", tokens: int = TOKENS, span: int = SPAN, encoding: str = "spans", shards: int = 4
+) -> str:
+    """Path of a dataset of random tokens: documents of 700 tokens, spans of `span` with 5 concepts each."""
+    path = ROOT / name
+    if (path / "manifest.json").exists():
+        return str(path)
+    options = cl.BuildOptions(
+        token_type=token_type,
+        tokenizer=cl.Tokenizer(name="random", vocab_size=50_000),
+        tracks={"concepts": cl.TrackOptions(encoding=encoding)} if span else {},
+    )
+    build = cl.create_build(path, options, plan=list(range(shards)))
+    rng = np.random.default_rng(0)
+    for shard in range(shards):
+        with build.shard(shard) as writer:
+            while writer.tokens < tokens // shards:
+                ids = rng.integers(0, 50_000, DOCUMENT)
+                concepts = rng.integers(0, 1000, (DOCUMENT, CONCEPTS), dtype=np.uint32)
+                spans = (
+                    [(a, min(a + span, DOCUMENT), concepts[a].tobytes()) for a in range(0, DOCUMENT, span)]
+                    if span
+                    else []
+                )
+                writer.add_document(ids, spans={"concepts": spans} if span else None)
+    cl.finalize(path)
+    return str(path)
+
+
+def raw_library() -> ctypes.CDLL:
+    """raw.c, compiled for this machine."""
+    target = ROOT / "raw.so"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["gcc", "-O3", "-march=native", "-shared", "-fPIC", "-o", target, HERE / "raw.c"], check=True)
+    library = ctypes.CDLL(str(target))
+    for name in ("raw_pread", "raw_pread_widen", "raw_pread_batch"):
+        getattr(library, name).restype = ctypes.c_int64
+    return library
+
+
+def pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def drop_from_cache(path: str) -> None:
+    """Ask the kernel to forget a file's pages, so that the next read comes from the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)

@@ -1,0 +1,80 @@
+"""Fair timing: all contenders of a row run in turn, several times, in one process; medians, spread and ratios."""
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+US = "conceptloader"
+
+
+@dataclass
+class Contender:
+    """One line of a row. `run` does `units` units of work per call."""
+
+    name: str
+    run: Callable[[], object]
+    units: int
+    wall: bool = False  # wall-clock time, for what threads or a disk do; else CPU time of this process
+
+
+@dataclass
+class Result:
+    row: str
+    name: str
+    unit: str
+    median: float
+    low: float
+    high: float
+    ratio: float = 0.0  # how many times our time this is; below 1 is faster than us
+    note: str = ""
+
+
+@dataclass
+class Report:
+    """Collects results, prints them as tables on stderr and, at the end, as JSON on stdout."""
+
+    title: str
+    results: list[Result] = field(default_factory=list)
+
+    def race(
+        self, row: str, contenders: list[Contender], unit: str = "ns", scale: float = 1e9, repeats: int = 7
+    ) -> None:
+        """Time the contenders in turn; the one named conceptloader is what ratios refer to."""
+        times: dict[str, list[float]] = {c.name: [] for c in contenders}
+        for contender in contenders:
+            contender.run()  # warm: compiled code, page cache, allocator
+        for _ in range(repeats):
+            for contender in contenders:
+                clock = time.perf_counter if contender.wall else time.process_time
+                start = clock()
+                contender.run()
+                times[contender.name].append((clock() - start) * scale / contender.units)
+        self.add(row, unit, times)
+
+    def add(self, row: str, unit: str, times: dict[str, list[float]]) -> None:
+        ours = statistics.median(times[US])
+        print(f"\n{self.title}: {row}", file=sys.stderr)
+        for name, values in times.items():
+            median = statistics.median(values)
+            result = Result(row, name, unit, median, min(values), max(values), median / ours if ours else 0.0)
+            self.results.append(result)
+            spread = f"{result.low:,.4g} to {result.high:,.4g}"
+            print(f"  {name:<34} {median:>12,.4g} {unit:<12} ({spread:<24}) {result.ratio:>10,.3g}x", file=sys.stderr)
+
+    def fact(self, row: str, name: str, value: float, unit: str) -> None:
+        """A figure that is not a time: bytes, deviations, counts."""
+        self.results.append(Result(row, name, unit, value, value, value))
+        print(f"  {row}: {name}: {value:,.5g} {unit}", file=sys.stderr)
+
+    def finish(self) -> None:
+        print(json.dumps({"title": self.title, "results": [asdict(result) for result in self.results]}))
+
+
+def resident_mb() -> float:
+    """Memory of this process that is really there, in MB."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6

@@ -1,0 +1,53 @@
+"""The documentation's code works: every ```python block runs, and so does every ```bash block of our own commands.
+
+The blocks of a file run in order, in one namespace and one temporary directory. Other languages are not run.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    language: str
+    line: int
+    code: str
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks that are to be run. `line` is that of the first line of code, counted from 1."""
+    found = [Block(m[1], text.count("\n", 0, m.start(2)) + 1, m[2]) for m in FENCE.finditer(text)]
+    return [
+        b for b in found if b.language == "python" or (b.language == "bash" and b.code.startswith("conceptloader "))
+    ]
+
+
+def pages() -> list[Path]:
+    return [p for p in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if blocks(p.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page.read_text("utf-8")):
+        if block.language == "python":
+            # Blank lines in front, so that a traceback names the line of the page.
+            exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+        else:
+            done = subprocess.run(["bash", "-euo", "pipefail", "-c", block.code], capture_output=True, text=True)
+            assert done.returncode == 0, f"{page}:{block.line}: {done.stderr}"
+
+
+def test_blocks_are_found() -> None:
+    others = "```bash\nls\n```\n```yaml\na: 1\n```\n```\nraw\n```\n"
+    text = "a\n```python\nx = 1\n```\n" + others + "```bash\nconceptloader --help\n```\n"
+    assert blocks(text) == [Block("python", 3, "x = 1\n"), Block("bash", 15, "conceptloader --help\n")]

@@ -95,7 +95,7 @@ class ReferenceReader:
         for member, window in zip(members.tolist(), windows.tolist(), strict=True):
             view = self.views[member]
             if view is not None and view.dataset.files.remote and not by_document(view):
-                yield view.dataset, *token_range(view, window, self.layout.seq_len)
+                yield from view.dataset.ahead(*token_range(view, window, self.layout.seq_len))
 
     def _fill(
         self, arrays: dict[str, Array], values: dict[str, list[Array]], row: int, view: View, number: int

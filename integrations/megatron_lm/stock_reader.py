@@ -1,7 +1,8 @@
 """Reads the samples of a training that is taken over: pieces of documents, tokens and concepts alike."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ class Joined:
     mode = "token-stream"
 
     @property
+    def files(self) -> Any:
+        return self.dataset.files
+
+    @property
     def tracks(self) -> Any:
         return self.dataset.tracks
 
@@ -48,6 +53,10 @@ class Joined:
             if a < b:
                 parts.append((at + a, Piece(piece.start + a, piece.start + b)))
         return parts
+
+    def ahead(self, start: int, stop: int) -> Iterator[tuple[Dataset, int, int]]:
+        """As Dataset.ahead."""
+        return chain.from_iterable(self.dataset.ahead(p.start, p.stop) for _, p in self.cut(start, stop))
 
     def read(self, start: int, stop: int) -> dict[str, Any]:
         """As Dataset.read, without documents and tracks."""

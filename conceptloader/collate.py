@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .batch.layout import Batch, BatchLayout
+from .batch.layout import Batch, BatchLayout, share
 
 T = TypeVar("T")
 TensorBatch = dict[str, Any]
@@ -17,7 +17,9 @@ TensorBatch = dict[str, Any]
 
 def to_tensors(batch: Batch) -> TensorBatch:
     """Tensors over the memory of the batch's arrays."""
-    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
+    return share(
+        {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
+    )
 
 
 def pinned_block(size: int) -> npt.NDArray[np.uint8]:
@@ -43,7 +45,7 @@ def on_device(batches: Iterable[tuple[T, TensorBatch]], device: torch.device) ->
                 name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
                 for name, value in batch.items()
             }
-            waiting.append((task, copied, stream.record_event()))
+            waiting.append((task, share(copied), stream.record_event()))
         if len(waiting) > 1:
             yield _arrived(*waiting.popleft(), device)
     while waiting:

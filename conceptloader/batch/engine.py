@@ -268,11 +268,13 @@ class _Shape:
         table = np.zeros((1 + len(layout.tracks), spans.ARRAY_COLUMNS), np.int64)
         in_block = np.zeros(table.shape, np.bool_)
 
-        def put(row: int, column: int, name: str) -> None:
+        def put(row: int, column: int, name: str, beyond: int = 0) -> None:
             if name in carving.offsets:
-                table[row, column] = carving.offsets[name]
+                table[row, column] = carving.offsets[name] + beyond
                 in_block[row, column] = True
 
+        put(0, fill.INPUT_IDS, "tokens")
+        put(0, fill.LABELS, "tokens", 8)
         for column, name in enumerate(fill.ARRAY_NAMES):
             put(0, column, name)
         for row, track in enumerate(layout.tracks, 1):
@@ -288,8 +290,9 @@ class _Shape:
 def _options(layout: BatchLayout) -> I64Array:
     options = np.zeros(fill.OPTION_COUNT, np.int64)
     options[fill.SEQ_LEN] = layout.seq_len
-    options[fill.DOCUMENT_POSITIONS] = layout.outputs.position_ids == "document" and not layout.whole
+    options[fill.ROW_LENGTH] = layout.seq_len + layout.outputs.shared_labels
+    options[fill.DOCUMENT_POSITIONS] = layout.outputs.position_ids == "document"
     options[fill.NEEDS_DOCUMENTS] = layout.outputs.needs_documents
-    options[fill.MASK_BORDERS] = layout.outputs.loss_mask_borders and not layout.whole
+    options[fill.MASK_BORDERS] = layout.outputs.loss_mask_borders
     options[fill.EOS_LOSS] = layout.outputs.eos_loss
     return options

@@ -53,14 +53,14 @@ from .tables import (
 
 # Addresses of the arrays that a batch may have, in `arrays[0]`; 0 for one that is not wanted. The other rows are
 # tracks.
-INPUT_IDS, LABELS, LOSS_MASK, POSITION_IDS, DOCUMENT_IDS, DATASET_IDS, SAMPLE_INDEX, CU_SEQLENS, WHOLE = numbered(9)
+INPUT_IDS, LABELS, LOSS_MASK, POSITION_IDS, DOCUMENT_IDS, DATASET_IDS, SAMPLE_INDEX, CU_SEQLENS = numbered(8)
 ARRAY_NAMES = (
     "input_ids", "labels", "loss_mask", "position_ids", "document_ids", "dataset_id", "sample_index", "cu_seqlens",
-    "tokens",
 )  # fmt: skip
 
-# Flags of a layout, in `options`.
-SEQ_LEN, DOCUMENT_POSITIONS, NEEDS_DOCUMENTS, MASK_BORDERS, EOS_LOSS, OPTION_COUNT = numbered(6)
+# What a layout wants, in `options`. ROW_LENGTH: items of a row of input_ids and of labels, one more than SEQ_LEN if
+# they share their memory: label j then lies where input j + 1 does.
+SEQ_LEN, ROW_LENGTH, DOCUMENT_POSITIONS, NEEDS_DOCUMENTS, MASK_BORDERS, EOS_LOSS, OPTION_COUNT = numbered(7)
 
 
 @inner
@@ -114,20 +114,16 @@ def begin_sample(sample: int, index: Any, member: Array, arrays: Array, options:
 @inner
 def pad_sample(sample: int, tokens: int, member: Array, arrays: Array, options: Array) -> None:
     """The rest of a row of which only `tokens` tokens were there to be read."""
-    size = options[SEQ_LEN]
-    if arrays[0, WHOLE]:
-        whole = at_address(arrays[0, WHOLE] + 8 * sample * (size + 1), size + 1, np.int64)
-        for i in range(tokens, size + 1):
-            whole[i] = member[PAD]
-    else:
-        inputs = at_address(arrays[0, INPUT_IDS] + 8 * sample * size, size, np.int64)
-        labels = at_address(arrays[0, LABELS] + 8 * sample * size, size, np.int64)
-        mask = at_address(arrays[0, LOSS_MASK] + 4 * sample * size, size, np.float32)
-        for i in range(tokens, size):
-            inputs[i] = member[PAD]
-        for i in range(max(0, tokens - 1), size):
-            labels[i] = member[PAD]
-            mask[i] = 0.0
+    size, length = options[SEQ_LEN], options[ROW_LENGTH]
+    inputs = at_address(arrays[0, INPUT_IDS] + 8 * sample * length, size, np.int64)
+    labels = at_address(arrays[0, LABELS] + 8 * sample * length, size, np.int64)
+    mask = at_address(arrays[0, LOSS_MASK] + 4 * sample * size, size if arrays[0, LOSS_MASK] else 0, np.float32)
+    for i in range(tokens, size):
+        inputs[i] = member[PAD]
+    for i in range(max(0, tokens - 1), size):
+        labels[i] = member[PAD]
+    for i in range(max(0, tokens - 1), len(mask)):
+        mask[i] = 0.0
     if arrays[0, POSITION_IDS] and tokens == 0:
         positions = at_address(arrays[0, POSITION_IDS] + 8 * sample * size, size, np.int64)
         for i in range(size):
@@ -177,7 +173,7 @@ def fill_piece(
     state: Array, found: Array,
 ) -> int:  # fmt: skip
     """Tokens [a, e) of one shard into a row, as its tokens `place` and following; one read of the stream."""
-    size = options[SEQ_LEN]
+    size, length = options[SEQ_LEN], options[ROW_LENGTH]
     shard = shards[row]
     inputs_end = min(e, a + size - place)  # the last token of a full window is a label only
     low, high = a, e
@@ -190,20 +186,19 @@ def fill_piece(
     if code != OK:
         return code
     skip = (a - low) * item
-    mask = at_address(arrays[0, LOSS_MASK] + 4 * sample * size, 0 if arrays[0, WHOLE] else size, np.float32)
-    if arrays[0, WHOLE]:
-        whole = at_address(arrays[0, WHOLE] + 8 * (sample * (size + 1) + place), e - a, np.int64)
-        widen(scratch, skip, item, shard[CODE], whole)
-    else:
-        inputs = at_address(arrays[0, INPUT_IDS] + 8 * (sample * size + place), inputs_end - a, np.int64)
-        widen(scratch, skip, item, shard[CODE], inputs)
-        ahead = 1 if place == 0 else 0  # the first token of a row is no label
-        first = place + ahead - 1
-        skip += ahead * item
-        labels = at_address(arrays[0, LABELS] + 8 * (sample * size + first), e - a - ahead, np.int64)
+    shared = length > size
+    tokens = (e if shared else inputs_end) - a
+    inputs = at_address(arrays[0, INPUT_IDS] + 8 * (sample * length + place), tokens, np.int64)
+    widen(scratch, skip, item, shard[CODE], inputs)
+    ahead = 1 if place == 0 else 0  # the first token of a row is no label
+    first = place + ahead - 1
+    skip += ahead * item
+    labels = at_address(arrays[0, LABELS] + 8 * (sample * length + first), e - a - ahead, np.int64)
+    if not shared:
         widen(scratch, skip, item, shard[CODE], labels)
-        eos = -1 if options[EOS_LOSS] else member[EOS]
-        mark_loss(scratch, skip, item, shard[LOSS], eos, labels, mask[first : first + e - a - ahead])
+    mask = at_address(arrays[0, LOSS_MASK] + 4 * sample * size, size if arrays[0, LOSS_MASK] else 0, np.float32)
+    eos = -1 if options[EOS_LOSS] else member[EOS]
+    mark_loss(scratch, skip, item, shard[LOSS], eos, labels, mask[first : first + e - a - ahead])
     ids = at_address(arrays[0, DOCUMENT_IDS] + 8 * sample * size, size if arrays[0, DOCUMENT_IDS] else 0, np.int64)
     if document >= 0:
         for i in range(place, min(place + inputs_end - a, len(ids))):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..config import ConceptOptions, Outputs, View
 from ..errors import ConfigError
+from .views import by_document
 
 Array = npt.NDArray[Any]
 Batch = dict[str, Any]
@@ -76,14 +77,12 @@ class BatchLayout:
     T_ids, T_counts     i64 [B, max_spans, max_concepts], -1 beyond i32 [B, max_spans]  (padded)
     T_values, T_offsets i64 [m]; slot k of the B * max_spans has values[offsets[k]:offsets[k + 1]]  (ragged)
 
-    whole: windows in one piece, tokens i64 [B, S + 1], in place of input_ids, labels, loss_mask and position_ids, for
-    frameworks that make these themselves.
+    With outputs.shared_labels there is tokens i64 [B, S + 1] as well, of which input_ids and labels are views.
     """
 
     seq_len: int
     outputs: Outputs
     tracks: tuple[TrackLayout, ...] = ()
-    whole: bool = False
 
     @classmethod
     def of(
@@ -92,7 +91,6 @@ class BatchLayout:
         seq_len: int,
         outputs: Outputs | None = None,
         tracks: Mapping[str, ConceptOptions] | None = None,
-        whole: bool = False,
     ) -> "BatchLayout":
         """Decide the limits of each track from the manifests.
 
@@ -102,26 +100,27 @@ class BatchLayout:
         outputs, tracks = outputs or Outputs(), tracks or {}
         present = [view for view in views if view is not None]
         for view in present:
-            _check_view(view, outputs, whole)
+            _check_view(view, outputs)
         chosen = [_track_layout(name, tracks[name], present, seq_len) for name in sorted(tracks)]
         names = [*cls(seq_len=seq_len, outputs=Outputs()).arrays(1)]
         names += [name for track in chosen for name, _ in track.arrays(1, seq_len)]
         for name, times in Counter(names).items():
             if times > 1:
                 raise ConfigError(f"concepts: two arrays of a batch would be called {name}; rename a track")
-        return cls(seq_len=seq_len, outputs=outputs, tracks=tuple(chosen), whole=whole)
+        return cls(seq_len=seq_len, outputs=outputs, tracks=tuple(chosen))
 
     def arrays(self, samples: int) -> dict[str, ArraySpec]:
         """The arrays whose shapes do not depend on what is read: all but cu_seqlens and T_values."""
         shape, out = (samples, self.seq_len), self.outputs
         specs = {}
-        if self.whole:
+        if out.shared_labels:
             specs["tokens"] = ArraySpec(shape=(samples, self.seq_len + 1), dtype="i8")
         else:
             specs["input_ids"] = ArraySpec(shape=shape, dtype="i8")
             specs["labels"] = ArraySpec(shape=shape, dtype="i8")
+        if out.loss_mask:
             specs["loss_mask"] = ArraySpec(shape=shape, dtype="f4")
-        if out.position_ids != "off" and not self.whole:
+        if out.position_ids != "off":
             specs["position_ids"] = ArraySpec(shape=shape, dtype="i8")
         if out.document_ids:
             specs["document_ids"] = ArraySpec(shape=shape, dtype="i8", blank=-1)
@@ -159,14 +158,17 @@ class Carving:
 
     def views(self, block: npt.NDArray[np.uint8]) -> dict[str, Array]:
         """The arrays over a block's memory; cu_seqlens with all its room."""
-        return {name: np.ndarray(shape, dtype, block, offset) for name, shape, dtype, offset in self._makings}
+        return share({name: np.ndarray(shape, dtype, block, offset) for name, shape, dtype, offset in self._makings})
 
 
-def _check_view(view: View, outputs: Outputs, whole: bool) -> None:
-    if whole and view.quarantine:
-        raise ConfigError(
-            f"dataset {view.name}: found quarantined ranges, but whole windows have no loss mask that leaves them out"
-        )
+def share(batch: Batch) -> Batch:
+    """The same batch, with input_ids and labels as views of `tokens` if it has that. Arrays or tensors."""
+    if "tokens" in batch:
+        batch["input_ids"], batch["labels"] = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
+    return batch
+
+
+def _check_view(view: View, outputs: Outputs) -> None:
     tokenizer = view.dataset.tokenizer
     if not outputs.eos_loss and (tokenizer is None or tokenizer.eos_id is None):
         raise ConfigError(f"outputs.eos_loss: found false, but dataset {view.name} names no eos token; set it to true")
@@ -176,6 +178,11 @@ def _check_view(view: View, outputs: Outputs, whole: bool) -> None:
             f"dataset {view.name}: found a field {LOSS_FIELD} of type {', '.join(map(str, types))}, expected u1; "
             "build it with that type, or under another name"
         )
+    masked = {"quarantined ranges": view.quarantine, f"a field {LOSS_FIELD}": types != {None}}
+    masked["documents, which are padded"] = by_document(view)
+    for reason, found in masked.items():
+        if found and not outputs.loss_mask:
+            raise ConfigError(f"outputs.loss_mask: found false, but dataset {view.name} has {reason}; set it to true")
 
 
 def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq_len: int) -> TrackLayout:

@@ -108,7 +108,7 @@ class ReferenceReader:
             arrays["dataset_id"][row] = view.dataset_id
         if "position_ids" in arrays:
             arrays["position_ids"][row] = np.arange(size)
-        for name in {"input_ids", "labels", "tokens"} & arrays.keys():
+        for name in ("input_ids", "labels"):
             arrays[name][row] = eos or 0  # what padding and quarantined samples hold
         if in_quarantined_shard(view, number):
             return []
@@ -117,10 +117,7 @@ class ReferenceReader:
             return []
         sample = dataset.read(start, stop)
         inputs = min(stop - start, size)
-        if layout.whole:
-            arrays["tokens"][row, : stop - start] = sample["tokens"]
-        else:
-            self._fill_labels(arrays, row, sample, eos)
+        self._fill_labels(arrays, row, sample, eos)
         borders: list[int] = []
         if by_document(view):
             if "document_ids" in arrays:
@@ -137,6 +134,8 @@ class ReferenceReader:
         labels = max(len(tokens) - 1, 0)
         arrays["input_ids"][row, : len(tokens)] = tokens[:size]
         arrays["labels"][row, :labels] = tokens[1:]
+        if "loss_mask" not in arrays:
+            return
         mask = arrays["loss_mask"][row, :labels]
         mask[:] = sample[LOSS_FIELD][1:] != 0 if LOSS_FIELD in sample else 1
         if not self.layout.outputs.eos_loss:
@@ -149,10 +148,10 @@ class ReferenceReader:
         holder = np.searchsorted(documents.first, positions, side="right") - 1
         if out.document_ids:
             arrays["document_ids"][row] = documents.ids[holder]
-        if out.position_ids == "document" and "position_ids" in arrays:
+        if out.position_ids == "document":
             arrays["position_ids"][row] = positions - np.maximum(documents.first[holder], start)
         borders = documents.first[documents.first > start] - start
-        if out.loss_mask_borders and "loss_mask" in arrays:
+        if out.loss_mask_borders:
             arrays["loss_mask"][row, borders - 1] = 0
         inside: list[int] = borders[borders < size].tolist()
         return inside

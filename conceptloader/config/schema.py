@@ -50,12 +50,15 @@ class QuarantineConfig(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs(Section):
-    """Which tensors a batch has besides input_ids, labels and loss_mask.
+    """Which tensors a batch has besides input_ids and labels.
 
     position_ids: from 0 at the start of the window, or of every document, or none. loss_mask_borders: no loss where the
-    label is the first token of another document. eos_loss: False for no loss on end-of-document labels.
+    label is the first token of another document. eos_loss: False for no loss on end-of-document labels. shared_labels:
+    input_ids and labels are views of one tensor, `tokens`.
     """
 
+    shared_labels: bool = False
+    loss_mask: bool = True
     position_ids: Literal["window", "document", "off"] = "window"
     document_ids: bool = False
     cu_seqlens: bool = False
@@ -63,6 +66,13 @@ class Outputs(Section):
     dataset_id: bool = True
     sample_index: bool = True
     eos_loss: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.loss_mask and (self.loss_mask_borders or not self.eos_loss):
+            raise ConfigError(
+                "outputs.loss_mask: found false, but loss_mask_borders and eos_loss: false need it; set it to true"
+            )
 
     @property
     def needs_documents(self) -> bool:
@@ -146,7 +156,13 @@ class Config(Section):
         return sorted(self.datasets)
 
     def with_seq_len(self, seq_len: int) -> "Config":
-        """This configuration at the framework's sequence length. Raises ConfigError if it gives another one itself."""
+        """This configuration at the framework's sequence length.
+
+        Raises ConfigError if it gives another one itself, or outputs that are for one's own training loop only.
+        """
+        for key, expected in {"shared_labels": False, "loss_mask": True}.items():
+            if getattr(self.outputs, key) != expected:
+                raise ConfigError(f"outputs.{key}: expected {expected} with a framework; leave it out")
         if self.seq_len not in (None, seq_len):
             raise ConfigError(f"seq_len: found {self.seq_len}, but the framework's is {seq_len}; leave it out")
         return dataclasses.replace(self, seq_len=seq_len)

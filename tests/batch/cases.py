@@ -67,9 +67,9 @@ def random_case(path: Path, seed: int) -> Case:
         )
 
     mode = str(rng.choice(["stream-with-metadata", "stream-with-metadata", "document"]))
-    loss_field = bool(rng.integers(2))
+    loss_field, of_c = rng.integers(0, 2, 2).astype(bool).tolist()
     parts = [path / name for name in ("a", "b", "c")]
-    truths = [build(p, recipe(mode=mode, loss_field=loss_field or p.name == "c"), rng) for p in parts]
+    truths = [build(p, recipe(mode=mode, loss_field=of_c if p.name == "c" else loss_field), rng) for p in parts]
     joined = join(path / "ab", parts[:2], truths[:2])
     datasets = [cl.open_dataset(path / "ab"), cl.open_dataset(parts[2])]
     known = [joined, truths[2]]
@@ -85,14 +85,18 @@ def random_case(path: Path, seed: int) -> Case:
         low = int(rng.integers(0, dataset.num_tokens))
         quarantine = [(low, low + 5)] if rng.random() < 0.4 else []
         views.append(make_view("xy"[k], dataset, 10 + k, start, count, seq_len, quarantine))
+    needs_mask = mode == "document" or loss_field or of_c or any(view.quarantine for view in views)
+    masked = needs_mask or rng.random() < 0.7
     outputs = Outputs(
         position_ids=rng.choice(["window", "document", "off"]).item(),
         document_ids=bool(rng.integers(2)),
         cu_seqlens=bool(rng.integers(2)),
-        loss_mask_borders=bool(rng.integers(2)),
+        loss_mask_borders=masked and bool(rng.integers(2)),
         dataset_id=bool(rng.integers(2)),
         sample_index=bool(rng.integers(2)),
-        eos_loss=bool(rng.integers(2)),
+        eos_loss=not masked or bool(rng.integers(2)),
+        shared_labels=bool(rng.integers(2)),
+        loss_mask=masked,
     )
     small: dict[str, Any] = {"max_spans": 3, "max_concepts": 2}
     tracks = {
@@ -102,8 +106,7 @@ def random_case(path: Path, seed: int) -> Case:
         for track in ("concepts", "topics")
         if rng.random() < 0.8
     }
-    whole = rng.random() < 0.2 and not any(view.quarantine for view in views)
-    layout = BatchLayout.of(views, seq_len, outputs, tracks, whole)
+    layout = BatchLayout.of(views, seq_len, outputs, tracks)
     size = int(rng.integers(0, 12))
     chosen = rng.integers(0, 2, size) if min(s.count for s in views) else np.full(size, int(views[0].count == 0))
     windows = np.array([rng.integers(0, views[k].count) for k in chosen.tolist()], np.uint64)

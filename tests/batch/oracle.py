@@ -12,7 +12,7 @@ from tests.batch.corpora import EOS, Truth
 def expected(layout: BatchLayout, views: list[View], truths: list[Truth], samples: list[int], picks: list[Any]) -> Any:
     """`picks`: (view, window) of each sample. Slow on purpose."""
     size, out = layout.seq_len, layout.outputs
-    batch: dict[str, list[Any]] = {name: [] for name in layout.arrays(0)}
+    batch: dict[str, list[Any]] = {name: [] for name in (*layout.arrays(0), "input_ids", "labels")}
     ragged: dict[str, list[int]] = {track.name: [] for track in layout.tracks if track.ragged}
     for name in ragged:
         batch[f"{name}_offsets"] = [0]
@@ -62,6 +62,8 @@ def expected(layout: BatchLayout, views: list[View], truths: list[Truth], sample
         name: np.array(batch[name], spec.dtype).reshape(layout.arrays(len(samples))[name].shape)
         for name, spec in layout.arrays(len(samples)).items()
     }
+    for name in ("input_ids", "labels"):
+        result[name] = np.array(batch[name], np.int64).reshape(-1, size)
     for name, values in ragged.items():
         result[f"{name}_values"] = np.array(values, np.int64)
     if out.cu_seqlens:

@@ -89,6 +89,12 @@ def test_the_frameworks_sequence_length():
         config.with_seq_len(16).with_seq_len(32)
 
 
+@pytest.mark.parametrize("outputs", [{"shared_labels": True}, {"loss_mask": False}])
+def test_outputs_that_no_framework_takes(outputs):
+    with pytest.raises(ConfigError, match=f"^outputs.{next(iter(outputs))}: expected .* with a framework"):
+        load_config(changed(outputs=outputs)).with_seq_len(4)
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -188,6 +194,7 @@ def test_the_frameworks_sequence_length():
             changed(quarantine=[{"dataset": "wbe", "tokens": [0, 1]}]),
             r"^quarantine\[0\]\.dataset: wbe: no such dataset",
         ),
+        (changed(outputs={"loss_mask": False, "eos_loss": False}), r"^outputs\.loss_mask: found false, but"),
         (changed(quarantine=[{"dataset": "web"}]), r"^quarantine\[0\]: expected either tokens"),
         (changed(quarantine=[{"dataset": "web", "tokens": [0, 1], "file": "x"}]), r"^quarantine\[0\]: expected either"),
         (changed(quarantine=[{"dataset": "web", "tokens": [5, 5]}]), r"^quarantine\[0\]\.tokens: found \[5, 5\]"),

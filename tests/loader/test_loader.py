@@ -86,6 +86,34 @@ def test_tensors_are_contiguous_and_typed(config):
     assert all(value.is_contiguous() for name, value in batch.items() if name != "max_seqlen")
 
 
+def test_shared_labels_are_views_of_the_tokens_and_equal_to_those_of_their_own(config):
+    with cl.make_dataloader(config, micro_batch_size=4) as loader:
+        batches = list(itertools.islice(loader, 8))
+    config["outputs"] = {"shared_labels": True, "loss_mask": False, "position_ids": "off"}
+    with cl.make_dataloader(config, micro_batch_size=4) as loader:
+        for wanted, found in zip(batches, loader, strict=False):
+            assert not {"loss_mask", "position_ids"} & found.keys()
+            for name, begin in {"input_ids": 0, "labels": 1}.items():
+                assert torch.equal(found[name], wanted[name])
+                assert found[name].data_ptr() == found["tokens"].data_ptr() + 8 * begin
+            assert cl.batch_digest(found) == cl.batch_digest(wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"quarantine": [{"dataset": "a", "tokens": [0, 1]}]}, "quarantined ranges"),
+        ({"datasets": {"a": {"path": "pairs"}}, "phases": [], "concepts": {}}, "field loss_mask"),
+    ],
+)
+def test_a_loss_mask_that_something_needs_cannot_be_switched_off(config, data, change, reason):
+    config = {**config, **change, "outputs": {"loss_mask": False}}
+    for dataset in config["datasets"].values():
+        dataset["path"] = str(data / dataset["path"])
+    with pytest.raises(ConfigError, match=f"outputs.loss_mask: found false, but dataset a has .*{reason}"):
+        cl.make_dataloader(config, micro_batch_size=4)
+
+
 def test_a_batch_is_not_written_to_while_it_is_held(config):
     with cl.make_dataloader(config, micro_batch_size=4) as loader:
         held = [batch["input_ids"] for batch in itertools.islice(loader, 40)]

@@ -17,9 +17,9 @@ TensorBatch = dict[str, Any]
 
 def to_tensors(batch: Batch) -> TensorBatch:
     """Tensors over the memory of the batch's arrays."""
-    return share(
-        {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in batch.items()}
-    )
+    own = {"input_ids", "labels"} if "tokens" in batch else set()  # so that these share the tensor, not only its memory
+    tensors = {name: value for name, value in batch.items() if name not in own}
+    return share({name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in tensors.items()})
 
 
 def pinned_block(size: int) -> npt.NDArray[np.uint8]:

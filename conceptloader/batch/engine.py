@@ -1,5 +1,6 @@
 """The compiled reader: a batch is one call of a kernel that holds no GIL, from sample indices to filled arrays."""
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from .memory import Pool
 from .native import address_of
 from .reader import Allocate, I64Array, Order, U64Array
 from .reference import ReferenceReader
-from .tables import ITEM, make_tables
+from .tables import ITEM, STREAM, make_tables
 from .views import present
 
 BUFFER_BYTES = 1 << 16
@@ -88,7 +89,9 @@ class CompiledReader:
         self._running[thread] = work
         try:
             work.place(shape, address_of(block))
-            retrying(partial(self._attempt, work, positions, order, arrays))
+            # Attempts are counted for each sample and shard: the handles of many may go stale at once.
+            progress = [streams.SAMPLE, streams.ROW]
+            retrying(partial(self._attempt, work, positions, order, arrays), lambda: work.state[progress].tolist())
         finally:
             del self._running[thread]
             self._idle.append(work)
@@ -129,7 +132,12 @@ class CompiledReader:
                     if sample != pinned_for:  # what was opened for the samples before has been used
                         files.unpin(pinned)
                         pinned, pinned_for = [], sample
-                    files.open(row)
+                    work.note_opening()
+                    try:
+                        files.open(row)
+                    except (FormatError, ReadError) as error:
+                        message = f"sample {work.samples[sample]}, dp_rank {self.dp_rank}: {error.args[-1]}"
+                        raise type(error)(*error.args[:-1], message) from error
                     pinned.append(row)
                     if code == streams.CLOSED:
                         work.restart_sample()
@@ -141,7 +149,8 @@ class CompiledReader:
                     work.restart_sample()
                     files.close(row)
                     if error < 0:
-                        raise ReadError(f"{message}: the file ends there; it was truncated after it was opened")
+                        ended = "the file ends there; it was truncated after it was opened: restore it"
+                        raise ReadError(errno.ENODATA, f"{message}: {ended}")
                     raise ReadError(error, f"{message}: {os.strerror(error)}")
                 else:
                     raise self._damage(work, sample)
@@ -168,10 +177,13 @@ class CompiledReader:
         state = work.state.tolist()
         sample = min(state[streams.SAMPLE], len(work.samples) - 1)
         path = self._files.path(state[streams.ROW], state[streams.COLUMN])
-        return (
-            f"{state[streams.SIZE]} bytes at offset {state[streams.AT]} of {path}, "
-            f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"
-        )
+        if state[streams.SIZE] > 0:
+            what = f"{state[streams.SIZE]} bytes at offset {state[streams.AT]} of {path}"
+        elif state[streams.SIZE] < 0:
+            what = f"the opening of {path} and what belongs to it"
+        else:
+            what = "the first read, or for the compilation of what reads"
+        return f"{what}, sample {work.samples[sample]}, dp_rank {self.dp_rank}"
 
     def _workspace(self, samples: U64Array) -> "_Workspace":
         try:
@@ -228,7 +240,8 @@ class _Workspace:
         """Let the kernels fill the arrays of a block at `address`."""
         if self.shape is not shape:
             self.shape, self.table = shape, shape.arrays.copy()
-        np.add(shape.arrays, address, out=self.table, where=shape.in_block)
+        np.multiply(shape.in_block, address, out=self.table)
+        self.table += shape.arrays
 
     def begin(self, layout: BatchLayout, arrays: dict[str, Array]) -> None:
         """Nothing of the batch has been read."""
@@ -241,6 +254,10 @@ class _Workspace:
             arrays["cu_seqlens"][0] = 0
             self.state[streams.SEQUENCE_SPACE] = len(arrays["cu_seqlens"])
             self.state[streams.SEQUENCES] = 1
+
+    def note_opening(self) -> None:
+        """For `_describe`: no read is under way."""
+        self.state[[streams.COLUMN, streams.AT, streams.SIZE]] = STREAM, 0, -1
 
     def restart_sample(self) -> None:
         """Let the next call begin with the first token of the sample at hand."""
@@ -256,22 +273,23 @@ class _Workspace:
 
 @dataclass(frozen=True)
 class _Shape:
-    """For one batch size: how memory is laid out, and the kernels' table of arrays for a block at address 0."""
+    """For one batch size: how memory is laid out, the kernels' table of arrays for a block at address 0, and 1 for each
+    entry that is an address in the block."""
 
     carving: Carving
     arrays: I64Array
-    in_block: npt.NDArray[np.bool_]
+    in_block: I64Array
 
     @classmethod
     def make(cls, layout: BatchLayout, samples: int) -> "_Shape":
         carving = layout.carve(samples)
         table = np.zeros((1 + len(layout.tracks), spans.ARRAY_COLUMNS), np.int64)
-        in_block = np.zeros(table.shape, np.bool_)
+        in_block = np.zeros_like(table)
 
         def put(row: int, column: int, name: str, beyond: int = 0) -> None:
             if name in carving.offsets:
                 table[row, column] = carving.offsets[name] + beyond
-                in_block[row, column] = True
+                in_block[row, column] = 1
 
         put(0, fill.INPUT_IDS, "tokens")
         put(0, fill.LABELS, "tokens", 8)

@@ -5,6 +5,7 @@ batch; they differ only in how a group is dealt out. So the samples of a step ar
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -64,12 +65,14 @@ class Partition:
         """Samples that all ranks together take in one micro batch."""
         return self.micro_batch_size * self.dp_size
 
+    @lru_cache(maxsize=64)  # noqa: B019 - asked for with every micro batch; a Partition is four words
     def offsets(self, dp_rank: int) -> U64Array:
-        """Offsets in a group of the samples of `dp_rank`: uint64 [micro_batch_size], rising."""
+        """Offsets in a group of the samples of `dp_rank`: uint64 [micro_batch_size], rising, read-only."""
         self.check_rank(dp_rank)
         slots = np.arange(self.micro_batch_size, dtype=np.uint64)
         stride, first = (self.dp_size, dp_rank) if self.scheme == "strided" else (1, dp_rank * self.micro_batch_size)
         offsets: U64Array = slots * np.uint64(stride) + np.uint64(first)
+        offsets.setflags(write=False)
         return offsets
 
     def samples(self, start: int, stop: int, dp_rank: int) -> U64Array:

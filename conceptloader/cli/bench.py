@@ -1,0 +1,187 @@
+"""conceptloader bench"""
+
+import argparse
+import math
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from conceptloader.cli.arguments import positive
+from conceptloader.cli.output import Output, table
+from conceptloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conceptloader.batch.measure import Pass
+    from conceptloader.config import Blend
+
+SUMMARY = "how fast the loader reads on this machine, and whether that is enough"
+DESCRIPTION = """\
+Read shuffled windows as a training does, on your storage, and tell how fast that is: first one by one, for the latency
+of a window, then in batches by the loader's threads. Of a dataset all tracks of concepts are read, with the default
+outputs; a configuration is read as it says, but always shuffled.
+
+  conceptloader bench data/corpus
+  conceptloader bench run.yaml --cold --tokens-per-second-needed 1.5e6
+
+"fetched/read" is the bytes that storage gave for each byte that the loader needed. Near 0 the system's page cache was
+measured. --cold drops the files from it first (no privileges needed), and reads no more than the data hold. Pages that
+are not written yet, or mapped by a process, stay, and so do the caches of disks and file servers.
+
+A token is an input position of a batch, padding included. --tokens-per-second-needed is what one loader must deliver:
+seq_len times the samples that its process reads for a step, divided by the seconds of a step. Loaders on one machine
+share storage and cores: ask for their sum, with the sum of their threads as --threads.
+
+Exit code 0: fine. 1: less than --tokens-per-second-needed, or the data are bad. 2: usage.
+"""
+
+_SEQ_LEN = 4096
+_NO_END = 1 << 62
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("source", metavar="DATASET|CONFIG", help="directory or URL of a dataset, or a configuration (YAML)")
+    add("--tokens-per-second-needed", type=_above_zero, metavar="X", help="answer whether the loader delivers them")
+    add("--cold", action="store_true", help="drop the files from the page cache first")
+    add("--threads", type=positive, metavar="N", help="default: the configuration's loader.threads, or 2")
+    add("--seq-len", type=positive, metavar="S", help=f"default: the configuration's, or {_SEQ_LEN}")
+    add("--batch", type=positive, default=16, metavar="B", help="samples of a batch (default: 16)")
+    add("--seconds", type=_above_zero, default=5.0, metavar="T", help="of each of the two passes (default: 5)")
+    add("--tracks", metavar="NAME,NAME", help='"" for none (default: all, or what the configuration names)')
+    add("--seed", type=int, metavar="N", help="of the shuffle (default: other windows each time)")
+    add("--root", action="append", metavar="DIR", help="directory that may hold shards")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.batch.measure import drop_from_cache, measure
+    from conceptloader.batch.open import open_reader
+
+    blend = _open(arguments)
+    reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
+    threads = arguments.threads or max(1, min(loader.threads, loader.prefetch))
+    prefetch = max(loader.prefetch, threads) if arguments.threads or loader.prefetch else 0
+    _check_memory(reader.layout.carve(arguments.batch).size * (prefetch + 2))
+
+    def read(first: int, last: int, **how: int) -> "Pass":
+        if arguments.cold:  # the passes share an epoch: a window that is read again would come from the cache
+            drop_from_cache(blend)
+        last = last if arguments.cold else _NO_END
+        return measure(blend, reader, first=first, last=last, seconds=arguments.seconds, **how)
+
+    single = read(0, total // 2, batch=1, threads=1, prefetch=0)
+    batches = read(single.samples, total, batch=arguments.batch, threads=threads, prefetch=prefetch)
+    speed, needed = batches.tokens_per_second, arguments.tokens_per_second_needed
+    value = {
+        "source": arguments.source,
+        "mode": next(iter(blend.datasets.values())).mode,
+        "samples": dict(zip(blend.order.names, blend.order.sizes, strict=True)),
+        "tracks": [track.name for track in reader.layout.tracks],
+        "seq_len": reader.layout.seq_len,
+        "seed": blend.config.seed,
+        "engine": type(reader).__name__.removesuffix("Reader").lower(),
+        "threads": threads,
+        "prefetch": prefetch,
+        "cold": arguments.cold,
+        "single": _plain(single),
+        "batches": _plain(batches),
+        "needed": needed and {"tokens_per_second": needed, "headroom": speed / needed, "sufficient": speed >= needed},
+    }
+    output.result(value, _lines(value, arguments.seconds))
+    return 1 if needed and speed < needed else 0
+
+
+def _open(arguments: argparse.Namespace) -> "Blend":
+    """The dataset or the configuration that is named, in shuffled order."""
+    from conceptloader.config import ConceptOptions, load_config, open_blend
+    from conceptloader.dataset import open_dataset
+
+    path, datasets = arguments.source, None
+    if "://" in path or os.path.isdir(path):
+        datasets = {"data": open_dataset(path, arguments.root)}
+        tracks = datasets["data"].tracks
+        concepts: dict[str, Any] = {name: {} for name in tracks if tracks[name].codec == "concepts"}
+        config = load_config({"datasets": {"data": {"path": path}}, "concepts": concepts})
+    elif os.path.exists(path):
+        config = load_config(path)
+    else:
+        raise ConfigError(f"{path}: found nothing, expected a dataset (its directory or URL) or a configuration (YAML)")
+    if arguments.cold and any("://" in dataset.path for dataset in config.datasets.values()):
+        raise ConfigError("--cold: found a dataset in an object store, which has no pages in the cache; leave it out")
+    if arguments.tracks is not None:
+        names = [name for name in arguments.tracks.split(",") if name]
+        config = replace(config, concepts={name: config.concepts.get(name, ConceptOptions()) for name in names})
+    if config.order == "sequential":
+        config = replace(config, order="shuffled", weights="sizes")
+    seed = random.getrandbits(32) if arguments.seed is None else arguments.seed
+    seq_len = arguments.seq_len or config.seq_len or _SEQ_LEN
+    return open_blend(
+        replace(config, seq_len=seq_len, seed=seed, skip=(), roots=arguments.root or config.roots), datasets
+    )
+
+
+def _check_memory(needed: int) -> None:
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise ConfigError(
+            f"--batch, --seq-len: the batches read ahead take {needed >> 20:,} MiB, expected at most the "
+            f"{there >> 20:,} MiB of this machine; lower one of them, or --threads"
+        )
+
+
+def _plain(found: "Pass") -> dict[str, Any]:
+    return {
+        **asdict(found),
+        "tokens_per_second_per_thread": found.tokens_per_second / found.threads,
+        "fetched_per_asked": found.fetched_per_asked,
+        "from": found.source,
+    }
+
+
+def _lines(value: dict[str, Any], seconds: float) -> Iterator[str]:
+    yield (
+        f"{value['source']}: {sum(value['samples'].values()):,} samples of {value['seq_len']:,} tokens, "
+        f"tracks: {', '.join(value['tracks']) or 'none'}"
+    )
+    yield f"{value['engine']} engine, {value['threads']} threads, {value['prefetch']} batches ahead"
+    yield ""
+    passes = {"one by one": value["single"], f"batches of {value['batches']['batch']}": value["batches"]}
+    header = "", "tokens/s", "a thread", "p50 ms", "p99 ms", "samples", "bytes read each", "fetched/read", "came from"
+    yield from table([_row(name, found) for name, found in passes.items()], header)
+    yield ""
+    for name, found in passes.items():
+        if found["repeated"]:
+            share = found["repeated"] / found["samples"]
+            yield f"{name}: {share:.0%} of the samples had been read before, from data too small for so many seconds"
+        elif value["cold"] and found["seconds"] < seconds / 2:
+            yield f"{name}: ended after {found['seconds']:.2g} s, when all windows had been read that were left to it"
+    if value["mode"] == "document":
+        yield "tokens/s: of samples filled up to seq_len; what short documents leave empty is counted"
+    if value["batches"]["from"] == "page cache":
+        hint = "--cold has no effect here" if value["cold"] else "try --cold"
+        yield f"the page cache was measured, not the storage; {hint}"
+    if value["needed"]:
+        answer = "yes" if value["needed"]["sufficient"] else "NO"
+        asked, headroom = value["needed"]["tokens_per_second"], value["needed"]["headroom"]
+        yield f"{asked:,.0f} tokens/s needed: {answer}, {headroom:.2f} times as many are read"
+
+
+def _row(name: str, found: dict[str, Any]) -> tuple[object, ...]:
+    asked, share = found["bytes_asked"], found["fetched_per_asked"]
+    return (
+        name, round(found["tokens_per_second"]), round(found["tokens_per_second_per_thread"]),
+        round(found["p50_ms"], 3), round(found["p99_ms"], 3), found["samples"],
+        "?" if asked is None else asked // found["samples"], "?" if share is None else round(share, 2), found["from"],
+    )  # fmt: skip
+
+
+def _above_zero(text: str) -> float:
+    """Type of an argument that is a number above 0, such as 0.5 or 2e6."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
+    return value

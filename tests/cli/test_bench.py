@@ -1,0 +1,181 @@
+"""`conceptloader bench`: what it reads, what it says, its exit codes. How fast it is, is nobody's promise."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conceptloader.batch import measure
+from conceptloader.cli import main
+from conceptloader.testing import random_documents, write_dataset
+
+Capture = pytest.CaptureFixture[str]
+BRIEF = ("--seconds", "0.1", "--seq-len", "32")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two streams with tracks, and one dataset of documents."""
+    path = tmp_path_factory.mktemp("data")
+    documents = random_documents(200, tracks={"concepts": 20, "quality": 3})
+    write_dataset(path / "stream", documents, shards=3)
+    write_dataset(path / "other", random_documents(50, seed=1, prefix="other"))
+    write_dataset(path / "documents", documents, mode="document")
+    return path
+
+
+def bench(capsys: Capture, *arguments: object, code: int = 0) -> Any:
+    assert main(["bench", *map(str, arguments), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: Capture, *arguments: object, code: int = 2) -> str:
+    assert main(["bench", *map(str, arguments)]) == code
+    printed = capsys.readouterr()
+    assert not printed.out
+    return printed.err
+
+
+def test_a_stream_with_concepts(data: Path, capsys: Capture) -> None:
+    found = bench(capsys, data / "stream", *BRIEF, "--threads", 3, "--batch", 5)
+    assert (found["mode"], found["engine"], found["seq_len"]) == ("stream-with-metadata", "compiled", 32)
+    assert found["tracks"] == ["concepts", "quality"]
+    assert (found["threads"], found["prefetch"], found["needed"]) == (3, 4, None)
+    for name, threads, batch in (("single", 1, 1), ("batches", 3, 5)):
+        one = found[name]
+        assert (one["threads"], one["batch"]) == (threads, batch)
+        assert one["samples"] >= batch
+        assert one["samples"] % batch == 0
+        assert one["tokens_per_second"] == pytest.approx(32 * one["samples"] / one["seconds"])
+        assert one["tokens_per_second_per_thread"] == pytest.approx(one["tokens_per_second"] / threads)
+        assert 0 < one["p50_ms"] <= one["p99_ms"]
+        assert one["bytes_asked"] >= one["samples"] * 33 * 2  # tokens of two bytes
+        assert one["from"] in ("page cache", "both", "storage")
+    total = found["samples"]["data"]
+    both = found["single"]["samples"] + found["batches"]["samples"]
+    assert found["single"]["repeated"] + found["batches"]["repeated"] == max(0, both - total)
+
+
+def test_fewer_tracks_ask_for_fewer_bytes(data: Path, capsys: Capture) -> None:
+    each = {}
+    for tracks in ("", "quality", "quality,concepts"):
+        found = bench(capsys, data / "stream", *BRIEF, "--tracks", tracks)
+        assert found["tracks"] == sorted(filter(None, tracks.split(",")))
+        each[tracks] = found["batches"]["bytes_asked"] / found["batches"]["samples"]
+    assert each[""] == pytest.approx(33 * 2, rel=0.1)
+    assert each[""] < each["quality"] < each["quality,concepts"]
+
+
+def test_text(data: Path, capsys: Capture) -> None:
+    assert main(["bench", str(data / "stream"), *BRIEF, "--tokens-per-second-needed", "1"]) == 0
+    text = capsys.readouterr().out
+    for part in ("tokens/s", "p99 ms", "one by one", "batches of 16", "had been read before", "1 tokens/s needed: yes"):
+        assert part in text
+
+
+def test_documents(data: Path, capsys: Capture) -> None:
+    found = bench(capsys, data / "documents", *BRIEF)
+    assert found["mode"] == "document"
+    assert found["samples"] == {"data": 200}
+    assert main(["bench", str(data / "documents"), *BRIEF]) == 0
+    assert "what short documents leave empty is counted" in capsys.readouterr().out
+
+
+def test_a_configuration(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"seq_len: 48\ndatasets:\n  a: {{path: {data}/stream, weight: 1}}\n  b: {{path: {data}/other, weight: 3}}\n"
+        "concepts: {quality: {layout: ragged}}\nloader: {threads: 8, prefetch: 3}\n"
+    )
+    found = bench(capsys, config, "--seconds", "0.1")
+    assert (found["seq_len"], found["tracks"], found["threads"], found["prefetch"]) == (48, ["quality"], 3, 3)
+    assert set(found["samples"]) == {"a", "b"}
+    assert bench(capsys, config, *BRIEF, "--threads", 8)["prefetch"] == 8
+    both = f"{{a: {{path: {data}/stream}}, b: {{path: {data}/other}}}}"
+    config.write_text(f"order: sequential\ndatasets: {both}\nloader: {{prefetch: 0}}\n")
+    found = bench(capsys, config, *BRIEF)
+    assert (found["tracks"], found["threads"], found["prefetch"]) == ([], 1, 0)
+    assert found["batches"]["repeated"] > 0, "a finite order would have ended"
+
+
+@pytest.mark.parametrize(("needed", "code"), [("1", 0), ("1e15", 1)])
+def test_what_is_needed_decides_the_exit_code(data: Path, capsys: Capture, needed: str, code: int) -> None:
+    arguments = (data / "stream", *BRIEF, "--tokens-per-second-needed", needed)
+    found = bench(capsys, *arguments, code=code)
+    assert found["needed"]["sufficient"] == (code == 0)
+    assert found["needed"]["headroom"] == pytest.approx(found["batches"]["tokens_per_second"] / float(needed))
+    assert main(["bench", *map(str, arguments)]) == code
+    assert ("yes" if code == 0 else "NO") in capsys.readouterr().out
+
+
+def test_cold_reads_every_window_once(data: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: set[str] = set()
+
+    def fadvise(descriptor: int, offset: int, size: int, advice: int) -> None:
+        assert (offset, size) == (0, 0)
+        if advice == os.POSIX_FADV_DONTNEED:
+            dropped.add(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    monkeypatch.setattr(os, "posix_fadvise", fadvise)
+    found = bench(capsys, data / "stream", "--seconds", 60, "--seq-len", 32, "--cold", "--batch", 3, "--tracks=quality")
+    total, last = found["samples"]["data"], found["batches"]
+    assert found["single"]["samples"] == total // 2
+    assert 0 <= found["single"]["samples"] + last["samples"] - total < 3  # the last batch is a whole one
+    assert found["single"]["repeated"] == 0
+    assert last["repeated"] < 3
+    parts = ("stream.bin", "documents.bin", "quality.index", "quality.data", "quality.spans")
+    assert {f"{shard:05}.{part}" for shard in range(3) for part in parts} >= dropped
+    assert {f"{shard:05}.{part}" for shard in range(3) for part in parts[:2]} <= dropped
+    assert any("quality" in name for name in dropped)
+    assert main(["bench", str(data / "stream"), "--seq-len", "32", "--cold"]) == 0
+    assert "when all windows had been read that were left to it" in capsys.readouterr().out
+
+
+def test_where_the_bytes_came_from(data: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counters(*ticks: tuple[int, int]) -> None:
+        values = iter(ticks)
+        monkeypatch.setattr(measure, "_bytes_read", lambda: next(values, None))
+
+    counters((0, 0), (100, 130), (100, 130), (1100, 130))
+    found = bench(capsys, data / "stream", *BRIEF)
+    assert (found["single"]["from"], found["single"]["fetched_per_asked"]) == ("storage", 1.3)
+    assert (found["batches"]["from"], found["batches"]["fetched_per_asked"]) == ("page cache", 0)
+    counters()  # a system that does not say
+    found = bench(capsys, data / "stream", *BRIEF)
+    assert (found["single"]["from"], found["single"]["bytes_asked"]) == ("unknown", None)
+    assert main(["bench", str(data / "stream"), *BRIEF]) == 0
+    assert "unknown" in capsys.readouterr().out
+
+
+def test_an_object_store(data: Path, capsys: Capture) -> None:
+    found = bench(capsys, f"file://{data}/stream", *BRIEF)
+    assert (found["engine"], found["tracks"]) == ("reference", ["concepts", "quality"])
+    assert found["batches"]["from"] == "unknown"
+    assert found["batches"]["tokens_per_second"] > 0
+    assert "--cold: found a dataset in an object store" in refused(capsys, f"file://{data}/stream", *BRIEF, "--cold")
+
+
+def test_usage(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    stream = data / "stream"
+    assert "found nothing, expected a dataset" in refused(capsys, tmp_path / "none")
+    assert "use a shorter seq_len" in refused(capsys, stream, "--seq-len", 10**6)
+    assert "no dataset has such a track" in refused(capsys, stream, *BRIEF, "--tracks", "nonsense")
+    assert "lower one of them" in refused(capsys, stream, *BRIEF, "--batch", 10**12)
+    for wrong in (["--seconds", "0"], ["--seconds", "nan"], ["--tokens-per-second-needed", "many"], ["--threads", "0"]):
+        with pytest.raises(SystemExit) as end:
+            main(["bench", str(stream), *wrong])
+        assert end.value.code == 2
+    (tmp_path / "bad.yaml").write_text("datasets: {}\n")
+    assert "datasets" in refused(capsys, tmp_path / "bad.yaml")
+
+
+def test_damage_is_1(tmp_path: Path, capsys: Capture) -> None:
+    write_dataset(tmp_path / "d", random_documents(50))
+    with open(tmp_path / "d" / "00000.stream.bin", "ab") as file:
+        file.write(b"more")
+    assert "as the manifest says" in refused(capsys, tmp_path / "d", *BRIEF, code=1)
+    assert "as the manifest says" in refused(capsys, tmp_path / "d", *BRIEF, "--cold", code=1)
+    os.mkdir(tmp_path / "empty")
+    assert "expected a dataset" in refused(capsys, tmp_path / "empty", code=1)

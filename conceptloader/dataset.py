@@ -15,6 +15,7 @@ from conceptloader.format.lookup import find_in_shard
 from conceptloader.format.manifest import Tokenizer, Track
 from conceptloader.format.ranges import Ranges, Sample
 from conceptloader.format.remote import open_files, reading_ahead
+from conceptloader.lazy import lazy
 
 
 def open_dataset(
@@ -71,12 +72,12 @@ class Dataset(Ranges):
         """Close this dataset's open files. It stays usable: files are opened again when needed."""
         self.files.close()
 
-    @property
+    @lazy
     def stream_fingerprint(self) -> str:
         """Equal for datasets with equal tokens in equal shards, whatever their tracks and encodings."""
         return self.manifest.stream_fingerprint()
 
-    @property
+    @lazy
     def tracks_fingerprint(self) -> str:
         """Covers the rest: documents, fields and tracks."""
         return self.manifest.tracks_fingerprint()

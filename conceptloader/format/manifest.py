@@ -118,14 +118,15 @@ class Manifest:
     def stream_fingerprint(self) -> str:
         """Covers what decides the tokens and their order; equal for dense and spans, and however tracks change."""
         table = self.shards
+        sizes, offsets = table.files["stream.bin"].size.tolist(), table.offset.tolist()
+        foreign = table.foreign or [None] * len(table)
         streams = []
-        for shard, checksum in enumerate(table.token_checksum):
-            content: Any = checksum
-            if checksum is None:
-                foreign = (table.foreign or [None] * len(table))[shard]
-                size = int(table.files["stream.bin"].size[shard])
-                content = [size, int(table.offset[shard]), foreign.index_checksum if foreign else None]
-            streams.append([self.layouts[table.layout[shard]].token_type, int(table.tokens[shard]), content])
+        for shard, (layout, tokens) in enumerate(zip(table.layout.tolist(), table.tokens.tolist(), strict=True)):
+            content: Any = table.token_checksum[shard]
+            if content is None:
+                source = foreign[shard]
+                content = [sizes[shard], offsets[shard], source.index_checksum if source else None]
+            streams.append([self.layouts[layout].token_type, tokens, content])
         borders = None
         if self.mode == "document":  # there the document table decides what a sample is
             borders = [table.documents.tolist(), table.files["documents.bin"].checksum]

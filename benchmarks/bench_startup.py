@@ -94,7 +94,12 @@ config.write_text(
     )
 )
 names = {"here": str(Path(__file__).parent), "config": str(config), "data": str(data)}
-programs = {US: OURS, "numba, a function of one line": NUMBA, "OLMo-core, index of all windows": OLMO, "datatrove, unshuffled": DATATROVE}
+programs = {
+    US: OURS,
+    "numba, a function of one line": NUMBA,
+    "OLMo-core, index of all windows": OLMO,
+    "datatrove, unshuffled": DATATROVE,
+}
 for program in programs.values():
     run(program.format(**names))  # warm: compiled code, page cache
 results = {

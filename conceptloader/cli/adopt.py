@@ -21,7 +21,8 @@ Make a dataset of existing token files without copying them. Only a manifest and
 
 PATH is the prefix (or either file) of Megatron's .bin and .idx, a .ds file, a flat file of tokens, or a folder of one
 of these, read in the order of names. Flat files say nothing about themselves: the type of a token has to be named, and
-documents are found only with --document-end, the id of the token that ends each of them. That alone reads tokens.
+documents are found only with --document-end, the id of the token that ends each of them. Tokens are read for that, and
+to see that none is negative in a Megatron file of type int8 or int16; otherwise they are not.
 
 The files must stay where they are and as they are: readers check size and time of modification, `verify` the index,
 `verify --full` the tokens. If they are not below the directory that holds DIR, name theirs in the configuration: roots.

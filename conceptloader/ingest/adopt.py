@@ -31,8 +31,8 @@ def adopt(
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
 
     paths: prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
-    kind: "auto", "megatron", "datatrove" or "flat". dtype, document_end: for flat files, see `flat_file`; only with
-    document_end are tokens read. tokenizer: what the token ids mean; kept in the manifest.
+    kind: "auto", "megatron", "datatrove" or "flat". dtype, document_end: for flat files, see `flat_file`. Tokens are
+    read only with document_end, and of types int8 and int16. tokenizer: what the token ids mean; kept in the manifest.
     allow_mixed_tokenizers: accept files whose notes name different tokenizers.
 
     The files stay where they are and must not change: their size and time of modification are checked when they are

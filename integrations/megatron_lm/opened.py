@@ -15,6 +15,7 @@ from conceptloader.dataset import Dataset, open_dataset
 from conceptloader.errors import ConfigError
 from conceptloader.order.resume import resume
 from conceptloader.order.spec import Member, OrderSpec
+from conceptloader.remote.stores import is_url
 
 from .dataset import Reader
 from .resume import expect_no_past, read_state
@@ -184,16 +185,22 @@ def stock_split(
 
 
 def dataset_of(stock: MappedGPTDataset, datasets: Sequence[Dataset]) -> Dataset:
-    """The dataset that reads the same .bin file, from its first token to its last."""
-    wanted_path = os.path.realpath(f"{stock.dataset_path}.bin")
-    tokens = os.path.getsize(wanted_path) // stock.dataset.index.dtype_size
+    """The dataset that reads the same .bin file, or object, from its first token to its last."""
+    wanted_file = place(f"{stock.dataset_path}.bin")
+    index = stock.dataset.index
+    tokens = int(index.sequence_pointers[-1]) // index.dtype_size + int(index.sequence_lengths[-1])
     streams = {}
     for dataset in datasets:
-        files = {os.path.realpath(dataset.files.path("stream.bin", shard)) for shard in range(dataset.num_shards)}
-        if files == {wanted_path} and dataset.num_tokens == tokens:
+        files = {place(dataset.files.path("stream.bin", shard)) for shard in range(dataset.num_shards)}
+        if files == {wanted_file} and dataset.num_tokens == tokens:
             return dataset
         streams[dataset.path] = sorted(files)[:3]
     raise ConfigError(
-        f"order: megatron: no dataset of the configuration reads all of {wanted_path} in place (they read {streams}); "
+        f"order: megatron: no dataset of the configuration reads all of {wanted_file} in place (they read {streams}); "
         "adopt it with `conceptloader adopt`"
     )
+
+
+def place(path: str) -> str:
+    """What two names of one file have in common. A copy of a file, such as an uploaded one, is another file."""
+    return path if is_url(path) else os.path.realpath(path)

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-KEYS = ("sample_index", "dataset_id", "topic_ids")
+KEYS = ("sample_index", "dataset_id", "topic_ids", "concepts_ids", "concepts_span_index")
 
 
 def install(folder: str, kill_after: int) -> None:
@@ -28,8 +28,9 @@ def install(folder: str, kill_after: int) -> None:
         taken += 1
         stock, kept = pull(self)
         line = {key: kept[key].flatten().tolist() for key in KEYS if key in kept}
+        line["tokens"] = stock["tokens"].flatten().tolist() if stock else []
         with path.open("a") as file:
-            file.write(json.dumps({**line, "tokens": bool(stock)}) + "\n")
+            file.write(json.dumps(line) + "\n")
         return stock, kept
 
     SplitIterator._pull = recording  # type: ignore[method-assign]

@@ -1,0 +1,149 @@
+"""One YAML over adopted and native datasets trains in plain PyTorch and under both adapters, on the planned samples."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch.nn.functional import cross_entropy
+
+import conceptloader as cl
+from tests.adopt import blended
+from tests.adopt.blended import SEQ_LEN, VOCABULARY, Blended, Documents, topics_of
+from tests.megatron import launching, pretraining, test_train_wheel
+from tests.megatron.launching import Finished
+from tests.nanotron import support, test_wheel
+from tests.nanotron.conftest import nanotron_src
+from tests.nanotron.plan import Layout, assert_seen
+
+__all__ = ["nanotron_src"]  # the fixture
+pytestmark = pytest.mark.timeout(600)
+BATCH, MICRO = 8, 2
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Blended:
+    return blended.write(tmp_path_factory.mktemp("data"))
+
+
+def train_plain(data: Blended, dp_size: int, steps: int) -> list[float]:
+    """The loss of each step, over all ranks, of a model in this process; every batch is compared with the plan."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 16), torch.nn.Linear(16, VOCABULARY))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.03)
+    ranks = [
+        cl.make_dataloader(data.config, dp_rank=rank, dp_size=dp_size, micro_batch_size=BATCH // dp_size)
+        for rank in range(dp_size)
+    ]
+    losses = []
+    for step, batches in enumerate(itertools.islice(zip(*ranks, strict=True), steps)):
+        losses.append(0.0)
+        for rank, batch in enumerate(batches):
+            samples = range(step * BATCH + rank, (step + 1) * BATCH, dp_size)
+            assert_planned(batch, data, samples)
+            loss = cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten()) / dp_size
+            loss.backward()
+            losses[-1] += loss.item()
+        optimizer.step()
+        optimizer.zero_grad()
+    for loader in ranks:
+        loader.close()
+    return losses
+
+
+def assert_planned(batch: dict[str, Any], data: Blended, samples: range) -> None:
+    tokens = data.tokens(samples)
+    assert batch["sample_index"].tolist() == list(samples)
+    assert batch["dataset_id"].tolist() == data.members(samples)
+    assert np.array_equal(batch["input_ids"], tokens[:, :-1])
+    assert np.array_equal(batch["labels"], tokens[:, 1:])
+    topics = data.topics(samples)
+    assert np.array_equal(topics_of(batch["concepts_span_index"], batch["concepts_ids"]), topics)
+    adopted = (topics < 0).all(axis=1)
+    assert np.array_equal(adopted, topics[:, 0] < 0)
+    assert np.array_equal(batch["concepts_num_spans"] == 0, adopted)
+    assert not batch["concepts_counts"][adopted].any()
+    assert (batch["concepts_ids"][adopted] == -1).all()
+
+
+def test_plain_pytorch(data: Blended) -> None:
+    alone, divided = (train_plain(data, dp_size, steps=12) for dp_size in (1, 2))
+    assert divided == pytest.approx(alone, rel=1e-4)
+    assert alone[-1] < alone[0] - 0.5
+    members = np.bincount(data.members(range(12 * BATCH)))
+    assert np.abs(members - np.array([*blended.WEIGHTS.values()]) * 12 * BATCH).max() <= 1
+
+
+@pytest.mark.slow
+def test_nanotron_wheel(data: Blended, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(support.wheel_config(tmp_path / "c", steps=3, interval=100)))
+    args = [str(test_wheel.SCRIPT), str(config), str(data.config)]
+    result = support.torchrun(tmp_path, 1, args, env={"NANOTRON_SRC": ""})
+    assert result.returncode == 0, result.output[-4000:]
+    assert_seen(result, data, Layout(), range(1, 4), micro_batch=MICRO, micro_batches=2, start=0)
+
+
+@pytest.mark.usefixtures("nanotron_src")
+@pytest.mark.slow
+def test_nanotron_run_train(data: Blended, tmp_path: Path, checkout: Path) -> None:
+    """The unmodified script, with the example's concept head."""
+    consume = {"concepts_span_index": "last", "concepts_ids": "last"}
+    section = {"type": "conceptloader", "config": str(data.config), "nanotron": {"consume": consume}}
+    config = support.config(tmp_path / "c", section, dp=2, steps=3, interval=100)
+    launch = ["--import", "concept_llama"]
+    result = support.run_train(tmp_path, config, launch=launch, path=checkout / "examples/nanotron")
+    assert result.returncode == 0, result.output[-4000:]
+    assert_seen(result, data, Layout(dp=2), range(1, 4), micro_batch=MICRO, micro_batches=2, start=0)
+    for rank, recorded in enumerate(result.steps):
+        for k, batch in enumerate(batch for step in recorded.values() for batch in step["batches"]):
+            first = (2 * k + rank) * MICRO
+            topics = topics_of(batch["concepts_span_index"], batch["concepts_ids"])
+            assert np.array_equal(topics, data.topics(range(first, first + MICRO)))
+
+
+def assert_megatron(run: Finished, data: Blended, planned: dict[int, list[list[int]]]) -> None:
+    """planned: the samples of each micro batch, by rank."""
+    assert sorted(run.taken) == sorted(planned)
+    for rank, lines in run.taken.items():
+        assert run.samples(rank) == planned[rank]
+        for samples, line in zip(planned[rank], lines, strict=True):
+            assert line["dataset_id"] == data.members(samples)
+            assert line["tokens"] == data.tokens(samples)[:, :-1].flatten().tolist()
+            span_index, ids = (np.array(line[f"concepts_{name}"]) for name in ("span_index", "ids"))
+            found = topics_of(span_index.reshape(MICRO, SEQ_LEN), ids.reshape(MICRO, -1, 1))
+            assert np.array_equal(found, data.topics(samples))
+
+
+@pytest.mark.slow
+def test_megatron_core_wheel(data: Blended, tmp_path: Path) -> None:
+    run = test_train_wheel.train(tmp_path / "run", data.config, "--track", "concepts", processes=1)
+    assert run.returncode == 0, run.errors
+    assert sorted(run.losses) == list(range(1, test_train_wheel.STEPS + 1))
+    assert_megatron(run, data, {0: test_train_wheel.planned(1, 0)})
+
+
+@pretraining.needs_checkout[0]
+@pretraining.each_checkout
+@pytest.mark.slow
+def test_megatron_pretrain_gpt(checkout: Path, tmp_path: Path) -> None:
+    """The unmodified script, on a corpus that the unmodified tools/preprocess_data.py made."""
+
+    def preprocess(folder: Path, documents: Documents) -> str:
+        lines = [f'{{"text": "{" ".join(map(str, document))}"}}\n' for document in documents]
+        (folder / "m.jsonl").write_text("".join(lines))
+        command = [str(checkout / "tools/preprocess_data.py"), "--input", str(folder / "m.jsonl")]
+        # Not --append-eod: which number a NullTokenizer takes for it differs between versions.
+        command += ["--output-prefix", str(folder / "m"), "--workers", "1"]
+        command += ["--tokenizer-type", "NullTokenizer", "--vocab-size", str(VOCABULARY)]
+        pretraining.ended(launching.torchrun(command, tmp_path / "preprocess", processes=1, checkout=checkout))
+        return str(folder / "m_text_document")
+
+    (tmp_path / "data").mkdir()
+    data = blended.write(tmp_path / "data", megatron=preprocess)
+    run = pretraining.ended(pretraining.pretrain(checkout, tmp_path / "run", pretraining.DP2, config=data.config))
+    assert sorted(run.losses) == list(range(1, pretraining.STEPS + 1))
+    assert_megatron(run, data, {rank: pretraining.DP2.planned(rank) for rank in range(2)})

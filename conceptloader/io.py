@@ -36,24 +36,28 @@ BACKOFF_S = (0.01, 0.04, 0.16, 0.64, 2.5, 10.0, 30.0)
 """Seconds before each further attempt; 43 s in all, far below the loader's timeout_s."""
 
 
-def retrying(action: Callable[[], T]) -> T:
+def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> T:
     """`action()`, again and again while it fails with what may pass, as often as BACKOFF_S says.
 
-    Raises: its ReadError, with the number of attempts when there was more than one.
+    progress: how far an action of many reads has come. When that is not where it was at the last failure, what failed
+    then has passed, and attempts are counted anew.
+    Raises: its ReadError, with the number of attempts when it did not pass.
     """
-    for delay in BACKOFF_S:
+    failed, failed_at = 0, object()
+    while True:
         try:
             return action()
         except ReadError as error:
             if error.errno not in HEALING:
                 raise
-            logger.warning("%s; trying again in %g s", error.strerror, delay)
-        sleep(delay)
-    try:
-        return action()
-    except ReadError as error:
-        attempts = f"failed {len(BACKOFF_S) + 1} times in {sum(BACKOFF_S):.0f} s; check the file system"
-        raise ReadError(error.errno, f"{error.strerror}; {attempts}") from error
+            if (now := progress()) != failed_at:
+                failed, failed_at = 0, now
+            if failed == len(BACKOFF_S):
+                attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check the file system"
+                raise ReadError(error.errno, f"{error.strerror}; {attempts}") from error
+            logger.warning("%s; trying again in %g s", error.strerror, BACKOFF_S[failed])
+        sleep(BACKOFF_S[failed])
+        failed += 1
 
 
 def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:
@@ -63,25 +67,41 @@ def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:
     Raises: ReadError when the operating system fails or the file ends early; it names file and offset.
     """
     parts: list[bytes] = []
-    while True:
-        try:
-            part = pread(descriptor, min(size, _MAX_PREAD), offset)
-        except OSError as error:
-            message = f"{name}: cannot read {size} bytes at offset {offset}: {error.strerror}"
-            raise ReadError(error.errno, message) from error
-        if len(part) == size and not parts:
-            return part
-        if not part and size:
-            raise ReadError(
-                errno.ENODATA,
-                f"{name}: found the end at byte {offset}, expected {size} more bytes; "
-                "the file was truncated after it was opened: restore it",
-            )
-        parts.append(part)
-        offset += len(part)
-        size -= len(part)
-        if not size:
-            return b"".join(parts)
+    thread = threading.get_ident()
+    _waiting[thread] = name, offset, size
+    try:
+        while True:
+            try:
+                part = pread(descriptor, min(size, _MAX_PREAD), offset)
+            except OSError as error:
+                message = f"{name}: cannot read {size} bytes at offset {offset}: {error.strerror}"
+                raise ReadError(error.errno, message) from error
+            if len(part) == size and not parts:
+                return part
+            if not part and size:
+                raise ReadError(
+                    errno.ENODATA,
+                    f"{name}: found the end at byte {offset}, expected {size} more bytes; "
+                    "the file was truncated after it was opened: restore it",
+                )
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+            if not size:
+                return b"".join(parts)
+    finally:
+        _waiting.pop(thread, None)
+
+
+_waiting: dict[int, tuple[str, int, int]] = {}  # by thread: file, offset, bytes; no bytes while it is opened
+
+
+def waits_for(thread: int) -> str | None:
+    """What this thread waits for in `read_at` or `open_file`, for a log; None if it is in neither."""
+    name, offset, size = _waiting.get(thread, (None, 0, 0))
+    if name is None:
+        return None
+    return f"{size} bytes at offset {offset} of {name}" if size else f"the opening of {name}"
 
 
 def read_file(path: str, limit: int) -> bytes:
@@ -112,11 +132,15 @@ def read_file(path: str, limit: int) -> bytes:
 
 def open_file(path: str) -> int:
     """A read-only descriptor. Raises: ReadError naming the file."""
+    thread = threading.get_ident()
+    _waiting[thread] = path, 0, 0
     try:
         # Not blocking: a fifo in place of a file must not wait for a writer.
         return open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ReadError(error.errno, f"{path}: cannot be opened: {error.strerror}") from error
+    finally:
+        _waiting.pop(thread, None)
 
 
 def file_status(descriptor: int, path: str) -> os.stat_result:

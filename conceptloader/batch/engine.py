@@ -89,9 +89,9 @@ class CompiledReader:
         self._running[thread] = work
         try:
             work.place(shape, address_of(block))
-            # Attempts are counted for each sample and shard: the handles of many may go stale at once.
-            progress = [streams.SAMPLE, streams.ROW]
-            retrying(partial(self._attempt, work, positions, order, arrays), lambda: work.state[progress].tolist())
+            # Attempts are counted for each read: the handles of many shards may go stale at once.
+            place = [streams.SAMPLE, streams.ROW, streams.COLUMN, streams.AT]
+            retrying(partial(self._attempt, work, positions, order, arrays), lambda: work.state[place].tolist())
         finally:
             del self._running[thread]
             self._idle.append(work)
@@ -135,9 +135,9 @@ class CompiledReader:
                     work.note_opening()
                     try:
                         files.open(row)
-                    except (FormatError, ReadError) as error:
-                        message = f"sample {work.samples[sample]}, dp_rank {self.dp_rank}: {error.args[-1]}"
-                        raise type(error)(*error.args[:-1], message) from error
+                    except (FormatError, ReadError) as cause:
+                        message = f"sample {work.samples[sample]}, dp_rank {self.dp_rank}: {cause.args[-1]}"
+                        raise type(cause)(*cause.args[:-1], message) from cause
                     pinned.append(row)
                     if code == streams.CLOSED:
                         work.restart_sample()

@@ -82,8 +82,11 @@ class OpenFiles:
             self.budget.retire(self, row)
 
     def path(self, row: int, column: int) -> str:
+        """The file in a column of a row, for messages; the stream if there is none, since the row and the column of a
+        thread that reads on may not belong together."""
         dataset, shard = self.tables.owner(row)
-        return dataset.files.path(self.tables.kinds[column], shard)
+        kind = self.tables.kinds[column]
+        return dataset.files.path(kind if kind in dataset.manifest.shards.files else self.tables.kinds[STREAM], shard)
 
     def _open(self, row: int, column: int, kind: str) -> int:
         dataset, shard = self.tables.owner(row)

@@ -27,9 +27,10 @@ _JOIN_S = 1.0
 class Prefetcher(Generic[T, R]):
     """Iterator over (task, read(task)), in the order of `tasks`, at most `depth` of them ahead of the consumer.
 
-    Task n is read by thread n mod `threads`, so results need no sorting. With depth 0 nothing is read ahead, and the
-    consumer reads itself. What `read` raises is raised here, in its turn. Threads end with `close`, when the iterator
-    is no longer referenced, and with the process; none is waited for longer than a second.
+    Task n is read by thread n mod `threads`, so results need no sorting. With depth 0 nothing is read ahead: a thread
+    reads when it is asked to, so that the consumer can watch it, and be interrupted. What `read` raises is raised
+    here, in its turn. Threads end with `close`, when the iterator is no longer referenced, and with the process; none
+    is waited for longer than a second.
 
     where: thread identifier -> what it is reading, for the warning after warn_after_s of waiting, and for the ReadError
     after timeout_s. name: of the reader, for messages.
@@ -47,12 +48,13 @@ class Prefetcher(Generic[T, R]):
         where: Callable[[int], str] = str,
         name: str = "loader",
     ) -> None:
-        self._read, self._tasks, self._where, self._name = read, iter(tasks), where, name
+        self._tasks, self._where, self._name = iter(tasks), where, name
         self._warn_after_s, self._timeout_s = warn_after_s, timeout_s
         self._process = os.getpid()
         self._ahead: deque[tuple[T, _Worker]] = deque()
-        self._workers = [_Worker(read, f"{name} {k}") for k in range(min(threads, depth))]
+        self._workers = [_Worker(read, f"{name} {k}") for k in range(min(threads, depth) or 1)]
         self._next_worker = itertools.cycle(self._workers)
+        self._depth = depth
         self.close = weakref.finalize(self, _stop, self._workers)
         _open.add(self)
         for _ in range(depth):
@@ -62,9 +64,8 @@ class Prefetcher(Generic[T, R]):
         return self
 
     def __next__(self) -> tuple[T, R]:
-        if not self._workers:
-            task = next(self._tasks)
-            return task, self._read(task)
+        if not self._ahead:  # depth 0, or the end
+            self._send()
         if not self._ahead:
             self.close()
             raise StopIteration
@@ -76,7 +77,8 @@ class Prefetcher(Generic[T, R]):
             self.close()
             raise error
         self._ahead.popleft()
-        self._send()
+        if self._depth:
+            self._send()
         return task, result
 
     def _send(self) -> None:

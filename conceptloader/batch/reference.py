@@ -10,6 +10,7 @@ from ..config import View
 from ..dataset import Dataset
 from ..errors import FormatError, ReadError
 from ..format.remote import reading_ahead
+from ..io import waits_for
 from .layout import BEGINS_BEFORE, ENDS_AFTER, LOSS_FIELD, Array, Batch, BatchLayout, TrackLayout
 from .memory import fresh
 from .reader import Allocate, I64Array, Order, U64Array
@@ -43,8 +44,10 @@ class ReferenceReader:
         return self.read_windows(members, windows, samples, allocate)
 
     def where(self, thread: int) -> str:
-        """See Reader; the file is not known here."""
-        return self._in_progress.get(thread, "nothing")
+        """See Reader; of a dataset in an object store the file is not known."""
+        sample = self._in_progress.get(thread, "nothing")
+        read = waits_for(thread)
+        return f"{read}, {sample}" if read else sample
 
     def read_windows(
         self, members: I64Array, windows: U64Array, samples: U64Array, allocate: Allocate | None = None

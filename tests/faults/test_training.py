@@ -2,7 +2,8 @@
 
 import errno
 import os
-import time
+import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from conceptloader.batch.engine import CompiledReader
 from conceptloader.batch.files import OpenFiles
 from conceptloader.errors import ConceptloaderError, ReadError
 from conceptloader.loader import Loader
+from conceptloader.testing import random_documents, write_dataset
 from tests.faults.disk import FaultyDisk
 
 ENGINES = ["reference", "compiled"]
@@ -137,27 +139,78 @@ def test_a_file_that_changes_is_an_error_or_the_same_data(
     except ConceptloaderError as error:
         message = str(error)
         assert "stream.bin" in message
-        assert "dp_rank 1" in message or change != "truncate"
+        assert "dp_rank 1" in message
+        assert "sample " in message
     else:
         pytest.fail("the damage was not noticed")
     assert found == wanted[: len(found)]
 
 
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
 def test_slow_reads_are_warned_about_and_limited(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    corpus: Path, prefetch: int, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = FaultyDisk(monkeypatch)
-    loader = make(corpus, "reference", prefetch=1, threads=1, warn_after_s=0.05, timeout_s=0.3)
-
-    def slow(_descriptor: int, _size: int, _offset: int) -> None:
-        time.sleep(0.4)
-
-    disk.read_faults.append(slow)
-    with pytest.raises(ReadError, match=r"dp_rank 1: has waited .* for .*sample \d+.*timeout_s"):
+    loader = make(corpus, "reference", prefetch=prefetch, threads=1, warn_after_s=0.1, timeout_s=1)
+    release = threading.Event()
+    disk.read_faults.append(lambda *_: release.wait() and None)
+    where = (
+        r"dp_rank 1: has waited .* for \d+ bytes at offset \d+ of .*\.stream\.bin, sample 1, window \d+ of dataset a"
+    )
+    with pytest.raises(ReadError, match=f"{where}.*timeout_s"):
         batches(loader, 1)
-    assert any("has waited" in record.getMessage() for record in caplog.records)
+    assert any(re.match(f"conceptloader, {where}$", record.getMessage()) for record in caplog.records)
+    release.set()
     disk.read_faults.clear()
     assert batches(loader, 1) == batches(make(corpus, "reference"), 1), "the loader goes on where it was"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_slow_openings_are_warned_about_and_limited(
+    corpus: Path, engine: str, prefetch: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = batches(make(corpus, engine), 2)  # nothing has to be compiled any more
+    loader = make(corpus, engine, prefetch=prefetch, warn_after_s=0.1, timeout_s=1)
+    release = threading.Event()
+    monkeypatch.setattr(io, "open_descriptor", lambda path, flags: release.wait() and os.open(path, flags))
+    where = r"dp_rank 1: has waited .* for the opening of .*0000\d\.stream\.bin.*, sample 1, "
+    with pytest.raises(ReadError, match=f"{where}.*timeout_s"):
+        batches(loader, 1)
+    assert any(re.match(f"conceptloader, {where}", record.getMessage()) for record in caplog.records)
+    release.set()
+    assert batches(loader, 2) == wanted
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_files_that_cannot_be_opened_name_file_rank_and_sample(corpus: Path, engine: str, disk: FaultyDisk) -> None:
+    wanted = batches(make(corpus, engine), 1)
+    loader = make(corpus, engine)
+    disk.open_faults = [OSError(errno.ESTALE, "Stale file handle")] * 2
+    assert batches(loader, 1) == wanted, "what passes is not noticed"
+    loader = make(corpus, engine)
+    disk.open_faults = [OSError(errno.EIO, "Input/output error")] * 100
+    with pytest.raises(ReadError) as raised:
+        batches(loader, 1)
+    assert raised.value.errno == errno.EIO
+    for part in (f"{corpus}/0000", "cannot be opened", "dp_rank 1", "sample 1", "failed 8 times"):
+        assert part in str(raised.value)
+
+
+def test_a_slow_read_can_be_described_while_its_thread_reads_on(corpus: Path) -> None:
+    """The shard may be another one already, in which there is no such file."""
+    other = corpus.parent / "other"
+    write_dataset(other, random_documents(5, tracks={}))
+    config = {
+        "seq_len": 16,
+        "datasets": {"a": {"path": str(corpus), "weight": 1}, "b": {"path": str(other), "weight": 1}},
+        "concepts": {"concepts": {}},
+    }
+    reader = cl.make_dataloader(config, micro_batch_size=4)._reader
+    assert isinstance(reader, CompiledReader)
+    columns = range(len(reader._tables.kinds))
+    assert {reader._files.path(2, column) for column in columns} == {
+        f"{other}/00000.{kind}" for kind in ("stream.bin", "documents.bin")
+    }
 
 
 @pytest.mark.parametrize("engine", ENGINES)

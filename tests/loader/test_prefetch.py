@@ -39,7 +39,7 @@ def test_results_come_in_order_however_long_each_takes(threads, depth):
     assert wait_for(lambda: running() == 0)
 
 
-@pytest.mark.parametrize("depth", [1, 3, 8])
+@pytest.mark.parametrize("depth", [0, 1, 3, 8])
 def test_no_more_is_read_ahead_than_asked_for(depth):
     started = []
     ahead = Prefetcher(lambda n: started.append(n), iter(range(100)), threads=2, depth=depth, name="test")
@@ -51,13 +51,14 @@ def test_no_more_is_read_ahead_than_asked_for(depth):
     ahead.close()
 
 
-def test_an_error_comes_in_its_turn_and_ends_the_threads():
+@pytest.mark.parametrize("depth", [0, 6])
+def test_an_error_comes_in_its_turn_and_ends_the_threads(depth):
     def read(n):
         if n == 3:
             raise OSError("broken")
         return n
 
-    ahead = Prefetcher(read, iter(range(10)), threads=2, depth=6, name="test")
+    ahead = Prefetcher(read, iter(range(10)), threads=2, depth=depth, name="test")
     assert [next(ahead)[0] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="broken"):
         next(ahead)
@@ -66,16 +67,59 @@ def test_an_error_comes_in_its_turn_and_ends_the_threads():
         next(ahead)
 
 
-def test_an_abandoned_iterator_ends_its_threads():
-    ahead = Prefetcher(lambda n: n, iter(range(10**9)), threads=3, depth=6, name="test")
+@pytest.mark.parametrize("depth", [0, 3])
+def test_a_closed_iterator_says_so_unless_it_was_at_its_end(depth):
+    ahead = Prefetcher(lambda n: n, iter(range(4)), threads=2, depth=depth, name="test")
     next(ahead)
-    assert running() == 3
+    ahead.close()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="closed"):
+            next(ahead)
+    ahead = Prefetcher(lambda n: n, iter(range(4)), threads=2, depth=depth, name="test")
+    assert [next(ahead)[0] for _ in range(4)] == [0, 1, 2, 3]
+    ahead.close()
+    assert list(ahead) == []
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_an_interrupted_wait_loses_nothing(depth):
+    """An interrupt that the training catches: the batch that it was waiting for comes next."""
+    blocked, release = threading.Event(), threading.Event()
+
+    def read(n):
+        if n == 2:
+            blocked.set()
+            release.wait()
+        return n
+
+    def interrupt():
+        blocked.wait()
+        time.sleep(0.05)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    ahead = Prefetcher(read, iter(range(5)), threads=1, depth=depth, name="test")
+    assert [next(ahead)[0] for _ in range(2)] == [0, 1]
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(ahead)
+    thread.join()
+    release.set()
+    assert [result for _, result in ahead] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(("depth", "threads"), [(6, 3), (0, 1)])
+def test_an_abandoned_iterator_ends_its_threads(depth, threads):
+    ahead = Prefetcher(lambda n: n, iter(range(10**9)), threads=3, depth=depth, name="test")
+    next(ahead)
+    assert running() == threads
     del ahead
     gc.collect()
     assert wait_for(lambda: running() == 0)
 
 
-def test_a_blocked_read_is_logged_and_then_an_error(caplog):
+@pytest.mark.parametrize("depth", [0, 4])
+def test_a_blocked_read_is_logged_and_then_an_error(caplog, depth):
     release = threading.Event()
     threads = {}
 
@@ -89,7 +133,14 @@ def test_a_blocked_read_is_logged_and_then_an_error(caplog):
         return n
 
     ahead = Prefetcher(
-        read, iter(range(9)), threads=2, depth=4, warn_after_s=0.05, timeout_s=0.3, where=where, name="test, dp_rank 3"
+        read,
+        iter(range(9)),
+        threads=2,
+        depth=depth,
+        warn_after_s=0.05,
+        timeout_s=0.3,
+        where=where,
+        name="test, dp_rank 3",
     )
     next(ahead)
     with caplog.at_level(logging.WARNING), pytest.raises(ReadError, match=r"dp_rank 3: .* sample 7 of file 1"):
@@ -100,12 +151,14 @@ def test_a_blocked_read_is_logged_and_then_an_error(caplog):
     assert wait_for(lambda: running() == 0)
 
 
+@pytest.mark.parametrize("depth", [0, 4])
 @pytest.mark.parametrize("blocked", [False, True])
-def test_an_interrupt_ends_the_process_at_once(blocked):
+def test_an_interrupt_ends_the_process_at_once(blocked, depth):
     script = textwrap.dedent(f"""
         import time
         from conceptloader.batch.prefetch import Prefetcher
-        ahead = Prefetcher(lambda n: time.sleep({3600 if blocked else 0.001}), iter(range(10**9)), threads=2, depth=4)
+        read = lambda n: time.sleep({3600 if blocked else 0.001})
+        ahead = Prefetcher(read, iter(range(10**9)), threads=2, depth={depth})
         print("ready", flush=True)
         for _ in ahead:
             pass

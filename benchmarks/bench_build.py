@@ -1,47 +1,81 @@
-"""Building from tokens that are there: GB/s of tokens written, beside memcpy and plain writes with fsync."""
+"""Building from tokens that are there: parquet in, dataset out, beside plain writes of the same bytes and memcpy."""
 
 import os
 import shutil
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from data import DOCUMENT, ROOT
 from harness import US, Contender, Report
 
 import conceptloader as cl
+from conceptloader.ingest.build import IngestOptions, build_dataset
+from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.inputs import find_sources
 
-report = Report("build")
-DOCUMENTS = 20_000
+FILES, DOCUMENTS = 8, 24_000  # documents of a file: 270 MB of tokens in all
+
 tokens = np.random.default_rng(0).integers(0, 50_000, (DOCUMENTS, DOCUMENT), dtype=np.uint16)
-target = ROOT / "built"
+target, folder = ROOT / "built", ROOT / "tokens"
+total = FILES * tokens.nbytes
 
 
-def build(span: bool) -> None:
+def parquet() -> None:
+    """Files of tokens, and the same with a span of 5 concepts a document."""
+    for name in ("bare", "spans"):
+        path = folder / name
+        path.mkdir(parents=True, exist_ok=True)
+        columns = {"tokens": pa.array(list(tokens))}
+        if name == "spans":
+            columns["spans"] = pa.array([[{"start": 0, "end": DOCUMENT, "concepts": [1, 2, 3, 4, 5]}]] * DOCUMENTS)
+        for k in range(FILES):
+            if not (path / f"{k}.parquet").exists():
+                pq.write_table(pa.table(columns), path / f"{k}.parquet", compression="none", use_dictionary=False)
+
+
+def build(name: str, workers: int) -> None:
     shutil.rmtree(target, ignore_errors=True)
-    tracks = {"concepts": cl.TrackOptions(encoding="spans")} if span else {}
-    handle = cl.create_build(target, cl.BuildOptions(token_type="u2", tracks=tracks))
-    record = np.arange(5, dtype="<u4").tobytes()
-    with handle.shard(0) as writer:
-        for ids in tokens:
-            writer.add_document(ids, spans={"concepts": [(0, DOCUMENT, record)]} if span else None)
+    columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"} if name == "spans" else {})
+    options = IngestOptions(columns=columns, tokenizer=None, vocab_size=50_000, append_eos=False, token_type="u2")
+    build_dataset(find_sources([folder / name]), target, options, workers=workers)
+
+
+def write_documents() -> None:
+    """The same, document by document, with a writer in one's own program."""
+    shutil.rmtree(target, ignore_errors=True)
+    handle = cl.create_build(target, cl.BuildOptions(token_type="u2"), plan=list(range(FILES)))
+    for shard in range(FILES):
+        with handle.shard(shard) as writer:
+            for ids in tokens:
+                writer.add_document(ids)
     cl.finalize(target)
 
 
 def write_plain() -> None:
     with open(ROOT / "plain", "wb") as file:
-        file.write(tokens.tobytes())
+        for _ in range(FILES):
+            file.write(memoryview(tokens).cast("B"))
         file.flush()
         os.fsync(file.fileno())
 
 
-report.race(
-    "pre-tokenized documents of 700 tokens",
-    [
-        Contender(US, lambda: build(False), tokens.nbytes, wall=True),
-        Contender("conceptloader, with a span a document", lambda: build(True), tokens.nbytes, wall=True),
-        Contender("write + fsync of the same bytes", write_plain, tokens.nbytes, wall=True),
-        Contender("memcpy", lambda: tokens.copy(), tokens.nbytes, wall=True),
-    ],
-    unit="ns/byte",
-    repeats=3,
-)
-report.finish()
+if __name__ == "__main__":  # the workers import this file
+    parquet()
+    report = Report("build")
+    report.race(
+        "pre-tokenized documents of 700 tokens",
+        [
+            Contender(US, lambda: build("bare", 1), total, wall=True),
+            Contender("conceptloader, 2 workers", lambda: build("bare", 2), total, wall=True),
+            Contender("conceptloader, with spans", lambda: build("spans", 1), total, wall=True),
+            Contender("conceptloader, with spans, 2 workers", lambda: build("spans", 2), total, wall=True),
+            Contender("conceptloader, by add_document", write_documents, total, wall=True),
+            Contender("pyarrow: read the parquet files", lambda: pq.read_table(folder / "bare"), total, wall=True),
+            Contender("write + fsync of the same bytes", write_plain, total, wall=True),
+            Contender("memcpy", lambda: [tokens.copy() for _ in range(FILES)], total, wall=True),
+        ],
+        unit="ns/byte",
+        repeats=3,
+    )
+    report.finish()

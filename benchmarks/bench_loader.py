@@ -21,32 +21,33 @@ path = corpus("bare", span=0, shards=1)
 stream = f"{path}/00000.stream.bin"
 descriptor = os.open(stream, os.O_RDONLY)
 total = (TOKENS - 1) // SEQ_LEN
-config = cl.load_config(
-    {
+# The payload of the peers: the tokens of a window, once.
+TOKENS_ONLY = {"shared_labels": True, "loss_mask": False, "position_ids": "off"}
+
+
+def ours(outputs: dict, batches: int = BATCHES) -> None:
+    config = {
         "seq_len": SEQ_LEN,
         "datasets": {
             "web": {"path": path, "weight": 0.7, "split": [0, 0.5]},
             "code": {"path": path, "weight": 0.3, "split": [0.5, 1]},
         },
+        "outputs": outputs,
         "loader": {"threads": THREADS},
     }
-)
-
-
-def ours(batches: int = BATCHES) -> None:
     with cl.make_dataloader(config, micro_batch_size=BATCH) as loader:
         for _, _batch in zip(range(batches), loader, strict=False):
             pass
 
 
-def raw_threads() -> None:
-    """As many threads as ours, each reading batches into buffers of its own; nothing is handed over."""
+def raw_threads(blocks: int) -> None:
+    """As many threads as ours, each reading into `blocks` buffers of its own in turn; nothing is handed over."""
     offsets = np.random.default_rng(0).integers(0, total, (BATCHES, BATCH)).astype(np.uint64) * np.uint64(2 * SEQ_LEN)
 
     def work(thread: int) -> None:
-        out = np.empty((BATCH, SEQ_LEN + 1), np.int64)
-        for row in offsets[thread::THREADS]:
-            library.raw_pread_widen(descriptor, pointer(row), BATCH, SEQ_LEN + 1, pointer(out))
+        out = np.empty((blocks, BATCH, SEQ_LEN + 1), np.int64)
+        for k, row in enumerate(offsets[thread::THREADS]):
+            library.raw_pread_widen(descriptor, pointer(row), BATCH, SEQ_LEN + 1, pointer(out[k % blocks]))
 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, range(THREADS)))
@@ -70,8 +71,10 @@ trove = peers.datatrove(stream)
 report.race(
     "batch 16, one process",
     [
-        Contender(US, ours, BATCHES * BATCH, wall=True),
-        Contender("C: pread, widened, 2 threads", raw_threads, BATCHES * BATCH, wall=True),
+        Contender(US, lambda: ours(TOKENS_ONLY), BATCHES * BATCH, wall=True),
+        Contender("conceptloader, default outputs", lambda: ours({}), BATCHES * BATCH, wall=True),
+        Contender("C: 2 threads, a buffer each", lambda: raw_threads(1), BATCHES * BATCH, wall=True),
+        Contender("C: 2 threads, 4 buffers each", lambda: raw_threads(4), BATCHES * BATCH, wall=True),
         Contender("datatrove in a torch DataLoader", lambda: torch_loader(trove, 32), 32 * BATCH, wall=True),
         Contender("litdata", lambda: litdata_loader(64), 64 * BATCH, wall=True),
     ],
@@ -79,8 +82,8 @@ report.race(
     scale=1e6,
     repeats=5,
 )
-ours(200)
+ours({}, 200)
 before = resident_mb()
-ours(5_000)
-report.fact("memory after 5,000 more batches", US, resident_mb() - before, "MB growth")
+ours({}, 20_000)
+report.fact("memory after 20,000 more batches", US, resident_mb() - before, "MB growth")
 report.finish()

@@ -48,7 +48,7 @@ def raw(function, *arrays: np.ndarray, size: int = SEQ_LEN + 1):
 
 
 plain = {"position_ids": "off", "dataset_id": False, "sample_index": False}
-bare, full = reader(**plain), reader()
+whole, bare, full = reader(**plain, shared_labels=True, loss_mask=False), reader(**plain), reader()
 samples = windows.astype(np.uint64)
 dataset = cl.open_dataset(path).windows(SEQ_LEN)
 trove, olmo = peers.datatrove(stream), peers.olmo([stream])
@@ -58,7 +58,12 @@ few = windows[:256].tolist()
 report.race(
     "warm, batches of 16",
     [
-        Contender(US, lambda: each_batch(lambda k: bare.read(samples[k : k + BATCH])), len(windows)),
+        Contender(US, lambda: each_batch(lambda k: whole.read(samples[k : k + BATCH])), len(windows)),
+        Contender(
+            "conceptloader, own labels and mask",
+            lambda: each_batch(lambda k: bare.read(samples[k : k + BATCH])),
+            len(windows),
+        ),
         Contender(
             "conceptloader, default outputs",
             lambda: each_batch(lambda k: full.read(samples[k : k + BATCH])),
@@ -85,7 +90,7 @@ def bytes_read() -> int:
 
 drop_from_cache(stream)
 before = bytes_read()
-each_batch(lambda k: bare.read(samples[k : k + BATCH]))
+each_batch(lambda k: whole.read(samples[k : k + BATCH]))
 needed = len(
     np.unique(np.concatenate([np.arange(o // 4096, (o + 2 * SEQ_LEN + 1) // 4096 + 1) for o in offsets.tolist()]))
 )

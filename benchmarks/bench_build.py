@@ -41,15 +41,27 @@ def build(name: str, workers: int) -> None:
     build_dataset(find_sources([folder / name]), target, options, workers=workers)
 
 
-def write_documents() -> None:
-    """The same, document by document, with a writer in one's own program."""
+def write_arrays(at_once: int) -> None:
+    """The same with a writer in one's own program, from memory; so many documents a call."""
     shutil.rmtree(target, ignore_errors=True)
     handle = cl.create_build(target, cl.BuildOptions(token_type="u2"), plan=list(range(FILES)))
+    offsets = np.arange(at_once + 1) * DOCUMENT
     for shard in range(FILES):
         with handle.shard(shard) as writer:
-            for ids in tokens:
-                writer.add_document(ids)
+            for k in range(0, DOCUMENTS, at_once):
+                if at_once == 1:
+                    writer.add_document(tokens[k])
+                else:
+                    writer.add_documents(tokens[k : k + at_once].reshape(-1), offsets, {}, [""] * at_once)
     cl.finalize(target)
+
+
+def read_parquet() -> None:
+    """What reading the input takes, in one thread and batch by batch as a build reads it."""
+    for k in range(FILES):
+        with pq.ParquetFile(folder / "bare" / f"{k}.parquet") as file:
+            for _ in file.iter_batches(batch_size=4096, use_threads=False):
+                pass
 
 
 def write_plain() -> None:
@@ -70,8 +82,9 @@ if __name__ == "__main__":  # the workers import this file
             Contender("conceptloader, 2 workers", lambda: build("bare", 2), total, wall=True),
             Contender("conceptloader, with spans", lambda: build("spans", 1), total, wall=True),
             Contender("conceptloader, with spans, 2 workers", lambda: build("spans", 2), total, wall=True),
-            Contender("conceptloader, by add_document", write_documents, total, wall=True),
-            Contender("pyarrow: read the parquet files", lambda: pq.read_table(folder / "bare"), total, wall=True),
+            Contender("conceptloader, arrays: 1,000 a call", lambda: write_arrays(1000), total, wall=True),
+            Contender("conceptloader, arrays: 1 a call", lambda: write_arrays(1), total, wall=True),
+            Contender("pyarrow: read the parquet files", read_parquet, total, wall=True),
             Contender("write + fsync of the same bytes", write_plain, total, wall=True),
             Contender("memcpy", lambda: [tokens.copy() for _ in range(FILES)], total, wall=True),
         ],

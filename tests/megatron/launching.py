@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,14 +82,20 @@ def torchrun(
         try:
             process.wait(timeout)
         finally:
-            if process.poll() is None:
-                # torchrun gives its processes sessions of their own: they outlive it unless they are ended one by one.
-                parent = psutil.Process(process.pid)
-                for one in (*parent.children(recursive=True), parent):
-                    one.kill()
-                process.wait()
+            process.kill()
+            process.wait()
+            end_processes(folder)
     output = log.read_text()
     return Finished(process.returncode, output, losses(output), records(folder, "rank"), records(folder, "given"))
+
+
+def end_processes(folder: Path) -> None:
+    """End what is left of a run: ranks have sessions of their own, and those that were killed leave Megatron's helper
+    processes of checkpointing behind."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("RECORD") == str(folder):
+                process.kill()
 
 
 def records(folder: Path, kind: str) -> dict[int, list[dict[str, list[int]]]]:

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterable, Sequence
 
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, ReadError
 from conceptloader.format.layout import DAMAGED, bad
-from conceptloader.io import read_file
+from conceptloader.io import read_file, retrying
 
 
 class Roots:
@@ -43,13 +43,22 @@ class Roots:
                 raise self._outside(where, path)
 
     def check_real(self, path: str) -> None:
-        """Refuse a file that is outside the roots once symbolic links are followed."""
-        if not os.path.realpath(path).startswith(tuple(self._real)):
-            raise self._outside(path, os.path.realpath(path))
+        """Refuse a file that is outside the roots once symbolic links are followed.
+
+        Raises: FormatError; ReadError if that cannot be known, since a link that cannot be read is not followed.
+        """
+        try:
+            real = os.path.realpath(path, strict=True)
+        except FileNotFoundError:
+            real = os.path.realpath(path)  # whoever opens it will say so
+        except OSError as error:
+            raise ReadError(error.errno, f"{path}: cannot be looked at: {error.strerror}") from error
+        if not real.startswith(tuple(self._real)):
+            raise self._outside(path, real)
 
     def read_whole(self, path: str, limit: int) -> bytes:
         """A small file, its path resolved. Raises: FormatError if it is outside or larger than `limit`, ReadError."""
-        self.check_real(path)
+        retrying(lambda: self.check_real(path))
         return read_file(path, limit)
 
     def _outside(self, where: str, found: str) -> Exception:

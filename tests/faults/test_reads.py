@@ -97,6 +97,27 @@ def test_opening_is_retried_too(corpus: Path, disk: FaultyDisk) -> None:
     assert disk.waited == [*io.BACKOFF_S[:2], io.BACKOFF_S[0]]
 
 
+def test_a_link_that_cannot_be_read_for_a_moment_is_followed_later(
+    corpus: Path, disk: FaultyDisk, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is known where it leads, nobody can say that the files are outside of where the dataset may reach."""
+    wanted = everything(cl.open_dataset(corpus))
+    link = tmp_path_factory.mktemp("elsewhere") / "link"
+    link.symlink_to(corpus.parent)
+    ds = cl.open_dataset(link / corpus.name)
+    lstat, left = os.lstat, [2]
+
+    def failing(path: Any, **options: Any) -> os.stat_result:
+        if os.fspath(path) == str(link) and left[0]:
+            left[0] -= 1
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return lstat(path, **options)
+
+    monkeypatch.setattr(os, "lstat", failing)
+    assert everything(ds) == wanted
+    assert disk.waited == list(io.BACKOFF_S[:2])
+
+
 def test_out_of_descriptors_the_idle_ones_make_room(corpus: Path, disk: FaultyDisk) -> None:
     ds = cl.open_dataset(corpus)
     wanted = everything(ds)

@@ -1,0 +1,163 @@
+"""Faults below compiled code: another function takes the place of libc's pread, for kernels that are loaded later.
+
+Machine code, from the cache or not, names `pread`, and LLVM looks that name up when it loads the code. So this needs a
+process that has loaded none yet (see scenarios.py), and no compiler. errno is the thread's real one, which kernels read
+after a failure.
+"""
+
+import ctypes
+import errno
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import llvmlite.binding as llvm
+
+_ARGUMENTS = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
+_PREAD = ctypes.CFUNCTYPE(ctypes.c_ssize_t, *_ARGUMENTS, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Read:
+    """A call of pread. anew: the descriptor was opened after the faults began."""
+
+    path: str
+    size: int
+    offset: int
+    anew: bool
+
+
+Fault = Callable[[Read], int | None]
+"""What happens to a read: nothing (None), -errno, or as many bytes as are read. It may also take its time."""
+
+
+class Preads:
+    """The pread of all kernels of this process. Make one only, before the first kernel is loaded."""
+
+    def __init__(self) -> None:
+        self._real: Any = _PREAD(("pread", ctypes.CDLL(None, use_errno=True)))
+        self._callback = _PREAD(self._pread)  # kept: machine code has its address
+        self.begin([])
+        llvm.add_symbol("pread", ctypes.cast(self._callback, ctypes.c_void_p).value)
+
+    def begin(self, faults: Sequence[Fault], damage: bool = False) -> None:
+        """From now on these faults happen, to each read the first one that has an effect; counting begins at 0.
+
+        damage: the first byte of each read of tokens is wrong, which no test may overlook.
+        reads: of each file. failed: each read that was made to fail, with its errno. short: reads that were cut short.
+        """
+        self.faults, self._damage = faults, damage
+        self.reads: Counter[str] = Counter()
+        self.failed: list[tuple[Read, int]] = []
+        self.short = 0
+        self._opened: set[int] = set()
+
+    def open(self, path: str, flags: int) -> int:
+        """os.open, noted."""
+        descriptor = os.open(path, flags)
+        self._opened.add(descriptor)
+        return descriptor
+
+    def _pread(self, descriptor: int, address: int, size: int, offset: int) -> int:
+        read = Read(os.readlink(f"/proc/self/fd/{descriptor}"), size, offset, descriptor in self._opened)
+        self.reads[os.path.basename(read.path)] += 1
+        wanted = size
+        for fault in self.faults:
+            instead = fault(read)
+            if instead is not None and instead < 0:
+                self.failed.append((read, -instead))
+                ctypes.set_errno(-instead)
+                return -1
+            if instead is not None:
+                wanted = min(size, instead)
+                self.short += wanted < size
+                break
+        got: int = self._real(descriptor, address, wanted, offset)
+        if self._damage and got > 0 and read.path.endswith("stream.bin"):
+            ctypes.c_uint8.from_address(address).value ^= 1
+        return got
+
+
+@dataclass
+class Fails:
+    """The next `times` reads (None: all) of files whose name ends so fail."""
+
+    code: int
+    times: int | None = None
+    file: str = ""
+
+    def __call__(self, read: Read) -> int | None:
+        if not read.path.endswith(self.file) or self.times == 0:
+            return None
+        if self.times is not None:
+            self.times -= 1
+        return -self.code
+
+
+@dataclass
+class Interrupted:
+    """Every read is interrupted `times` times before it succeeds."""
+
+    times: int
+    seen: Counter[int] = field(default_factory=Counter)
+
+    def __call__(self, read: Read) -> int | None:
+        thread = threading.get_ident()
+        self.seen[thread] += 1
+        return -errno.EINTR if self.seen[thread] % (self.times + 1) else None
+
+
+@dataclass
+class Short:
+    """No read gives more than `most` bytes."""
+
+    most: int
+
+    def __call__(self, read: Read) -> int:
+        return self.most
+
+
+@dataclass
+class Stale:
+    """The server has restarted: all that was open stays stale, however often it is read, until it is opened anew."""
+
+    def __call__(self, read: Read) -> int | None:
+        return None if read.anew else -errno.ESTALE
+
+
+class Random:
+    """A part of all reads fails with one of the codes; of the others some are cut short, some wait for a moment."""
+
+    def __init__(self, seed: int, codes: Sequence[int], failing: float) -> None:
+        self._dice, self._lock = random.Random(seed), threading.Lock()
+        self._codes, self._failing = codes, failing
+
+    def __call__(self, read: Read) -> int | None:
+        with self._lock:
+            failing, kind = self._dice.random() < self._failing, self._dice.random()
+            code, most = self._dice.choice(self._codes), self._dice.randint(1, read.size)
+        if failing:
+            return -code
+        if kind > 0.9:
+            threading.Event().wait(0.001)  # another thread goes first
+        return most if kind < 0.4 else None
+
+
+class Blocks:
+    """Read number `after` of files whose name ends so does not return before `release` is set."""
+
+    def __init__(self, file: str, after: int = 0) -> None:
+        self._file, self._after, self._numbers = file, after, count()
+        self.release = threading.Event()
+        self.blocked: Read | None = None
+
+    def __call__(self, read: Read) -> int | None:
+        if read.path.endswith(self._file) and next(self._numbers) == self._after:
+            self.blocked = read
+            self.release.wait()
+        return None

@@ -189,7 +189,7 @@ SLOW = [(0, 2), (4, 2), (1, 1)]
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize(("prefetch", "threads"), SLOW)
 def test_a_slow_read_is_logged(below: Below, data: Path, file: str, prefetch: int, threads: int) -> None:
-    config = make_config(data / "spans", prefetch=prefetch, threads=threads, warn_after_s=0.1)
+    config = make_config(data / "spans", prefetch=prefetch, threads=threads, warn_after_s=0.1, timeout_s=10)
     wanted = below(train, config)
     found, read = below(block, config, file, 5, steps=6, until_logged=True)
     assert found.error == ""

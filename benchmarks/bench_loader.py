@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import peers
 import torch
-from data import TOKENS, corpus, pointer, raw_library
+from data import TOKENS, TOKENS_ONLY, corpus, pointer, raw_library
 from harness import US, Contender, Report, resident_mb
 from torch.utils.data import DataLoader, RandomSampler
 
@@ -21,11 +21,9 @@ path = corpus("bare", span=0, shards=1)
 stream = f"{path}/00000.stream.bin"
 descriptor = os.open(stream, os.O_RDONLY)
 total = (TOKENS - 1) // SEQ_LEN
-# The payload of the peers: the tokens of a window, once.
-TOKENS_ONLY = {"shared_labels": True, "loss_mask": False, "position_ids": "off"}
 
 
-def ours(outputs: dict, batches: int = BATCHES) -> None:
+def ours(outputs: dict, batches: int = BATCHES, batch: int = BATCH) -> None:
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {
@@ -35,19 +33,19 @@ def ours(outputs: dict, batches: int = BATCHES) -> None:
         "outputs": outputs,
         "loader": {"threads": THREADS},
     }
-    with cl.make_dataloader(config, micro_batch_size=BATCH) as loader:
+    with cl.make_dataloader(config, micro_batch_size=batch) as loader:
         for _, _batch in zip(range(batches), loader, strict=False):
             pass
 
 
-def raw_threads(blocks: int) -> None:
+def raw_threads(blocks: int, batch: int = BATCH) -> None:
     """As many threads as ours, each reading into `blocks` buffers of its own in turn; nothing is handed over."""
-    offsets = np.random.default_rng(0).integers(0, total, (BATCHES, BATCH)).astype(np.uint64) * np.uint64(2 * SEQ_LEN)
+    offsets = np.random.default_rng(0).integers(0, total, (BATCHES, batch)).astype(np.uint64) * np.uint64(2 * SEQ_LEN)
 
     def work(thread: int) -> None:
-        out = np.empty((blocks, BATCH, SEQ_LEN + 1), np.int64)
+        out = np.empty((blocks, batch, SEQ_LEN + 1), np.int64)
         for k, row in enumerate(offsets[thread::THREADS]):
-            library.raw_pread_widen(descriptor, pointer(row), BATCH, SEQ_LEN + 1, pointer(out[k % blocks]))
+            library.raw_pread_widen(descriptor, pointer(row), batch, SEQ_LEN + 1, pointer(out[k % blocks]))
 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, range(THREADS)))
@@ -77,6 +75,17 @@ report.race(
         Contender("C: 2 threads, 4 buffers each", lambda: raw_threads(4), BATCHES * BATCH, wall=True),
         Contender("datatrove in a torch DataLoader", lambda: torch_loader(trove, 32), 32 * BATCH, wall=True),
         Contender("litdata", lambda: litdata_loader(64), 64 * BATCH, wall=True),
+    ],
+    unit="us/sample",
+    scale=1e6,
+    repeats=5,
+)
+report.race(
+    "batch 64, one process",
+    [
+        Contender(US, lambda: ours(TOKENS_ONLY, batch=64), BATCHES * 64, wall=True),
+        Contender("conceptloader, default outputs", lambda: ours({}, batch=64), BATCHES * 64, wall=True),
+        Contender("C: 2 threads, 4 buffers each", lambda: raw_threads(4, 64), BATCHES * 64, wall=True),
     ],
     unit="us/sample",
     scale=1e6,

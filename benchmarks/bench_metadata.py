@@ -3,7 +3,7 @@
 import pickle
 
 import numpy as np
-from data import ROOT, SPAN, TOKENS, corpus
+from data import ROOT, SPAN, TOKENS, TOKENS_ONLY, corpus
 from harness import US, Contender, Report
 
 import conceptloader as cl
@@ -19,7 +19,7 @@ few = samples[:64].tolist()
 
 
 def reader(concepts: dict):
-    config = {"seq_len": SEQ_LEN, "order": "sequential", "datasets": {"a": {"path": path}}, "concepts": concepts}
+    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "concepts": concepts, "outputs": TOKENS_ONLY}
     return open_reader(cl.open_blend(cl.load_config(config)))
 
 

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import peers
-from data import DOCUMENT, TOKENS, corpus, drop_from_cache, pointer, raw_library
+from data import DOCUMENT, TOKENS, TOKENS_ONLY, corpus, drop_from_cache, pointer, raw_library
 from harness import US, Contender, Report
 
 import conceptloader as cl
@@ -22,33 +22,33 @@ rng = np.random.default_rng(0)
 windows = rng.integers(0, (TOKENS - 1) // SEQ_LEN, BATCH * BATCHES)
 offsets = (windows * SEQ_LEN * 2).astype(np.uint64)
 buffer = np.empty(2 * (SEQ_LEN + 1), np.uint8)
-out = np.empty((BATCH, SEQ_LEN + 1), np.int64)
+out = np.empty((64, SEQ_LEN + 1), np.int64)
 inputs, labels = np.empty((2, BATCH, SEQ_LEN), np.int64)
 
 
-def config(**outputs: object) -> dict:
-    return {"seq_len": SEQ_LEN, "order": "sequential", "datasets": {"a": {"path": path}}, "outputs": outputs}
-
-
 def reader(**outputs: object):
-    return open_reader(cl.open_blend(cl.load_config(config(**outputs))))
+    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "outputs": outputs}
+    return open_reader(cl.open_blend(cl.load_config(config)))
 
 
-def each_batch(read) -> None:
-    for k in range(0, len(windows), BATCH):
-        read(k)
+def each_batch(read, batch: int = BATCH) -> None:
+    for k in range(0, len(windows), batch):
+        read(slice(k, k + batch))
 
 
-def raw(function, *arrays: np.ndarray, size: int = SEQ_LEN + 1):
-    def read(k: int) -> None:
-        if function(descriptor, pointer(offsets[k : k + BATCH]), BATCH, size, *map(pointer, arrays)):
+def ours(batches, batch: int = BATCH):
+    return lambda: each_batch(lambda part: batches.read(samples[part]), batch)
+
+
+def raw(function, *arrays: np.ndarray, size: int = SEQ_LEN + 1, batch: int = BATCH):
+    def read(part: slice) -> None:
+        if function(descriptor, pointer(offsets[part]), batch, size, *map(pointer, arrays)):
             raise OSError("short read")
 
-    return lambda: each_batch(read)
+    return lambda: each_batch(read, batch)
 
 
-plain = {"position_ids": "off", "dataset_id": False, "sample_index": False}
-whole, bare, full = reader(**plain, shared_labels=True, loss_mask=False), reader(**plain), reader()
+whole, bare, full = reader(**TOKENS_ONLY), reader(position_ids="off"), reader()
 samples = windows.astype(np.uint64)
 dataset = cl.open_dataset(path).windows(SEQ_LEN)
 trove, olmo = peers.datatrove(stream), peers.olmo([stream])
@@ -58,17 +58,9 @@ few = windows[:256].tolist()
 report.race(
     "warm, batches of 16",
     [
-        Contender(US, lambda: each_batch(lambda k: whole.read(samples[k : k + BATCH])), len(windows)),
-        Contender(
-            "conceptloader, own labels and mask",
-            lambda: each_batch(lambda k: bare.read(samples[k : k + BATCH])),
-            len(windows),
-        ),
-        Contender(
-            "conceptloader, default outputs",
-            lambda: each_batch(lambda k: full.read(samples[k : k + BATCH])),
-            len(windows),
-        ),
+        Contender(US, ours(whole), len(windows)),
+        Contender("conceptloader, own labels and mask", ours(bare), len(windows)),
+        Contender("conceptloader, default outputs", ours(full), len(windows)),
         Contender("conceptloader, plain Python path", lambda: [dataset[i] for i in few], len(few)),
         Contender("C: pread", raw(library.raw_pread, buffer, size=2 * (SEQ_LEN + 1)), len(windows)),
         Contender("C: pread, widened", raw(library.raw_pread_widen, out), len(windows)),
@@ -76,6 +68,15 @@ report.race(
         Contender("datatrove", lambda: [trove[i] for i in few], len(few)),
         Contender("OLMo-core", lambda: [olmo[i] for i in few], len(few)),
         Contender("Megatron GPTDataset", lambda: [gpt[i] for i in range(len(few))], len(few)),
+    ],
+    unit="us",
+    scale=1e6,
+)
+report.race(
+    "warm, batches of 64",
+    [
+        Contender(US, ours(whole, 64), len(windows)),
+        Contender("C: pread, widened", raw(library.raw_pread_widen, out, batch=64), len(windows)),
     ],
     unit="us",
     scale=1e6,
@@ -90,7 +91,7 @@ def bytes_read() -> int:
 
 drop_from_cache(stream)
 before = bytes_read()
-each_batch(lambda k: whole.read(samples[k : k + BATCH]))
+ours(whole)()
 needed = len(
     np.unique(np.concatenate([np.arange(o // 4096, (o + 2 * SEQ_LEN + 1) // 4096 + 1) for o in offsets.tolist()]))
 )

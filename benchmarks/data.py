@@ -12,6 +12,8 @@ import conceptloader as cl
 HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("BENCH_DATA", HERE.parent / "bench-output" / "data"))
 TOKENS = 1 << 26
+# Outputs of ours that are what the peers' readers give: the tokens of a window, once.
+TOKENS_ONLY = {"shared_labels": True, "loss_mask": False, "position_ids": "off"}
 DOCUMENT, SPAN, CONCEPTS = 700, 700, 5  # tokens a document, tokens a span, concepts a span: 6 spans in 4,096 tokens
 
 

@@ -13,7 +13,9 @@ HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("BENCH_DATA", HERE.parent / "bench-output" / "data"))
 TOKENS = 1 << 26
 # Outputs of ours that are what the peers' readers give: the tokens of a window, once.
-TOKENS_ONLY = {"shared_labels": True, "loss_mask": False, "position_ids": "off"}
+TOKENS_ONLY = {
+    "shared_labels": True, "loss_mask": False, "position_ids": "off", "dataset_id": False, "sample_index": False,
+}  # fmt: skip
 DOCUMENT, SPAN, CONCEPTS = 700, 700, 5  # tokens a document, tokens a span, concepts a span: 6 spans in 4,096 tokens
 
 

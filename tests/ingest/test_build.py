@@ -69,7 +69,7 @@ def test_workers_do_not_matter(tmp_path: Path) -> None:
     found = corpus()
     inputs = [write(tmp_path / kind, found, kind) for kind in KINDS]
     results = []
-    for workers in (1, 2, 3):
+    for workers in (1, 2, 3, 7):
         out = tmp_path / f"out{workers}"
         summary = build(inputs, out, workers=workers, shard_input_bytes=1500)
         assert summary.documents == 4 * len(found)

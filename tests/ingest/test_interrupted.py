@@ -48,7 +48,7 @@ def wait_for_shards(out: Path, count: int, process: "subprocess.Popen[bytes]") -
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_killed_and_restarted(source: Path, tmp_path: Path, workers: int) -> None:
     plain = tmp_path / "plain"
     process = start(source, plain, 1)

@@ -125,7 +125,7 @@ def create_build(
     if found.take("options_hash", str) != options_hash:
         raise ConfigError(
             f"{target}: found a build of {_difference(found.value, content)}; "
-            "continue with the same options, or build into another directory"
+            "continue with the same options, build into another directory, or remove this one"
         )
     for name, data in files.items():
         file = os.path.join(directory, vocabularies[name]["path"])

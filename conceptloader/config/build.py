@@ -145,11 +145,13 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
 
 
 def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Dataset]:
-    opened = {}
-    for name in config.names:
-        entry = config.datasets[name]
-        opened[name] = open_dataset(entry.path, roots=config.roots, allow_pickle=entry.allow_pickle, codecs=codecs)
-    return opened
+    """By name; two parts of one dataset share it, and its manifest, documents and descriptors."""
+    opened: dict[tuple[str, bool], Dataset] = {}
+    for entry in config.datasets.values():
+        key = entry.path, entry.allow_pickle
+        if key not in opened:
+            opened[key] = open_dataset(entry.path, roots=config.roots, allow_pickle=entry.allow_pickle, codecs=codecs)
+    return {name: opened[config.datasets[name].path, config.datasets[name].allow_pickle] for name in config.names}
 
 
 def _check_alike(datasets: Mapping[str, Dataset], config: Config) -> None:

@@ -34,7 +34,7 @@ class Roots:
         seen: set[str] = set()
         for path in paths:
             directory, _, name = path.rpartition("/")
-            if not name or name in (".", "..") or "\0" in path:
+            if not name or name in (".", "..") or not _possible(path):
                 raise bad(where, repr(path), "the path of a file", DAMAGED)
             if directory in seen:
                 continue
@@ -68,6 +68,14 @@ class Roots:
             f"a file below {', '.join(self.roots)}",
             "if you trust this dataset, allow the directory: roots=[...]",
         )
+
+
+def _possible(path: str) -> bool:
+    """Whether a file can be called so: JSON knows characters that no path has."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def _with_separator(path: str) -> str:

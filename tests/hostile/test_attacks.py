@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,19 @@ def test_lines_of_100_megabytes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"x\.jsonl: line 1: found more than 1048576 bytes"):
         list(read_lines(str(path), limit=1 << 20))
     assert sum(len(block) for block, _ in read_lines(str(path))) == 2, "allowed by default"
+
+
+@pytest.mark.parametrize("name", ["\0", "\ud800", "v\udfffx"])
+def test_paths_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"notes": cl.TrackOptions(vocabulary=["a", "b"])}))
+    with build.shard(0) as writer:
+        writer.add_document([1, 2], {"notes": [(0, 1, [1])]})
+    cl.finalize(tmp_path / "ds")
+    for place in (["tracks", "notes", "vocabulary", "path"], ["shards", "path", 0]):
+        path = shutil.copytree(tmp_path / "ds", tmp_path / place[0])
+        edit(path, *place, value=name)
+        with pytest.raises(FormatError, match="expected the path of a file"):
+            cl.open_dataset(path)
 
 
 def test_a_vocabulary_that_is_no_list_of_names(tmp_path: Path) -> None:

@@ -8,6 +8,16 @@ from ..errors import ConfigError
 MAX_COUNT = (1 << 63) - 1
 
 
+def as_integer(value: Any, name: str) -> int:
+    """`value` as an int of any sign and size. numpy integers pass, bool and float do not.
+
+    Raises ConfigError that names the argument.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ConfigError(f"{name}: found {value!r}, expected an integer")
+    return index(value)
+
+
 def as_count(value: Any, name: str, least: int = 1) -> int:
     """`value` as an int in [least, 2**63). numpy integers pass, bool and float do not.
 

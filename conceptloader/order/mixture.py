@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from ..hashing import derive_key
 from ..lazy import lazy
 from . import kernels, reference
+from .checks import as_integer
 from .permutation import MAX_N, as_positions
 from .skips import Skip, Skips
 from .tree import Tree, build_tree
@@ -85,11 +86,12 @@ class Mixture:
             raise ConfigError(
                 f"order_version: found {order_version}, expected {ORDER_VERSION}; install a release that has it"
             )
-        if not 1 <= block <= MAX_BLOCK:
+        if not 1 <= as_integer(block, "block") <= MAX_BLOCK:
             raise ConfigError(f"block: found {block}, expected 1 <= block <= {MAX_BLOCK}")
         self.sizes = [int(n) for n in sizes]
         self.names = [str(k) for k in range(len(self.sizes))] if names is None else list(names)
-        self.seed, self.block, self.shuffle, self.order_version = int(seed), int(block), bool(shuffle), order_version
+        self.seed, self.block = as_integer(seed, "seed"), int(block)
+        self.shuffle, self.order_version = bool(shuffle), order_version
         self.max_epochs = [None] * len(self.sizes) if max_epochs is None else list(max_epochs)
         self._check_members()
         self.skips = Skips(skips)

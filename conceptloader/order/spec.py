@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from ..errors import ConfigError, ResumeError
 from ..hashing import fingerprint
-from .checks import as_count
+from .checks import as_count, as_integer
 from .mixture import ORDER_VERSION, Mixture, Phase
 from .sequential import Sequential
 from .skips import Skip, Skips
@@ -92,6 +92,8 @@ class OrderSpec:
         starts = [phase.start for phase in self.phases]
         if starts and (starts[0] != 0 or any(b <= a for a, b in pairwise(starts))):
             raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples")
+        as_integer(self.seed, "seed")
+        as_integer(self.block, "block")
         as_count(self.base, "base", 0)
         phases = []
         for phase in self.phases:
@@ -187,8 +189,10 @@ class OrderSpec:
             }
             fields["phases"] = [Phase(**phase) for phase in data["phases"]]
             fields["skips"] = [Skip(**skip) for skip in data["skips"]]
-            return cls(**fields)
-        except (KeyError, TypeError, IndexError, AttributeError, ConfigError) as error:
+            spec = cls(**fields)
+            spec.to_dict()
+            return spec
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ConfigError) as error:
             raise ResumeError(
                 f"saved order spec: damaged ({type(error).__name__}: {error}); take the one of another checkpoint"
             ) from error

@@ -132,6 +132,9 @@ def test_later_versions_are_refused(key):
         lambda d: d["members"]["web"].update(token_range=[1]),
         lambda d: d["phases"][0].update(weights={"web": "1"}),
         lambda d: d["skips"][0].pop("at"),
+        lambda d: d.update(block={}),
+        lambda d: d.update(seed="1"),
+        lambda d: d.update(quarantine=5),
     ],
 )
 def test_damaged_specs_are_refused(damage):

@@ -5,7 +5,7 @@ import json
 import os
 from typing import Any
 
-from conceptloader.cli.arguments import positive, size
+from conceptloader.cli.arguments import add_overlap, size
 from conceptloader.cli.output import Output
 
 SUMMARY = "attach a track to a dataset that exists"
@@ -42,13 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--codec", choices=["concepts", "numpy", "msgpack", "json"], default="concepts")
     group("--parameters", type=_object, default={}, metavar="JSON", help='of the codec, such as {"dtype": "f4"}')
     group("--vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
-    group(
-        "--overlap",
-        choices=["refuse", "levels", "union"],
-        default="refuse",
-        help="spans that overlap or nest: an error (default); one track per level; or segments with all concepts",
-    )
-    group("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
+    add_overlap(group)
 
     group = parser.add_argument_group("annotations").add_argument
     group("--unit", choices=["tokens", "characters"], default="tokens", help="what start and end count")

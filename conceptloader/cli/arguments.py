@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -25,6 +26,17 @@ def positive(text: str) -> int:
     except ValueError:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected an integer") from None
     return at_least_one(value)
+
+
+def add_overlap(add: Callable[..., Any]) -> None:
+    """What to do with spans that overlap; `add` is add_argument of a parser or a group."""
+    add(
+        "--overlap",
+        choices=["refuse", "levels", "union"],
+        default="refuse",
+        help="spans that overlap or nest: an error (default); one track per level; or segments with all concepts",
+    )
+    add("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
 
 
 def at_least_one(value: int) -> int:

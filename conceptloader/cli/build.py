@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from conceptloader.cli.arguments import pair, positive, size
+from conceptloader.cli.arguments import add_overlap, pair, positive, size
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
@@ -57,13 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACK=FILE",
         help="the same for another track",
     )
-    group(
-        "--overlap",
-        choices=["refuse", "levels", "union"],
-        default="refuse",
-        help="spans that overlap or nest: an error (default); one track per level; or segments with all concepts",
-    )
-    group("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
+    add_overlap(group)
     group(
         "--encoding",
         choices=["auto", "dense", "spans"],

@@ -22,19 +22,5 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.format.finalize import finalize
 
     manifest = finalize(arguments.build)
-    value = {
-        "path": os.path.abspath(arguments.build),
-        "shards": len(manifest.shards),
-        "documents": manifest.num_documents,
-        "tokens": manifest.num_tokens,
-        "tracks": sorted(manifest.tracks),
-        "stream_fingerprint": manifest.stream_fingerprint(),
-    }
-    output.result(
-        value,
-        [
-            f"{arguments.build}: {manifest.num_documents:,} documents, {manifest.num_tokens:,} tokens, "
-            f"{len(manifest.shards)} shards"
-        ],
-    )
+    output.manifest(arguments.build, manifest, os.path.abspath(arguments.build))
     return 0

@@ -28,19 +28,5 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.format.join import join
 
     manifest = join(arguments.datasets, arguments.out, arguments.root, arguments.allow_mixed_tokenizers)
-    value = {
-        "path": arguments.out,
-        "shards": len(manifest.shards),
-        "documents": manifest.num_documents,
-        "tokens": manifest.num_tokens,
-        "tracks": sorted(manifest.tracks),
-        "stream_fingerprint": manifest.stream_fingerprint(),
-    }
-    output.result(
-        value,
-        [
-            f"{arguments.out}: {manifest.num_documents:,} documents, {manifest.num_tokens:,} tokens, "
-            f"{len(manifest.shards)} shards"
-        ],
-    )
+    output.manifest(arguments.out, manifest)
     return 0

@@ -4,11 +4,14 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from conceptloader.errors import ConceptloaderError
+
+if TYPE_CHECKING:
+    from conceptloader.format.manifest import Manifest
 
 
 class Output:
@@ -24,6 +27,19 @@ class Output:
             return
         for line in text:
             print(line)
+
+    def manifest(self, name: str, manifest: "Manifest", path: str | None = None) -> None:
+        """Tell what dataset there is now, under its `name` on the command line; path: in JSON, if not the same."""
+        value = {
+            "path": path or name,
+            "shards": len(manifest.shards),
+            "documents": manifest.num_documents,
+            "tokens": manifest.num_tokens,
+            "tracks": sorted(manifest.tracks),
+            "stream_fingerprint": manifest.stream_fingerprint(),
+        }
+        counts = f"{manifest.num_documents:,} documents, {manifest.num_tokens:,} tokens, {len(manifest.shards)} shards"
+        self.result(value, [f"{name}: {counts}"])
 
     def error(self, error: ConceptloaderError) -> None:
         """Tell an error on stderr; with --json also as an object on stdout."""

@@ -55,8 +55,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def count_names(source: Any, column: str, max_line_bytes: int, names: "Counter[str]") -> None:
     """Count the concept names in one column of one file. Raises: InputError naming file and line."""
     from conceptloader.errors import InputError
-    from conceptloader.ingest.lines import read_lines
-    from conceptloader.ingest.records import parse_json
+    from conceptloader.ingest.records import read_records
     from conceptloader.ingest.table import read_column
 
     def add(spans: Any, where: str) -> None:
@@ -74,13 +73,5 @@ def count_names(source: Any, column: str, max_line_bytes: int, names: "Counter[s
         for row, spans in enumerate(read_column(source.path, column)):
             add(spans, f"row {row}")
         return
-    number = 0
-    for lines, _ in read_lines(source.path, compression=source.compression, limit=max_line_bytes):
-        for line in lines:
-            number += 1
-            if line.strip():
-                try:
-                    record = parse_json(line)
-                except ValueError as error:
-                    raise InputError(f"{source.path}: line {number}: {error}") from error
-                add(record.get(column), f"line {number}")
+    for number, record in read_records(source, max_line_bytes):
+        add(record.get(column), f"line {number}")

@@ -11,8 +11,7 @@ from conceptloader.errors import InputError
 from conceptloader.format.codecs import Codec
 from conceptloader.format.layout import MAX_RECORD_BYTES
 from conceptloader.ingest.inputs import Source
-from conceptloader.ingest.lines import read_lines
-from conceptloader.ingest.records import check_id, parse_json
+from conceptloader.ingest.records import check_id, read_records
 from conceptloader.ingest.table import open_parquet
 from conceptloader.ingest.vocabulary import Concepts
 
@@ -128,19 +127,8 @@ class RowParser:
 def read_rows(sources: Sequence[Source]) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
     """(source, number of the row from 1, row) of all files. Raises: InputError naming file and line."""
     for number, source in enumerate(sources):
-        if source.row_groups is not None:
-            yield from ((number, row, value) for row, value in _parquet_rows(source.path))
-            continue
-        row = 0
-        for lines, _ in read_lines(source.path, compression=source.compression):
-            for line in lines:
-                row += 1
-                if line.strip():
-                    try:
-                        value = parse_json(line)
-                    except ValueError as error:
-                        raise InputError(f"{source.path}: line {row}: {error}") from error
-                    yield number, row, value
+        rows = read_records(source) if source.row_groups is None else _parquet_rows(source.path)
+        yield from ((number, row, value) for row, value in rows)
 
 
 def _parquet_rows(path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

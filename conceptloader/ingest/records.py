@@ -1,15 +1,18 @@
 """Lines of JSON to batches. Everything about a record that can be wrong is found here or in `place`."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from conceptloader.errors import InputError
 from conceptloader.format.codecs import MsgpackCodec
 from conceptloader.ingest.batch import BadRow, Batch, Ragged, RawSpans, offsets_of
 from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.inputs import Source
+from conceptloader.ingest.lines import MAX_LINE_BYTES, read_lines
 from conceptloader.ingest.vocabulary import Concepts
 
 _SPAN_KEYS = {"start", "end", "concepts"}
@@ -78,6 +81,23 @@ class LineParser:
             metadata=metadata if self._packer else None,
             fields={name: np.concatenate([*values, np.empty(0, np.int64)]) for name, values in fields.items()},
         )
+
+
+def read_records(source: Source, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number from 1, record) of a jsonl file; empty lines are passed over. limit: see read_lines.
+
+    Raises: InputError naming file and line.
+    """
+    number = 0
+    for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
+        for line in lines:
+            number += 1
+            if line.strip():
+                try:
+                    record = parse_json(line)
+                except ValueError as error:
+                    raise InputError(f"{source.path}: line {number}: {error}") from error
+                yield number, record
 
 
 def parse_json(line: bytes) -> dict[str, Any]:

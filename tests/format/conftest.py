@@ -1,23 +1,15 @@
 """Shared by the tests of the format."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import conceptloader as cl
-from conceptloader.format import durable
 from tests.format.model import Corpus, Document, Shard
+from tests.unsynced import no_waiting_for_the_disk
 
-
-@pytest.fixture(autouse=True, scope="session")
-def no_waiting_for_the_disk() -> Iterator[None]:
-    """Syncing is most of the time of small builds. That it happens, and in which order, test_durability.py shows."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(durable.os, "fsync", lambda descriptor: os.fstat(descriptor))
-    yield
-    patch.undo()
+__all__ = ["no_waiting_for_the_disk"]
 
 
 def small_corpus() -> Corpus:

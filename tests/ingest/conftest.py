@@ -1,17 +1,5 @@
 """Shared by the tests of ingest."""
 
-import os
-from collections.abc import Iterator
+from tests.unsynced import no_waiting_for_the_disk
 
-import pytest
-
-from conceptloader.format import durable
-
-
-@pytest.fixture(autouse=True, scope="session")
-def no_waiting_for_the_disk() -> Iterator[None]:
-    """Syncing is most of the time of small builds."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(durable.os, "fsync", lambda descriptor: os.fstat(descriptor))
-    yield
-    patch.undo()
+__all__ = ["no_waiting_for_the_disk"]

@@ -26,6 +26,7 @@ TEST = [
     "megatron-core==0.16.1",
     "nanotron==0.4",
     "datatrove==0.10.1",
+    "ray",
     "moto[s3]",
     "flask",
     "flask-cors",

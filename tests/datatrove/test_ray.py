@@ -1,13 +1,12 @@
-"""The same build by Ray on this machine. Runs where ray is installed, which the pins do not include (300 MB)."""
+"""The same build by Ray on this machine."""
 
 from pathlib import Path
 
 import pytest
+import ray
 
 from tests.datatrove import steps
 from tests.datatrove.test_writer import content
-
-ray = pytest.importorskip("ray")
 
 
 @pytest.mark.slow

@@ -21,13 +21,14 @@ INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .PHONY: setup test soak lint format demo bench constraints clean
 
-setup: $(VENV)/.stamp
+setup: $(VENV)/.stamp-test
 
-$(VENV)/.stamp: setup.py pyproject.toml $(CONSTRAINTS)
+# .stamp-X: the extra X is installed. What the tests need includes what the demo needs.
+$(VENV)/.stamp-%: setup.py pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(INSTALL) setuptools wheel
-	$(VENV)/bin/python $(INSTALL) --no-build-isolation -e '.[test]'
-	touch $@
+	$(VENV)/bin/python $(INSTALL) --no-build-isolation -e '.[$*]'
+	touch $@ $(if $(filter test,$*),$(VENV)/.stamp-demo)
 
 constraints/py%.txt:
 	$(error there is no $@: use PYTHON=python3.11, or CONSTRAINTS= to install without pins)
@@ -50,7 +51,7 @@ format: setup
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-demo: setup
+demo: $(VENV)/.stamp-demo
 	$(VENV)/bin/python examples/demo/run.py
 
 # The peers' pins contradict each other: they go in without their dependencies, which are listed apart.

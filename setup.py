@@ -18,9 +18,9 @@ NANOTRON = [*TORCH, "nanotron>=0.4"]
 DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.6", "fsspec>=2023.5"]
 PLOT = ["matplotlib>=3.8"]
+DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
 TEST = [
-    *INGEST,
-    *PLOT,
+    *DEMO,
     *REMOTE,
     "torch==2.13.0",
     "megatron-core==0.16.1",
@@ -30,7 +30,6 @@ TEST = [
     "moto[s3]",
     "flask",
     "flask-cors",
-    "psutil",
     "torchdata",
     "hypothesis",
     "pytest",
@@ -60,7 +59,7 @@ setup(
     ],
     package_dir={f"conceptloader.integrations.{name}": f"integrations/{name.replace('.', '/')}" for name in ADAPTERS},
     package_data={"conceptloader": ["py.typed"]},
-    install_requires=["numpy>=1.26", "numba>=0.59", "pyyaml>=6.0", "dacite>=1.8", "xxhash>=3.4", "tqdm>=4.66"],
+    install_requires=["numpy>=1.26", "numba>=0.59", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
     extras_require={
         "torch": TORCH,
         "ingest": INGEST,
@@ -69,6 +68,7 @@ setup(
         "datatrove": DATATROVE,
         "remote": REMOTE,
         "plot": PLOT,
+        "demo": DEMO,
         "test": TEST,
     },
     entry_points={"console_scripts": ["conceptloader = conceptloader.cli:main"]},

@@ -75,7 +75,7 @@ def verify(
     files.close()
     if fresh and write_checksums:
         entries = dict(sorted({**known, **fresh}.items()))
-        content = {"format": CHECKSUMS_FORMAT, "version": fmt.VERSION, "files": entries}
+        content = {"format": CHECKSUMS_FORMAT, "version": 1, "files": entries}
         write_file(os.path.join(allowed.directory, fmt.CHECKSUMS), dump_json(content))
     return problems
 
@@ -86,7 +86,7 @@ def _load_checksums(directory: str) -> dict[str, Any]:
     if not os.path.exists(path):
         return {}
     head = load_json(path)
-    expect_format(head, CHECKSUMS_FORMAT, fmt.VERSION)
+    expect_format(head, CHECKSUMS_FORMAT, [1])
     files = head.object("files")
     head.done()
     for name in files.value:

@@ -25,8 +25,9 @@ documents are found only with --document-end, the id of the token that ends each
 to see that none is negative in a Megatron file of type int8 or int16; otherwise they are not.
 
 The files must stay where they are and as they are: readers check size, time of modification and a sample of each,
-`verify` the index, `verify --full` the tokens. A resume refuses other content: by the same sample and the time, or, with
---full, by all tokens and whatever their time, so that copies of the files will do, too. If they are not below the directory that holds DIR, name theirs in the configuration: roots.
+`verify` the index, `verify --full` the tokens. A resume refuses other content: files of another sample or time, or with
+--full, of other tokens, whatever their time, so that copies of the files will do. If they are not below the directory
+that holds DIR, name theirs in the configuration: roots.
 """
 
 

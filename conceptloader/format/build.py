@@ -26,9 +26,10 @@ SHARD_FORMAT = "conceptstream-shard"
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """A build directory with its options. version: of the format, that of this package when the build began. plan: one JSON value per shard, free for the caller: which inputs go where.
+    """A build directory with its options.
 
-    Picklable if its codecs are, so that worker processes can be handed one.
+    version: of the format that is written, from build.json. plan: one JSON value per shard, free for the caller: which
+    inputs go where. Picklable if its codecs are, so that worker processes can be handed one.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""A dataset that is rebuilt in place under a reader: its manifest is looked at again whenever a shard is first opened."""
+"""A dataset that is rebuilt under a reader: its manifest is looked at again whenever a shard is first opened."""
 
 from collections.abc import Callable, Hashable
 

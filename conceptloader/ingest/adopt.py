@@ -40,8 +40,8 @@ def adopt(
     file and its time of modification. Files of up to 32 KiB are always read whole.
 
     The files stay where they are and must not change: size, time of modification and sample of each are checked when
-    it is opened, their index by `verify`. Files outside of the directory that holds `out` need `roots` when the dataset is
-    opened. A failure leaves nothing behind.
+    it is opened, its index by `verify`. Files outside of the directory that holds `out` need `roots` when the dataset
+    is opened. A failure leaves nothing behind.
 
     Raises: ConfigError for arguments, InputError for files that are missing, damaged or not adoptable, ReadError.
     """

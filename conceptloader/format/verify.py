@@ -58,7 +58,7 @@ def verify(
     record: if all is sound, replace a manifest that lacks samples of files by one that has them, of the latest version
     of the format; what else it says stays, fingerprints included. progress(done, total): called per shard.
 
-    Raises: ConfigError for record without full; FormatError, ConfigError or ReadError if the manifest itself cannot be read.
+    Raises: ConfigError for record without full; FormatError, ConfigError or ReadError if the manifest cannot be read.
     """
     if record and not full:
         raise ConfigError("verify: found record without full, expected both: what is recorded has to be sound")

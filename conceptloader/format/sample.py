@@ -1,7 +1,7 @@
 """The sample checksum of a file: whether it is the one that was written, for 32 KiB of reading whatever its size.
 
 Places follow from the size alone: both ends, and one block in each of six equal parts in between, so that a change of a
-sixth of the file, wherever it lies, is met for certain. Small files are read whole; there it is the file's checksum.
+third of the file, wherever it lies, is met for certain. Small files are read whole; there it is the file's checksum.
 """
 
 import os

@@ -164,7 +164,7 @@ class RemoteFiles(Files):
                 def read(place: tuple[int, int]) -> bytes:
                     return retrying(lambda: self._attempt(url, total, *place))
 
-                places = list(sample_places(total))
+                places = sample_places(total)
                 # A pool of its own: its tasks wait for nothing but the store.
                 pool = shared_pool("conceptloader samples", self._settings.connections)
                 parts = dict(zip(places, pool.map(read, places), strict=True))

@@ -5,7 +5,8 @@ third of the file, wherever it lies, is met for certain. Small files are read wh
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import lru_cache
 
 import xxhash
 
@@ -17,19 +18,18 @@ WHOLE = (PARTS + 2) * BLOCK
 """Files up to this size are read whole."""
 
 
-def sample_places(size: int) -> Iterator[tuple[int, int]]:
+@lru_cache(maxsize=1024)  # many shards are equally large
+def sample_places(size: int) -> tuple[tuple[int, int], ...]:
     """(offset, bytes) of what is read of a file of `size` bytes, in rising order."""
     if size <= WHOLE:
-        if size:
-            yield 0, size
-        return
-    yield 0, BLOCK
+        return ((0, size),) if size else ()
+    places = [0]
     inner = size // BLOCK - 2
     for part in range(PARTS):
         low, high = 1 + part * inner // PARTS, 1 + (part + 1) * inner // PARTS
         key = size.to_bytes(8, "little") + part.to_bytes(8, "little")
-        yield (low + xxhash.xxh3_64_intdigest(key) % (high - low)) * BLOCK, BLOCK
-    yield size - BLOCK, BLOCK
+        places.append((low + xxhash.xxh3_64_intdigest(key) % (high - low)) * BLOCK)
+    return tuple((at, BLOCK) for at in (*places, size - BLOCK))
 
 
 def sample_checksum(size: int, read: Callable[[int, int], bytes]) -> str:

@@ -12,7 +12,6 @@ from conceptloader.format.sample import sample_places
 from conceptloader.format.verify import verify
 from conceptloader.ingest.adopt import adopt
 
-
 LARGE = 20_000
 """Tokens of a file that is not read whole when it is adopted."""
 

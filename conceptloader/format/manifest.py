@@ -111,15 +111,6 @@ class Manifest:
     def num_documents(self) -> int:
         return sum(self.shards.documents.tolist())
 
-    def unsampled(self) -> int:
-        """How many files of shards can be replaced by others of their size unnoticed, short of a full verification."""
-        columns = self.shards.files.values()
-        return sum(
-            int(size >= 0) and column.known_sample(shard) is None
-            for column in columns
-            for shard, size in enumerate(column.size.tolist())
-        )
-
     def starts(self) -> Ints:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.shards.tokens)])

@@ -99,6 +99,14 @@ class ShardTable:
         given = self.files[kind].path
         return (given[shard] if given is not None else None) or f"{self.path[shard]}.{kind}"
 
+    def unsampled(self) -> int:
+        """How many files can be replaced by others of their size unnoticed, short of a full verification."""
+        return sum(
+            size >= 0 and column.known_sample(shard) is None
+            for column in self.files.values()
+            for shard, size in enumerate(column.size.tolist())
+        )
+
     def to_json(self, version: Version) -> dict[str, Any]:
         value: dict[str, Any] = {
             "path": self.path,

@@ -84,7 +84,7 @@ def verify(
         entries = dict(sorted({**known, **fresh}.items()))
         content = {"format": CHECKSUMS_FORMAT, "version": 1, "files": entries}
         write_file(os.path.join(allowed.directory, fmt.CHECKSUMS), dump_json(content))
-    if record and not problems and manifest.unsampled():
+    if record and not problems and manifest.shards.unsampled():
         _record(manifest, files, allowed.directory)
     return problems
 

@@ -112,12 +112,12 @@ def test_what_was_adopted_before_keeps_its_fingerprint(tmp_path: Path) -> None:
     assert old.manifest.version == 1
     fingerprint = old.stream_fingerprint
     assert fingerprint == fingerprint_of(["conceptstream", 1, False, [["u2", TOKENS, [2 * TOKENS, 0, None]]], None])
-    assert old.manifest.unsampled() == 1
+    assert old.manifest.shards.unsampled() == 1
     cl.join([tmp_path / "out"], tmp_path / "joined")
     assert cl.open_dataset(tmp_path / "joined").stream_fingerprint == fingerprint
     assert cl.verify(tmp_path / "out", full=True, record=True) == []
     new = cl.open_dataset(tmp_path / "out")
-    assert (new.manifest.version, new.manifest.unsampled(), new.stream_fingerprint) == (2, 0, fingerprint)
+    assert (new.manifest.version, new.manifest.shards.unsampled(), new.stream_fingerprint) == (2, 0, fingerprint)
 
 
 def test_a_file_that_changes_while_it_is_adopted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,7 +251,7 @@ def test_a_shard_of_version_1_is_looked_at_as_far_as_it_can_be(data: Path, engin
         write(data)
     ds = cl.open_dataset(data)
     assert ds.manifest.version == 1
-    assert ds.manifest.unsampled() == sum(file.stat().st_size > WHOLE for file in data.glob("0*.bin"))
+    assert ds.manifest.shards.unsampled() == sum(file.stat().st_size > WHOLE for file in data.glob("0*.bin"))
     small = data / "00000.concepts.data"
     assert small.stat().st_size <= WHOLE
     replace(small, bytes(small.stat().st_size))

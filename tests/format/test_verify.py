@@ -125,8 +125,8 @@ def test_record_adds_samples_to_a_dataset_of_version_1_in_use(tmp_path: Path) ->
         loader.blend.datasets["a"].close()
         next(batches)
     new = cl.open_dataset(path)
-    assert (ds.manifest.version, ds.manifest.unsampled()) == (1, 1)
-    assert (new.manifest.version, new.manifest.unsampled()) == (2, 0)
+    assert (ds.manifest.version, ds.manifest.shards.unsampled()) == (1, 1)
+    assert (new.manifest.version, new.manifest.shards.unsampled()) == (2, 0)
     assert (new.stream_fingerprint, new.tracks_fingerprint) == (ds.stream_fingerprint, ds.tracks_fingerprint)
     assert new.manifest.identity == ds.manifest.identity
     assert ds.tokens(0, 9).tolist() == new.tokens(0, 9).tolist() == list(range(9)), "readers go on"

@@ -43,7 +43,7 @@ class SpecReader:
         self.root = path
         self.manifest = sealed(path / "manifest.json")
         assert self.manifest["format"] == "conceptstream"
-        assert self.manifest["version"] == 1
+        assert self.manifest["version"] in (1, 2)
         self.block = self.manifest["block_tokens"]
         self.shards = self.manifest["shards"]
         self.starts = [0]
@@ -85,6 +85,16 @@ class SpecReader:
                 assert xxhash.xxh3_64_hexdigest(data) == track["vocabulary"]["checksum"]
                 assert len(json.loads(data)) == track["vocabulary"]["count"]
                 count += 1
+        return count
+
+    def check_samples(self) -> int:
+        """Compares all sample checksums. Returns: how many are known."""
+        count = 0
+        for kind, column in self.shards["files"].items():
+            for shard, sample in enumerate(column.get("sample", [])):
+                if sample is not None:
+                    assert sample_checksum(self.path(kind, shard).read_bytes()) == sample
+                    count += 1
         return count
 
     # Tokens
@@ -198,6 +208,8 @@ class SpecReader:
                 foreign = self.shards["foreign"][shard]
                 size = self.shards["files"]["stream.bin"]["size"][shard]
                 content = [size, self.shards["offset"][shard], foreign["index_checksum"]]
+                if foreign.get("content") is not None:
+                    content += [foreign["mtime_ns"], foreign["content"]]
             layout = self.manifest["layouts"][self.shards["layout"][shard]]
             streams.append([layout[0][1], tokens, content])
         borders = (
@@ -215,6 +227,18 @@ class SpecReader:
             for kind, column in self.shards["files"].items()
         }
         return fingerprint(["conceptstream", 1, tracks, files])
+
+
+def sample_checksum(data: bytes) -> str:
+    """Sample checksums."""
+    if len(data) > 32768:
+        m, pieces = len(data) // 4096 - 2, [data[:4096]]
+        for j in range(6):
+            low, high = 1 + j * m // 6, 1 + (j + 1) * m // 6
+            page = low + xxhash.xxh3_64_intdigest(struct.pack("<QQ", len(data), j)) % (high - low)
+            pieces.append(data[4096 * page : 4096 * (page + 1)])
+        data = b"".join([*pieces, data[-4096:]])
+    return f"{xxhash.xxh3_64_intdigest(data):016x}"
 
 
 def fingerprint(value: Any) -> str:

@@ -27,7 +27,13 @@ class Codec(Protocol):
 
 
 class ConceptsCodec:
-    """Concept ids: `n` little-endian u4, n from the record's length. Decodes to an uint32 array [n]."""
+    """Concept ids: `n` little-endian u4, n from the record's length. Decodes to an uint32 array [n].
+
+    num_ids: ids that are decoded have to be below it, the size of the vocabulary.
+    """
+
+    def __init__(self, num_ids: int = 1 << 32) -> None:
+        self.num_ids = num_ids
 
     def encode(self, value: Any) -> bytes:
         ids = np.asarray(value)
@@ -36,7 +42,15 @@ class ConceptsCodec:
         return ids.astype("<u4").tobytes()
 
     def decode(self, record: memoryview) -> "np.ndarray[Any, np.dtype[np.uint32]]":
-        return np.frombuffer(record, "<u4")
+        ids = np.frombuffer(record, "<u4")
+        self.check_ids(ids)
+        return ids
+
+    def check_ids(self, ids: "np.ndarray[Any, np.dtype[np.uint32]]") -> None:
+        """Raise ValueError for an id that is no concept."""
+        most = int(ids.max(initial=0))
+        if len(ids) and most >= self.num_ids:
+            raise ValueError(f"found concept id {most}, expected ids below {self.num_ids}, the size of the vocabulary")
 
     def check(self, record: bytes | memoryview) -> None:
         if len(record) % 4:

@@ -4,21 +4,23 @@ machines. The datasets are manifests over holes: what is measured is everything 
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from data import ROOT, hollow
 from harness import US, Report
 
-SEQ_LEN, TOKENS, RANKS = 4096, 10**15, 16_384
-REPEATS = 3
+import conceptloader as cl
 
-# Seconds and MB of: opening the configuration, the first batch of a rank; then microseconds of a sample index, of its
-# place in the blend and of a window read at random, of a rank's indices in a step.
+SEQ_LEN, TOKENS, RANKS = 4096, 10**15, 16_384
+LAST = 10**9  # samples of the run
+
+# Seconds and MB of a process that opens the configuration, and of its first batch; then microseconds of a sample's
+# place in the blend and shuffle, of a window read, both at random, and of a rank's sample indices in a step.
 PROGRAM = """
 import json, sys, time
-import numpy as np, torch
+import numpy as np
 import conceptloader as cl
-from conceptloader import loader, batch
 from conceptloader.batch.open import open_reader
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
@@ -28,47 +30,45 @@ cl.Permutation(10**6).forward(0)
 before, start = resident_mb(), time.perf_counter()
 blend = cl.open_blend(cl.load_config(json.load(open({config!r}))))
 opened, memory = time.perf_counter() - start, resident_mb() - before
-with cl.make_dataloader(blend.config, dp_rank=5, dp_size={ranks}, micro_batch_size=4) as batches:
-    start = time.perf_counter()
-    next(iter(batches))
-    first, after = time.perf_counter() - start, resident_mb() - before
-order, rng = blend.order, np.random.default_rng(0)
-samples = rng.integers(0, {last}, 200_000).astype(np.uint64)
+partition = Partition(micro_batch_size=4, dp_size={ranks}, scheme="strided")
+plan = Plan(partition=partition, schedule=BatchSchedule.constant(4 * {ranks}))
+start = time.perf_counter()
+reader = open_reader(blend)
+reader.read(plan.micro_batches(0, 5)[0])
+first, after = time.perf_counter() - start, resident_mb() - before
+samples = np.random.default_rng(0).integers(0, {last}, 200_000).astype(np.uint64)
 def timed(function, units):
-    function()
     times = []
-    for _ in range(3):
+    for _ in range(4):
         start = time.perf_counter()
         function()
         times.append((time.perf_counter() - start) * 1e6 / units)
     return min(times)
-lookup = timed(lambda: order.sample_many(samples), len(samples))
-reader = open_reader(blend)
-few = samples[:256].reshape(-1, 16)
+lookup = timed(lambda: blend.order.sample_many(samples), len(samples))
+few = samples[:1024].reshape(-1, 16)
 window = timed(lambda: [reader.read(row) for row in few], few.size)
-partition = Partition(micro_batch_size=4, dp_size={ranks}, scheme="strided")
-plan = Plan(partition=partition, schedule=BatchSchedule.constant(4 * {ranks}))
 steps = timed(lambda: [plan.micro_batches(step, 5) for step in range(1000)], 1000)
 print(opened, memory, first, after, lookup, window, steps, flush=True)
 """
-ROWS = {
-    "open the configuration": ("s", 0), "memory after it": ("MB", 1), "first batch": ("s", 2),
-    "memory after it, two copies of the tables": ("MB", 3), "order: a sample, at random": ("us", 4),
-    "read: a window, at random": ("us", 5), "a rank's samples of a step": ("us", 6),
-}  # fmt: skip
+ROWS = [
+    ("open the configuration", "s"), ("memory then", "MB"), ("first batch of a rank", "s"), ("memory after it", "MB"),
+    ("order: a sample, at random", "us"), ("read: a window, at random", "us"), ("a rank's samples of a step", "us"),
+]  # fmt: skip
 
 
 def configuration(name: str, datasets: int, shards: int, phases: int) -> Path:
-    """`shards` and 1e15 tokens in all."""
+    """`shards` and 1e15 tokens in all. A phase draws from 64 datasets, or all if they are fewer."""
     each = shards // datasets
     names = [f"d{k:04d}" for k in range(datasets)]
     paths = {key: hollow(f"{name}-{key}", each, TOKENS // (each * datasets)) for key in names}
-    starts = [k * 10**9 // phases for k in range(phases)]
-    weights = [{key: 1 + (7 * k + 13 * at) % 101 for k, key in enumerate(names)} for at in range(phases)]
+    chosen = [[names[(16 * at + k) % datasets] for k in range(min(64, datasets))] for at in range(phases)]
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {key: {"path": path} for key, path in paths.items()},
-        "phases": [{"start": start, "weights": some} for start, some in zip(starts, weights, strict=True)],
+        "phases": [
+            {"start": at * LAST // phases, "weights": {key: 1 + (7 * k + 13 * at) % 101 for k, key in enumerate(some)}}
+            for at, some in enumerate(chosen)
+        ],
     }
     file = ROOT / f"{name}.yaml"
     file.write_text(json.dumps(config))
@@ -76,19 +76,27 @@ def configuration(name: str, datasets: int, shards: int, phases: int) -> Path:
 
 
 def run(config: Path) -> list[float]:
-    program = PROGRAM.format(here=str(Path(__file__).parent), config=str(config), ranks=RANKS, last=10**9)
+    program = PROGRAM.format(here=str(Path(__file__).parent), config=str(config), ranks=RANKS, last=LAST)
     output = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, capture_output=True, text=True)
     return [float(word) for word in output.stdout.split()]
+
+
+def trees(datasets: int) -> float:
+    """Seconds to make a phase of so many weights."""
+    weights = [1 + 7 * k % 101 for k in range(datasets)]
+    start = time.perf_counter()
+    cl.Mixture([10**9] * datasets, weights=weights)
+    return time.perf_counter() - start
 
 
 report = Report("scale")
 cases = {
     US: configuration("scale-one", 1, 1_000, 1),
-    "1,000,000 shards in one dataset": configuration("scale-shards", 1, 1_000_000, 1),
-    "1,024 datasets, 100 phases": configuration("scale-datasets", 1024, 1024 * 10, 100),
-    "1,024 datasets of 976 shards, 100 phases": configuration("scale-both", 1024, 1024 * 976, 100),
+    "1,000,000 shards": configuration("scale-shards", 1, 1_000_000, 1),
+    "1,024 datasets, 100 phases": configuration("scale-datasets", 1024, 10_240, 100),
 }
-results = {name: [run(config) for _ in range(REPEATS)] for name, config in cases.items()}
-for row, (unit, column) in ROWS.items():
-    report.add(f"1e15 tokens: {row}", unit, {name: [one[column] for one in found] for name, found in results.items()})
+results = {name: run(config) for name, config in cases.items()}
+for column, (row, unit) in enumerate(ROWS):
+    report.add(f"1e15 tokens: {row}", unit, {name: [found[column]] for name, found in results.items()})
+report.add("a phase of 64 weights", "s", {US: [trees(64)], "1,024 weights": [trees(1024)]})
 report.finish()

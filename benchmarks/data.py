@@ -77,7 +77,7 @@ def drop_from_cache(path: str) -> None:
 
 
 def hollow(name: str, shards: int, tokens_per_shard: int) -> str:
-    """Path of a dataset of zeros whose shards are one and the same hole: a manifest of any size for next to no files."""
+    """Path of a dataset of zeros whose shards are one and the same hole: a manifest of any size, one file."""
     path, size = ROOT / name, 2 * tokens_per_shard
     if (path / fmt.MANIFEST).exists():
         return str(path)

@@ -20,7 +20,7 @@ _RECORDS = 1 << 19
 
 
 def false_claims(manifest: Manifest, files: Files, pool: Executor) -> Iterator[str]:
-    """Problems with `max_spans` and `max_items`. To be asked of a dataset whose files are sound; they are read again."""
+    """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again."""
     ranges = Ranges(manifest, files, False, None)
     for name, track in manifest.tracks.items():
         try:

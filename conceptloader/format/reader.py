@@ -46,17 +46,10 @@ class Reader:
         wrong = (tokens < 0) | (tokens >= limit)
         if wrong.any():
             at = int(np.argmax(wrong))
-            number = start + at
-            raise self._bad(
-                "stream.bin",
-                shard,
-                f"id {int(tokens[at])} as token {number} of shard {shard}, token {self._first_token(shard) + number} of "
-                "the dataset",
-                f"ids in [0, {limit}), {'the vocabulary' if self.manifest.tokenizer else 'as no tokenizer is known'}",
-            )
-
-    def _first_token(self, shard: int) -> int:
-        return int(self.table.tokens[:shard].sum())
+            before = int(self.table.tokens[:shard].sum())
+            place = f"token {start + at} of shard {shard}, token {before + start + at} of the dataset"
+            why = "the vocabulary" if self.manifest.tokenizer else "as no tokenizer is known"
+            raise self._bad("stream.bin", shard, f"id {int(tokens[at])} as {place}", f"ids in [0, {limit}), {why}")
 
     def is_dense(self, shard: int, track: str) -> bool:
         return self.table.tracks[track].encoding[shard] == fmt.DENSE

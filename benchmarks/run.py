@@ -9,7 +9,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 OUTPUT = HERE.parent / "bench-output"
-ALL = ["shuffle", "mixture", "reads", "metadata", "loader", "startup", "size", "build", "megatron_startup"]
+ALL = ["shuffle", "mixture", "reads", "metadata", "loader", "startup", "scale", "size", "build", "megatron_startup"]
 
 
 def draw(reports: list[dict], path: Path) -> None:

@@ -300,7 +300,8 @@ class _Shape:
                 put(row, column, f"{track.name}_{suffix}")
             table[row, spans.MAX_SPANS] = track.max_spans
             table[row, spans.MAX_CONCEPTS] = track.max_concepts
-            table[row, spans.TRUNCATE] = track.truncate
+            table[row, spans.CUT_SPANS] = track.cut_spans
+            table[row, spans.CUT_CONCEPTS] = track.cut_concepts
             table[row, spans.RAGGED] = track.ragged
         return cls(carving, table, in_block)
 

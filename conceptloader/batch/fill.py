@@ -49,6 +49,7 @@ from .tables import (
     START,
     STREAM,
     TOKENS,
+    TOP_ID,
 )  # fmt: skip
 
 # Addresses of the arrays that a batch may have, in `arrays[0]`; 0 for one that is not wanted. The other rows are
@@ -189,13 +190,17 @@ def fill_piece(
     shared = length > size
     tokens = (e if shared else inputs_end) - a
     inputs = at_address(arrays[0, INPUT_IDS] + 8 * (sample * length + place), tokens, np.int64)
-    widen(scratch, skip, item, shard[CODE], inputs)
+    code = widen(scratch, skip, item, shard[CODE], shard[TOP_ID], inputs)
+    if code != OK:
+        return code
     ahead = 1 if place == 0 else 0  # the first token of a row is no label
     first = place + ahead - 1
     skip += ahead * item
     labels = at_address(arrays[0, LABELS] + 8 * (sample * length + first), e - a - ahead, np.int64)
     if not shared:
-        widen(scratch, skip, item, shard[CODE], labels)
+        code = widen(scratch, skip, item, shard[CODE], shard[TOP_ID], labels)
+        if code != OK:
+            return code
     mask = at_address(arrays[0, LOSS_MASK] + 4 * sample * size, size if arrays[0, LOSS_MASK] else 0, np.float32)
     eos = -1 if options[EOS_LOSS] else member[EOS]
     mark_loss(scratch, skip, item, shard[LOSS], eos, labels, mask[first : first + e - a - ahead])

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..config import ConceptOptions, Outputs, View
 from ..errors import ConfigError
+from ..format.layout import DENSE
 from .views import by_document
 
 Array = npt.NDArray[Any]
@@ -20,6 +21,7 @@ Batch = dict[str, Any]
 
 BEGINS_BEFORE, ENDS_AFTER = 1, 2  # bits of <track>_flags
 MAX_SAMPLE_BYTES = 1 << 30
+CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 ALIGNMENT = 64
 LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it, switches the loss of its tokens off
 
@@ -45,7 +47,8 @@ class TrackLayout:
     ragged: bool
     max_spans: int
     max_concepts: int
-    truncate: bool
+    cut_spans: bool = False  # what is beyond max_spans, or beyond max_concepts, is left out; else it is an error
+    cut_concepts: bool = False
 
     def arrays(self, samples: int, seq_len: int) -> Iterator[tuple[str, ArraySpec]]:
         slots = (samples, self.max_spans)
@@ -199,8 +202,7 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
                 f"{where}: dataset {view.name} has codec {track.codec}, a batch holds tracks of codec concepts only; "
                 "remove it here and read its records with Dataset.spans"
             )
-        needed = {"max_spans": min(track.spans_in(seq_len), seq_len), "max_concepts": track.max_items or 0}
-        for key, number in needed.items():
+        for key, number in _claims(view, name, seq_len).items():
             limit = getattr(options, key)
             if limit is not None and number > limit and options.overflow == "error":
                 raise ConfigError(
@@ -213,7 +215,9 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
         ragged=options.layout == "ragged",
         max_spans=options.max_spans or most["max_spans"],
         max_concepts=options.max_concepts or most["max_concepts"],
-        truncate=options.overflow == "truncate",
+        # A limit that nobody asked for cuts nothing off: data beyond it show that a manifest says too little.
+        cut_spans=options.overflow == "truncate" and options.max_spans is not None,
+        cut_concepts=options.overflow == "truncate" and options.max_concepts is not None,
     )
     size = 8 * layout.max_spans * (1 if layout.ragged else layout.max_concepts)
     if size > MAX_SAMPLE_BYTES:
@@ -221,4 +225,31 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
             f"{where}: {layout.max_spans} spans of {layout.max_concepts} concepts take {size} bytes a sample, above "
             f"{MAX_SAMPLE_BYTES}; set max_spans and max_concepts, with overflow: truncate, or layout: ragged"
         )
+    if size > CLAIMED_BYTES:
+        for view in having:
+            _prove_sizes(view, name)
     return layout
+
+
+def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
+    """What a window's spans need as the manifest says, but no more than its files, by their sizes, can hold."""
+    track, table = view.dataset.tracks[name], view.dataset.manifest.shards
+    dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
+    runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
+    concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // 4
+    return {
+        "max_spans": min(track.spans_in(seq_len), seq_len, runs),
+        "max_concepts": max(0, min(track.max_items or 0, concepts)),
+    }
+
+
+def _prove_sizes(view: View, name: str) -> None:
+    """Before much memory is taken because of what files hold: the largest ones are as large as the manifest says.
+
+    Raises: FormatError, ReadError.
+    """
+    for kind in (f"{name}.data", f"{name}.spans"):
+        sizes = view.dataset.manifest.shards.files[kind].size
+        shard = int(np.argmax(sizes))
+        if sizes[shard] > 0:
+            view.dataset.files.read(kind, shard, int(sizes[shard]) - 1, 1)

@@ -172,7 +172,9 @@ class ReferenceReader:
             )
         counts = np.diff(spans.offsets)
         most = int(counts.max(initial=0))
-        if not track.truncate and (len(spans) > track.max_spans or most > track.max_concepts):
+        if (len(spans) > track.max_spans and not track.cut_spans) or (
+            most > track.max_concepts and not track.cut_concepts
+        ):
             raise FormatError(
                 f"dataset {view.name}, tokens {start} to {stop}: found {len(spans)} spans of track {name} and up to "
                 f"{most} concepts in one, expected at most {track.max_spans} and {track.max_concepts} as the manifest "
@@ -188,7 +190,17 @@ class ReferenceReader:
         )
         for k in range(used):
             arrays[f"{name}_span_index"][row, spans.start[k] : spans.end[k]] = k
-        concepts = [spans.values[a : a + n] for a, n in zip(spans.offsets.tolist(), counts.tolist(), strict=False)]
+        values = np.frombuffer(b"".join(spans.records), "<u4")
+        concepts = [values[a : a + n] for a, n in zip(spans.offsets.tolist(), counts.tolist(), strict=False)]
+        limit = view.dataset.tracks[name].num_ids
+        for k, ids in enumerate(concepts):
+            if ids.max(initial=0) >= limit and len(ids):
+                token = start + int(spans.start[k])
+                raise FormatError(
+                    f"{view.dataset.file_of(f'{name}.data', token)}: found concept id {ids.max()} in the span of track "
+                    f"{name} at token {token} of the dataset, expected ids below {limit}, the size of the vocabulary; "
+                    "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
+                )
         if track.ragged:
             first = row * track.max_spans + 1  # lengths for now; summed up at the end
             arrays[f"{name}_offsets"][first : first + used] = counts

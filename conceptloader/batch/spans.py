@@ -21,6 +21,7 @@ from .tables import (
     KIND,
     RECORDS,
     TOKENS,
+    TOP_CONCEPT,
     TRACK_FILES,
 )  # fmt: skip
 
@@ -35,8 +36,8 @@ SLOT_BITS, SLOT_MASK = 31, (1 << 31) - 1
 KEYS, BEGIN, LENGTH, TAKEN, TARGET, SLOT_ROWS = numbered(6)
 
 # Addresses of a track's arrays in `arrays`, and its limits.
-SPAN_INDEX, NUM_SPANS, SPAN_ENDS, FLAGS, IDS, COUNTS, OFFSETS, VALUES, CAPACITY, MAX_SPANS, MAX_CONCEPTS, TRUNCATE, \
-    RAGGED, ARRAY_COLUMNS = numbered(14)  # fmt: skip
+SPAN_INDEX, NUM_SPANS, SPAN_ENDS, FLAGS, IDS, COUNTS, OFFSETS, VALUES, CAPACITY, MAX_SPANS, MAX_CONCEPTS, CUT_SPANS, \
+    CUT_CONCEPTS, RAGGED, ARRAY_COLUMNS = numbered(15)  # fmt: skip
 ARRAY_SUFFIXES = ("span_index", "num_spans", "spans", "flags", "ids", "counts", "offsets")
 
 
@@ -49,7 +50,7 @@ def add_span(
     count = at_address(arrays[NUM_SPANS] + 4 * sample, 1, np.int32)
     slot = np.int64(count[0])
     if slot >= limit:
-        return OK if arrays[TRUNCATE] else DAMAGED
+        return OK if arrays[CUT_SPANS] else DAMAGED
     count[0] = np.int32(slot + 1)
     index = at_address(arrays[SPAN_INDEX] + 4 * (sample * seq_len + begin), end - begin, np.int32)
     for i in range(len(index)):
@@ -196,7 +197,7 @@ def find_records(
             slot = keys[k] & SLOT_MASK
             at = 8 * ((keys[k] >> SLOT_BITS) - first)
             size = load8(buffer, at + 8) - load8(buffer, at)
-            if size % 4 or size > MAX_RECORD_BYTES or (size // 4 > arrays[MAX_CONCEPTS] and not arrays[TRUNCATE]):
+            if size % 4 or size > MAX_RECORD_BYTES or (size // 4 > arrays[MAX_CONCEPTS] and not arrays[CUT_CONCEPTS]):
                 return DAMAGED
             slots[BEGIN, slot] = load8(buffer, at)
             slots[LENGTH, slot] = size
@@ -227,11 +228,13 @@ def place_concepts(arrays: Array, sample: int, first: int, count: int, slots: Ar
 
 @inner
 def read_concepts(
-    files: Array, row: int, column: int, keys: Array, arrays: Array, slots: Array, buffer: Array,
+    files: Array, row: int, column: int, track: Array, keys: Array, arrays: Array, slots: Array, buffer: Array,
     state: Array,
 ) -> int:  # fmt: skip
     """Concept ids of the records of sorted `keys`, in data reads that join what lies close together."""
     out = arrays[VALUES] if arrays[RAGGED] else arrays[IDS]
+    top = track[TOP_CONCEPT]
+    signs = ZERO  # negative if an id is above `top`
     low = 0
     while low < len(keys):
         slot = keys[low] & SLOT_MASK
@@ -259,10 +262,12 @@ def read_concepts(
                 target = out + 8 * (slots[TARGET, slot] + from_concept)
                 ids = at_address(target, max(0, to_concept - from_concept), np.int64)
                 for i in range(len(ids)):
-                    ids[i] = load4(buffer, begin + 4 * (from_concept + i) - done)
+                    concept = load4(buffer, begin + 4 * (from_concept + i) - done)
+                    ids[i] = concept
+                    signs |= top - concept
             done += size
         low = high
-    return OK
+    return DAMAGED if signs < 0 else OK
 
 
 @inner
@@ -292,7 +297,7 @@ def fill_track(
         if code == FULL:
             state[COLUMN] = t
     if code == OK:
-        code = read_concepts(files, row, column + DATA, keys, arrays, slots, buffer, state)
+        code = read_concepts(files, row, column + DATA, track, keys, arrays, slots, buffer, state)
     return code
 
 

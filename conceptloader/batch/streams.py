@@ -72,21 +72,33 @@ def load_token(data: Array, at: int, code: int) -> Any:
 
 
 @inner
-def widen(data: Array, at: int, item: int, code: int, out: Array) -> None:
-    """Tokens of consecutive items, the first at byte `at`, as int64."""
+def widen(data: Array, at: int, item: int, code: int, top: int, out: Array) -> int:
+    """Tokens of consecutive items, the first at byte `at`, as int64. Returns OK, or DAMAGED if one is not in [0, top].
+
+    `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
+    still become vector instructions.
+    """
     n = len(out)
+    signs = ZERO
     address = np.int64(data.ctypes.data) + at
     if code == 1 and item == 2 and at % 2 == 0:
         short = at_address(address, n, np.uint16)
         for i in range(n):
-            out[i] = short[i]
+            token = np.int64(short[i])
+            out[i] = token
+            signs |= token | top - token
     elif code == 2 and item == 4 and at % 4 == 0:
         word = at_address(address, n, np.uint32)
         for i in range(n):
-            out[i] = word[i]
+            token = np.int64(word[i])
+            out[i] = token
+            signs |= token | top - token
     else:
         for i in range(n):
-            out[i] = load_token(data, at + i * item, code)
+            token = load_token(data, at + i * item, code)
+            out[i] = token
+            signs |= token | top - token
+    return DAMAGED if signs < 0 else OK
 
 
 @inner

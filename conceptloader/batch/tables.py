@@ -18,11 +18,13 @@ I64Array = npt.NDArray[np.int64]
 
 # Columns of `shards`. BASE: the shard's first token in its dataset. ITEM: bytes of a stream item; OFFSET: bytes before
 # the first. CODE: position in READABLE_TOKENS. DOCUMENTS: 0 without a table; FIRST_DOCUMENT: number of its first one.
-# LOSS: byte of the loss field in an item, or -1. BLOCK: tokens of a block of the block tables.
-BASE, TOKENS, ITEM, OFFSET, CODE, DOCUMENTS, FIRST_DOCUMENT, LOSS, BLOCK, SHARD_COLUMNS = numbered(10)
+# LOSS: byte of the loss field in an item, or -1. BLOCK: tokens of a block of the block tables. TOP_ID: the largest
+# token id that there may be.
+BASE, TOKENS, ITEM, OFFSET, CODE, DOCUMENTS, FIRST_DOCUMENT, LOSS, BLOCK, TOP_ID, SHARD_COLUMNS = numbered(11)
 
-# Columns of `tracks` [shard, track]. KIND: NONE, DENSE or SPANS. FIELD: byte of the record id in an item.
-KIND, FIELD, ENTRIES, RECORDS, DATA_SIZE, TRACK_COLUMNS = numbered(6)
+# Columns of `tracks` [shard, track]. KIND: NONE, DENSE or SPANS. FIELD: byte of the record id in an item. TOP_CONCEPT:
+# the largest concept id that there may be.
+KIND, FIELD, ENTRIES, RECORDS, DATA_SIZE, TOP_CONCEPT, TRACK_COLUMNS = numbered(7)
 NONE, DENSE, SPANS = numbered(3)
 
 # Columns of `members`. FIRST_SHARD (-1: not in the configuration) and SHARDS: rows of `shards`. START, COUNT: as in
@@ -134,6 +136,7 @@ def _shard_rows(dataset: Dataset, wants_documents: bool) -> I64Array:
     rows[:, DOCUMENTS] = table.documents if wants_documents else 0
     rows[:, FIRST_DOCUMENT] = np.cumsum(table.documents) - table.documents
     rows[:, BLOCK] = dataset.manifest.block_tokens
+    rows[:, TOP_ID] = dataset.manifest.num_ids - 1
     return rows
 
 
@@ -150,4 +153,5 @@ def _track_rows(view: View, names: Sequence[str]) -> I64Array:
         rows[:, t, ENTRIES] = column.entries
         rows[:, t, RECORDS] = column.records
         rows[:, t, DATA_SIZE] = table.files[f"{name}.data"].size
+        rows[:, t, TOP_CONCEPT] = view.dataset.tracks[name].num_ids - 1
     return rows

@@ -31,7 +31,7 @@ def with_border_windows(manifest: Manifest, roots: Roots, groups: Sequence[range
                 total = sum(lengths)
                 head = _runs(reader, name, group, lengths, 0, min(total, REACH))
                 tail = head if total <= REACH else _runs(reader, name, group, lengths, total - REACH, total)
-                borders.add_shard(total, head, tail)
+                borders.add_shard(total, head, tail[1])
             borders.ladder.merge(track.max_spans)
             tracks[name] = replace(track, max_spans=tuple(borders.ladder.counts))
     finally:

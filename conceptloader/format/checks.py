@@ -62,7 +62,7 @@ class ShardChecks:
             for name, column in table.tracks.items()
             if column.encoding[self.shard] == fmt.DENSE
         }
-        limit = self.manifest.tokenizer.vocab_size if self.manifest.tokenizer else 1 << 32
+        limit = self.manifest.num_ids
         offset = int(table.offset[self.shard])
         for _ in self._arrays("stream.bin", checksum, "u1", 0, offset):
             pass

@@ -27,7 +27,13 @@ class Codec(Protocol):
 
 
 class ConceptsCodec:
-    """Concept ids: `n` little-endian u4, n from the record's length. Decodes to an uint32 array [n]."""
+    """Concept ids: `n` little-endian u4, n from the record's length. Decodes to an uint32 array [n].
+
+    num_ids: ids that are decoded have to be below it, the size of the vocabulary.
+    """
+
+    def __init__(self, num_ids: int = 1 << 32) -> None:
+        self.num_ids = num_ids
 
     def encode(self, value: Any) -> bytes:
         ids = np.asarray(value)
@@ -36,7 +42,15 @@ class ConceptsCodec:
         return ids.astype("<u4").tobytes()
 
     def decode(self, record: memoryview) -> "np.ndarray[Any, np.dtype[np.uint32]]":
-        return np.frombuffer(record, "<u4")
+        ids = np.frombuffer(record, "<u4")
+        self.check_ids(ids)
+        return ids
+
+    def check_ids(self, ids: "np.ndarray[Any, np.dtype[np.uint32]]") -> None:
+        """Raise ValueError for an id that is no concept."""
+        most = int(ids.max(initial=0))
+        if len(ids) and most >= self.num_ids:
+            raise ValueError(f"found concept id {most}, expected ids below {self.num_ids}, the size of the vocabulary")
 
     def check(self, record: bytes | memoryview) -> None:
         if len(record) % 4:
@@ -47,13 +61,7 @@ class NumpyCodec:
     """A one-dimensional array of one fixed dtype, given as `parameters: {"dtype": "f4"}` (always little-endian)."""
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
-        code = parameters.get("dtype")
-        if set(parameters) != {"dtype"} or code not in _NUMPY_TYPES:
-            raise ConfigError(
-                f"codec numpy: found parameters {dict(parameters)}, expected {{'dtype': t}} "
-                f"with t one of {', '.join(_NUMPY_TYPES)}"
-            )
-        self.dtype = np.dtype(f"<{code}")
+        self.dtype = np.dtype(f"<{parameters['dtype']}")
 
     def encode(self, value: Any) -> bytes:
         array = np.asarray(value)
@@ -170,17 +178,24 @@ def get_codec(name: str, parameters: Mapping[str, Any], given: Mapping[str, Code
         raise ConfigError(f"codecs: found {shadowed}, expected names that are not built in; rename them")
     if name in given:
         return given[name]
-    if name == "numpy":
-        try:
-            return NumpyCodec(parameters)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from error
-    if name not in _PLAIN:
+    if name not in BUILT_IN:
         raise FormatError(
             f"{where}: found codec {name!r}, expected one of {', '.join(BUILT_IN)} or one that the caller provides; "
             f"pass codecs={{{name!r}: your_codec}}"
         )
-    if parameters:
-        raise ConfigError(f"{where}: found parameters {dict(parameters)}, expected none for codec {name}; remove them")
-    codec: Codec = _PLAIN[name]()
+    problem = parameter_problem(name, parameters)
+    if problem:
+        raise ConfigError(f"{where}: {problem}")
+    codec: Codec = NumpyCodec(parameters) if name == "numpy" else _PLAIN[name]()
     return codec
+
+
+def parameter_problem(name: str, parameters: Mapping[str, Any]) -> str | None:
+    """What is wrong with the parameters of a built-in codec."""
+    if name != "numpy":
+        found = f"found parameters {dict(parameters)!r:.200}, expected none for codec {name}; remove them"
+        return found if parameters else None
+    if set(parameters) == {"dtype"} and parameters["dtype"] in _NUMPY_TYPES:
+        return None
+    expected = f"{{'dtype': t}} with t one of {', '.join(_NUMPY_TYPES)}"
+    return f"codec numpy: found parameters {dict(parameters)!r:.200}, expected {expected}"

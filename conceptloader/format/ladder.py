@@ -49,26 +49,25 @@ class Ladder:
 class BorderLadder:
     """The windows that cross shard borders: feed the runs near each border, in the order of the shards.
 
-    Keeps the runs of the last 2**20 tokens; together with the per-shard ladders the result is exact.
+    Keeps where the runs of the last 2**20 tokens end; together with the per-shard ladders the result is exact. Where
+    they start is of no interest: a window whose last run is one of them was counted when that run's shard was added.
     """
 
     def __init__(self) -> None:
         self.ladder = Ladder()
-        self._starts = np.empty(0, np.int64)
         self._ends = np.empty(0, np.int64)
         self._tokens = 0  # of the dataset so far
 
-    def add_shard(self, tokens: int, head: tuple[Ints, Ints], tail: tuple[Ints, Ints]) -> None:
-        """head, tail: runs (starts, ends) that touch the first and the last min(tokens, 2**20) tokens, in shard
-        tokens. For a shard of at most 2**20 tokens both are all of its runs."""
+    def add_shard(self, tokens: int, head: tuple[Ints, Ints], tail: Ints) -> None:
+        """head: runs (starts, ends) that touch the first min(tokens, 2**20) tokens, tail: ends of those that touch the
+        last, in shard tokens. For a shard of at most 2**20 tokens both are all of its runs."""
         base = self._tokens
-        starts = np.concatenate([self._starts, head[0] + base])
+        starts = np.concatenate([self._ends, head[0] + base])
         ends = np.concatenate([self._ends, head[1] + base])
         if base and len(head[0]):
             self.ladder.add(starts, ends)
         self._tokens = base + tokens
         if tokens <= REACH:
-            keep = ends > self._tokens - REACH
-            self._starts, self._ends = starts[keep], ends[keep]
+            self._ends = ends[ends > self._tokens - REACH]
         else:
-            self._starts, self._ends = tail[0] + base, tail[1] + base
+            self._ends = tail + base

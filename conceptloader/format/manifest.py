@@ -67,6 +67,11 @@ class Track:
     max_spans: tuple[int, ...] = (0,) * LADDER_STEPS
     max_items: int | None = None
 
+    @property
+    def num_ids(self) -> int:
+        """Concept ids are below this: the size of the vocabulary, or 2**32 without one."""
+        return self.vocabulary.count if self.vocabulary else 1 << 32
+
     def spans_in(self, tokens: int) -> int:
         """A bound on the number of spans that a window of `tokens` tokens touches; exact for 2**k up to 2**20.
 
@@ -106,6 +111,11 @@ class Manifest:
     @property
     def num_tokens(self) -> int:
         return sum(self.shards.tokens.tolist())
+
+    @property
+    def num_ids(self) -> int:
+        """Token ids are below this: the size of the vocabulary, or 2**32 where no tokenizer is known."""
+        return self.tokenizer.vocab_size if self.tokenizer else 1 << 32
 
     @property
     def num_documents(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.codecs import Codec, get_codec
+from conceptloader.format.codecs import Codec, ConceptsCodec, get_codec
 from conceptloader.format.columns import Ints
 from conceptloader.format.files import Files
 from conceptloader.format.manifest import Manifest
@@ -55,6 +55,8 @@ class Ranges:
                 "if you trust the dataset, pass allow_pickle=True, or else leave this track out"
             )
         codec = get_codec(entry.codec, entry.parameters, self._given_codecs, f"{self.path}: track {track!r}")
+        if isinstance(codec, ConceptsCodec):
+            codec = ConceptsCodec(entry.num_ids)
         self._codecs[track] = codec
         return codec
 
@@ -95,6 +97,7 @@ class Ranges:
             low, high = (max(0, a - 1), min(b + 1, self.shard_starts[shard + 1] - base)) if dense else (a, b)
             wide = self.reader.stream(shard, low, high)
             items = wide[a - low : b - low]
+            self.reader.check_ids(shard, a, items["token"])
             for name, column in columns.items():
                 column.append(items[name])
             if documents:
@@ -112,7 +115,10 @@ class Ranges:
 
     def tokens(self, start: int, stop: int) -> Ints:
         """int64 [stop - start]."""
-        parts = [self.reader.stream(shard, a, b)["token"] for shard, a, b, _ in self.parts(start, stop)]
+        parts = []
+        for shard, a, b, _ in self.parts(start, stop):
+            parts.append(self.reader.stream(shard, a, b)["token"])
+            self.reader.check_ids(shard, a, parts[-1])
         return _join(parts, np.int64).astype(np.int64)
 
     def fields(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
@@ -129,6 +135,11 @@ class Ranges:
         self.codec(track)
         parts = [self._runs_part(track, shard, a, b, base - start) for shard, a, b, base in self.parts(start, stop)]
         return self._spans(track, parts)
+
+    def file_of(self, kind: str, token: int) -> str:
+        """The file of this kind, and the shard, that a token's span is read from; for messages."""
+        shard = next(self.parts(token, token + 1))[0]
+        return f"{self.files.path(kind, shard)} (shard {shard})"
 
     def _documents_part(self, shard: int, a: int, b: int, base: int) -> tuple[Ints, Ints]:
         first, ordinal = self.reader.documents(shard, a, b)

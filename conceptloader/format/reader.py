@@ -4,6 +4,7 @@ Everything here is local to a shard; dataset.py puts shards together. It is the 
 """
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,19 @@ class Reader:
         offset = int(self.table.offset[shard]) + start * layout.itemsize
         data = self.files.read("stream.bin", shard, offset, (stop - start) * layout.itemsize)
         return np.frombuffer(data, layout.dtype)
+
+    def check_ids(self, shard: int, start: int, tokens: NDArray[Any]) -> None:
+        """Refuse token ids that the dataset cannot have; tokens: those of a shard from token `start` on."""
+        limit = self.manifest.num_ids
+        if tokens.dtype.kind == "u" and limit >= 1 << 8 * tokens.dtype.itemsize:
+            return  # the type holds no other
+        wrong = (tokens < 0) | (tokens >= limit)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            before = int(self.table.tokens[:shard].sum())
+            place = f"token {start + at} of shard {shard}, token {before + start + at} of the dataset"
+            why = "the vocabulary" if self.manifest.tokenizer else "as no tokenizer is known"
+            raise self._bad("stream.bin", shard, f"id {int(tokens[at])} as {place}", f"ids in [0, {limit}), {why}")
 
     def is_dense(self, shard: int, track: str) -> bool:
         return self.table.tracks[track].encoding[shard] == fmt.DENSE

@@ -64,7 +64,12 @@ class Spans:
         odd = [len(record) for record in self.records if len(record) % 4]
         if odd:
             raise FormatError(f"{self.where}: found a record of {odd[0]} bytes, expected a multiple of 4; run verify")
-        return np.frombuffer(b"".join(self.records), "<u4")
+        values = np.frombuffer(b"".join(self.records), "<u4")
+        try:
+            self.codec.check_ids(values)
+        except ValueError as error:
+            raise FormatError(f"{self.where}: {error}; run `conceptloader verify --full`, restore it") from error
+        return values
 
     @lazy
     def offsets(self) -> Ints:

@@ -12,7 +12,8 @@ import xxhash
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format import layout as fmt
 from conceptloader.format.checks import ShardChecks
-from conceptloader.format.codecs import BUILT_IN, Codec, get_codec
+from conceptloader.format.claims import false_claims
+from conceptloader.format.codecs import BUILT_IN, Codec, get_codec, parameter_problem
 from conceptloader.format.columns import is_checksum
 from conceptloader.format.durable import write_file
 from conceptloader.format.files import Files, load_manifest
@@ -67,7 +68,7 @@ def verify(
     known = _load_checksums(allowed.directory)
     fresh: dict[str, Any] = {}
     starts = manifest.starts().tolist()
-    problems = list(_vocabularies(manifest, files, full))
+    problems = [*_vocabularies(manifest, files, full), *_parameters(manifest, allowed.directory, codecs)]
 
     def check(shard: int) -> list[Problem]:
         findings = _Findings(files, shard, (starts[shard], starts[shard + 1]))
@@ -79,6 +80,9 @@ def verify(
             problems += found
             if progress is not None:
                 progress(shard + 1, len(manifest.shards))
+        if full and not problems:  # in damaged files there is nothing to count
+            file = os.path.join(allowed.directory, fmt.MANIFEST)
+            problems += [Problem(file=file, message=message) for message in false_claims(manifest, files, pool)]
     files.close()
     if fresh and write_checksums:
         entries = dict(sorted({**known, **fresh}.items()))
@@ -132,6 +136,14 @@ def _vocabularies(manifest: Manifest, files: Files, full: bool) -> Iterator[Prob
                 load_vocabulary(files.roots, track.vocabulary)
         except (ConceptloaderError, OSError) as error:
             yield Problem(file=path, message=str(error))
+
+
+def _parameters(manifest: Manifest, directory: str, codecs: Mapping[str, Codec] | None) -> Iterator[Problem]:
+    for name, track in manifest.tracks.items():
+        wrong = track.codec in BUILT_IN and parameter_problem(track.codec, track.parameters)
+        if wrong:
+            file = os.path.join(directory, fmt.MANIFEST)
+            yield Problem(file=file, message=f"tracks: {name}: {wrong}")
 
 
 class _Findings:
@@ -217,7 +229,10 @@ def _check_shard(
 
 def _codec(track: Track, codecs: Mapping[str, Codec] | None) -> Codec | None:
     """The codec that checks a track's records; None for one that is not at hand, whose records are just bytes."""
-    if track.codec not in BUILT_IN and track.codec not in (codecs or {}):
+    if track.codec in BUILT_IN:
+        if parameter_problem(track.codec, track.parameters):
+            return None  # a problem of its own
+    elif track.codec not in (codecs or {}):
         return None
     return get_codec(track.codec, track.parameters, codecs, "track")
 

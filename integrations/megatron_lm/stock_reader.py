@@ -81,6 +81,10 @@ class Joined:
             self.dataset.codec(track),
         )
 
+    def file_of(self, kind: str, token: int) -> str:
+        """As Dataset.file_of."""
+        return self.dataset.file_of(kind, self.cut(token, token + 1)[0][1].start)
+
 
 def joined_view(dataset: Any, dataset_id: int, seq_length: int, tracks: tuple[str, ...]) -> View:
     """A view of one window: all that a sample, or a layout, looks at."""

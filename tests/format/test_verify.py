@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format import layout
+from conceptloader.format import checks, layout
+from conceptloader.format.checks import ShardChecks
+from conceptloader.format.files import Files
 from conceptloader.format.verify import verify
 from tests.format.model import Corpus, corpora
 from tests.format.test_golden import compare
@@ -151,3 +153,23 @@ def test_nothing_is_recorded_of_damage(tmp_path: Path) -> None:
     assert (path / "manifest.json").read_bytes() == before
     with pytest.raises(ConfigError, match="found record without full, expected both"):
         verify(path, record=True)
+
+
+def test_files_are_read_in_pieces(dataset: cl.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard may be larger than the memory."""
+    monkeypatch.setattr(checks, "_CHUNK", 64)
+    sizes = []
+    read = Files.read
+
+    def noted(files: Files, kind: str, shard: int, offset: int, size: int) -> bytes:
+        if kind == "stream.bin":
+            sizes.append(size)
+        return read(files, kind, shard, offset, size)
+
+    monkeypatch.setattr(Files, "read", noted)
+    table = dataset.manifest.shards.files["stream.bin"]
+    for shard in range(dataset.num_shards):
+        ShardChecks(dataset.manifest, dataset.files, shard).stream()
+    assert sum(sizes) == table.size.sum()
+    assert table.size.max() > 64
+    assert max(sizes) <= 64

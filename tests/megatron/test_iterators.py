@@ -22,7 +22,7 @@ from conceptloader.integrations.megatron_lm.wire import checked, context_slice, 
 from conceptloader.order.partition import Partition
 
 LENGTH, SPANS, CONCEPTS = 8, 3, 2
-TRACK = TrackLayout(name="topic", ragged=False, max_spans=SPANS, max_concepts=CONCEPTS, truncate=False)
+TRACK = TrackLayout(name="topic", ragged=False, max_spans=SPANS, max_concepts=CONCEPTS)
 LAYOUT = BatchLayout(seq_len=LENGTH, outputs=Outputs(document_ids=True), tracks=(TRACK,))
 FIELDS = fields_of(LAYOUT)
 
@@ -46,7 +46,7 @@ def test_other_shapes_are_refused() -> None:
         checked({**random_batch(2), "topic_num_spans": torch.zeros(3, dtype=torch.int32)}, FIELDS, 2)
     with pytest.raises(ConfigError, match="found nothing"):
         checked({}, FIELDS, 2)
-    ragged = TrackLayout(name="topic", ragged=True, max_spans=SPANS, max_concepts=CONCEPTS, truncate=False)
+    ragged = TrackLayout(name="topic", ragged=True, max_spans=SPANS, max_concepts=CONCEPTS)
     with pytest.raises(ConfigError, match="expected padded"):
         fields_of(BatchLayout(seq_len=LENGTH, outputs=Outputs(), tracks=(ragged,)))
 

@@ -1,0 +1,104 @@
+"""1e15 tokens, 1,000,000 shards, 1,024 datasets, 100 phases, 16,384 ranks: start, memory and lookups, without the
+machines. The datasets are manifests over holes: what is measured is everything but the reading of data."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from data import ROOT, hollow
+from harness import US, Report
+
+import conceptloader as cl
+
+SEQ_LEN, TOKENS, RANKS = 4096, 10**15, 16_384
+LAST = 10**9  # samples of the run
+
+# CPU seconds and MB of a process that opens the configuration, and of its first batch; then microseconds of a sample's
+# place in the blend and shuffle, of a window read, both at random, and of a rank's sample indices in a step.
+PROGRAM = """
+import json, sys, time
+import numpy as np
+import conceptloader as cl
+from conceptloader.batch.open import open_reader
+from conceptloader.order.partition import Partition, Plan
+from conceptloader.order.schedule import BatchSchedule
+sys.path.insert(0, {here!r})
+from harness import resident_mb
+cl.Permutation(10**6).forward(0)
+before, start = resident_mb(), time.process_time()
+blend = cl.open_blend(cl.load_config(json.load(open({config!r}))))
+opened, memory = time.process_time() - start, resident_mb() - before
+partition = Partition(micro_batch_size=4, dp_size={ranks}, scheme="strided")
+plan = Plan(partition=partition, schedule=BatchSchedule.constant(4 * {ranks}))
+start = time.process_time()
+reader = open_reader(blend)
+reader.read(plan.micro_batches(0, 5)[0])
+first, after = time.process_time() - start, resident_mb() - before
+samples = np.random.default_rng(0).integers(0, {last}, 200_000).astype(np.uint64)
+def timed(function, units):
+    times = []
+    for _ in range(4):
+        start = time.process_time()
+        function()
+        times.append((time.process_time() - start) * 1e6 / units)
+    return min(times)
+lookup = timed(lambda: blend.order.sample_many(samples), len(samples))
+few = samples[:1024].reshape(-1, 16)
+window = timed(lambda: [reader.read(row) for row in few], few.size)
+steps = timed(lambda: [plan.micro_batches(step, 5) for step in range(1000)], 1000)
+print(opened, memory, first, after, lookup, window, steps, flush=True)
+"""
+ROWS = [
+    ("open the configuration", "s"), ("memory then", "MB"), ("first batch of a rank", "s"), ("memory after it", "MB"),
+    ("order: a sample, at random", "us"), ("read: a window, at random", "us"), ("a rank's samples of a step", "us"),
+]  # fmt: skip
+
+
+def configuration(name: str, datasets: int, shards: int, phases: int) -> Path:
+    """`shards` and 1e15 tokens in all. A phase draws from 64 datasets, or all if they are fewer."""
+    each = shards // datasets
+    names = [f"d{k:04d}" for k in range(datasets)]
+    paths = {key: hollow(f"{name}-{key}", each, TOKENS // (each * datasets)) for key in names}
+    chosen = [[names[(16 * at + k) % datasets] for k in range(min(64, datasets))] for at in range(phases)]
+    config = {
+        "seq_len": SEQ_LEN,
+        "datasets": {key: {"path": path} for key, path in paths.items()},
+        "phases": [
+            {"start": at * LAST // phases, "weights": {key: 1 + (7 * k + 13 * at) % 101 for k, key in enumerate(some)}}
+            for at, some in enumerate(chosen)
+        ],
+    }
+    file = ROOT / f"{name}.yaml"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def run(config: Path) -> list[float]:
+    program = PROGRAM.format(here=str(Path(__file__).parent), config=str(config), ranks=RANKS, last=LAST)
+    output = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, capture_output=True, text=True)
+    return [float(word) for word in output.stdout.split()]
+
+
+def trees(datasets: int) -> float:
+    """Seconds to make a phase of so many weights."""
+    cl.Mixture([1, 1])
+    weights = [1 + 7 * k % 101 for k in range(datasets)]
+    start = time.process_time()
+    cl.Mixture([10**9] * datasets, weights=weights)
+    return time.process_time() - start
+
+
+report = Report("scale")
+cases = {
+    US: configuration("scale-one", 1, 1_000, 1),
+    "1,000,000 shards": configuration("scale-shards", 1, 1_000_000, 1),
+    "1,024 datasets, 100 phases": configuration("scale-datasets", 1024, 10_240, 100),
+}
+run(cases[US])  # warm: compiled code
+results = {name: run(config) for name, config in cases.items()}
+for column, (row, unit) in enumerate(ROWS):
+    report.add(f"1e15 tokens: {row}", unit, {name: [found[column]] for name, found in results.items()})
+report.add("a phase of 64 weights", "s", {US: [trees(64)], "1,024 weights": [trees(1024)]})
+report.finish()

@@ -1,0 +1,177 @@
+"""Ids that a dataset cannot have: both readers refuse them and say where they are, in native and adopted datasets."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.batch.open import open_reader
+from conceptloader.errors import FormatError
+from conceptloader.ingest.adopt import adopt
+
+SEQ_LEN, SHARD = 8, 80  # the windows of a shard do not end where it does
+ENGINES = ["compiled", "reference"]
+TOKENIZER = {"name": "some", "eos_id": None}
+OUTPUTS: list[dict[str, Any]] = [{}, {"shared_labels": True, "loss_mask": False, "position_ids": "off"}]
+
+
+def reader(path: Path, engine: str, outputs: Any = None, concepts: Any = None, **more: Any) -> Any:
+    config = {
+        "seq_len": SEQ_LEN,
+        "datasets": {"a": {"path": str(path)}},
+        "loader": {"engine": engine},
+        "outputs": outputs or {},
+        "concepts": concepts or {},
+        "order": "sequential",
+        **more,
+    }
+    return open_reader(cl.open_blend(cl.load_config(config)), dp_rank=3)
+
+
+def window(batches: Any, number: int) -> Any:
+    return batches.read(np.array([number], np.uint64))
+
+
+def native(path: Path, vocab_size: int | None, track: str | None = None) -> Path:
+    """Two shards of 80 tokens; with a track, `track` is its encoding."""
+    options = cl.BuildOptions(
+        tokenizer=cl.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None,
+        tracks={"concepts": cl.TrackOptions(vocabulary=["a", "b", "c"], encoding=track)} if track else {},
+    )
+    build = cl.create_build(path, options, plan=[0, 1])
+    for shard in range(2):
+        with build.shard(shard) as writer:
+            spans = {"concepts": [(at, at + 4, [at % 3, 2]) for at in range(0, SHARD, 5)]} if track else {}
+            writer.add_document(list(range(SHARD)), spans)
+    cl.finalize(path)
+    return path
+
+
+def damage(file: Path, at: int, value: int, dtype: str) -> None:
+    with file.open("r+b") as target:
+        target.seek(at)
+        target.write(np.array(value, dtype).tobytes())
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("vocab_size", "encoding", "item", "dtype"),
+    [(300, None, 2, "u2"), (70_000, None, 4, "u4"), (300, "dense", 6, "u2"), (70_000, "dense", 8, "u4")],
+)
+def test_a_token_outside_of_the_vocabulary(
+    tmp_path: Path, engine: str, outputs: Any, vocab_size: int, encoding: Any, item: int, dtype: str
+) -> None:
+    path = native(tmp_path / "ds", vocab_size, encoding)
+    file = path / "00001.stream.bin"
+    concepts = {"concepts": {}} if encoding else {}
+    for at, broken in ((3, [10]), (8, [10, 11])):  # token 88 is the last label of one window and the first of the next
+        whole = file.read_bytes()
+        damage(file, at * item, vocab_size, dtype)
+        batches = reader(path, engine, outputs, concepts)
+        for number in range(19):
+            if number not in broken:
+                assert window(batches, number)["input_ids"].max() < vocab_size
+                continue
+            with pytest.raises(FormatError) as raised:
+                window(batches, number)
+            for part in (
+                f"sample {number}, dp_rank 3: {file}: ", f"id {vocab_size} as token {at} of shard 1",
+                f"token {SHARD + at} of the dataset", f"[0, {vocab_size})", "verify --full",
+            ):  # fmt: skip
+                assert part in str(raised.value)
+        damage(file, at * item, vocab_size - 1, dtype)
+        assert window(reader(path, engine, outputs, concepts), broken[0])["input_ids"].shape == (1, SEQ_LEN)
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_quarantine_leaves_the_damage_out(tmp_path: Path, engine: str) -> None:
+    path = native(tmp_path / "ds", 300)
+    damage(path / "00001.stream.bin", 2 * 3, 300, "u2")
+    batches = reader(path, engine, quarantine=[{"dataset": "a", "tokens": [83, 84]}])
+    assert window(batches, 10)["loss_mask"].max() == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("dtype", "vocab_size", "good", "bad"),
+    [
+        ("u2", 100, 99, 100),
+        ("u2", 100_000, 65_535, None),  # the type holds fewer than the vocabulary has
+        ("u2", None, 65_535, None),
+        ("u4", None, 2**32 - 1, None),
+        ("i4", 100, 99, -1),
+        ("i4", None, 2**31 - 1, -1),
+        ("i8", 100, 99, -(2**63)),
+        ("i8", 2**32, 2**32 - 1, 2**32),
+        ("i8", None, 2**32 - 1, -1),
+        ("i8", None, 0, 2**63 - 1),
+    ],
+)
+def test_adopted_files(
+    tmp_path: Path, engine: str, dtype: str, vocab_size: int | None, good: int, bad: int | None
+) -> None:
+    tokens = np.zeros(SHARD, f"<{dtype}")
+    tokens[11] = good
+    tokens.tofile(tmp_path / "x.bin")
+    known = cl.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None
+    adopt([tmp_path / "x.bin"], tmp_path / "ds", kind="flat", dtype=dtype, tokenizer=known)
+    assert window(reader(tmp_path / "ds", engine), 1)["input_ids"][0, 3] == good
+    if bad is not None:
+        tokens[11] = bad
+        tokens.tofile(tmp_path / "x.bin")
+        adopt([tmp_path / "x.bin"], tmp_path / "again", kind="flat", dtype=dtype, tokenizer=known)
+        batches = reader(tmp_path / "again", engine)
+        window(batches, 0)
+        with pytest.raises(FormatError, match=rf"sample 1, dp_rank 3: .*x\.bin: found id {bad} as token 11 of shard 0"):
+            window(batches, 1)
+        with pytest.raises(FormatError, match=f"found id {bad}"):
+            cl.open_dataset(tmp_path / "again").tokens(8, 12)
+
+
+@pytest.mark.parametrize("layout", ["padded", "ragged"])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("encoding", ["dense", "spans"])
+def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, engine: str, encoding: str, layout: str) -> None:
+    path = native(tmp_path / "ds", 300, encoding)
+    file = path / "00001.concepts.data"
+    options = {"concepts": {"layout": layout}}
+    for bad in (3, 2**32 - 1):
+        damage(file, 4, bad, "<u4")  # the second concept of the span at tokens 80 to 84
+        batches = reader(path, engine, concepts=options)
+        for number in (0, 9, 11):
+            window(batches, number)
+        with pytest.raises(FormatError) as raised:
+            window(batches, 10)
+        for part in (f"sample 10, dp_rank 3: {file} (shard 1): found concept id {bad} ", "token 80 of", "below 3"):
+            assert part in str(raised.value)
+    spans = cl.open_dataset(path).spans("concepts", 80, 84)
+    with pytest.raises(FormatError, match="found concept id 4294967295, expected ids below 3"):
+        spans.decode()
+    with pytest.raises(FormatError, match="found concept id 4294967295, expected ids below 3"):
+        spans.values  # noqa: B018
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_concepts_without_a_vocabulary_may_be_anything(tmp_path: Path, engine: str) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    with build.shard(0) as writer:
+        writer.add_document(list(range(20)), {"concepts": [(0, 20, [2**32 - 1, 0])]})
+    cl.finalize(tmp_path / "ds")
+    batch = window(reader(tmp_path / "ds", engine, concepts={"concepts": {}}), 0)
+    assert batch["concepts_ids"].tolist() == [[[2**32 - 1, 0]]]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_loader_names_it_too(tmp_path: Path, engine: str) -> None:
+    path = native(tmp_path / "ds", 300)
+    damage(path / "00000.stream.bin", 2 * 50, 65_535, "u2")
+    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": str(path)}}, "loader": {"engine": engine}}
+    with pytest.raises(FormatError) as raised:
+        for _ in cl.make_dataloader(config, num_samples=19, micro_batch_size=4):
+            pass
+    assert re.search(r"sample \d+, dp_rank 0: .*00000\.stream\.bin: found id 65535 as token 50", str(raised.value))

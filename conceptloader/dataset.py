@@ -11,6 +11,7 @@ import numpy as np
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.codecs import Codec
+from conceptloader.format.guard import require_same
 from conceptloader.format.lookup import find_in_shard
 from conceptloader.format.manifest import Tokenizer, Track
 from conceptloader.format.ranges import Ranges, Sample
@@ -23,17 +24,27 @@ def open_dataset(
     roots: Sequence[str | os.PathLike[str]] | None = None,
     allow_pickle: bool = False,
     codecs: Mapping[str, Codec] | None = None,
+    check_files: bool = True,
 ) -> "Dataset":
     """Open a dataset directory: reads and checks its manifest, opens no shard.
 
     path: a directory, or a URL of an object store (s3://, gs://, az://, http(s)://, ...; docs/remote.md).
     roots: directories that may hold files of the dataset; by default the directory that holds `path`, so that joined
     and adopted neighbours work. allow_pickle: permit tracks of codec pickle, which execute code when decoded.
-    codecs: codec objects by name, for tracks whose codec is not built in.
+    codecs: codec objects by name, for tracks whose codec is not built in. check_files: when files are first opened,
+    compare a sample of each with the manifest, and the manifest with what it was; False leaves sizes and times.
 
     Raises: FormatError for an incomplete or damaged dataset, ConfigError for wrong arguments, ReadError.
     """
-    return Dataset(path, roots, allow_pickle, codecs)
+    return Dataset(path, roots, allow_pickle, codecs, check_files)
+
+
+def _reopen(identity: str, *arguments: Any) -> "Dataset":
+    """A dataset in another process. Raises: FormatError if it was rebuilt in the meantime, and see open_dataset."""
+    dataset = open_dataset(*arguments)
+    if dataset.files.check_files:
+        require_same(dataset.path, dataset.manifest, identity)
+    return dataset
 
 
 class Dataset(Ranges):
@@ -48,16 +59,18 @@ class Dataset(Ranges):
         roots: Sequence[str | os.PathLike[str]] | None,
         allow_pickle: bool,
         codecs: Mapping[str, Codec] | None,
+        check_files: bool = True,
     ) -> None:
-        manifest, files = open_files(path, roots)
+        files = open_files(path, roots, check_files)
+        manifest = files.manifest
         super().__init__(manifest, files, allow_pickle, codecs)
         self.mode = manifest.mode
         self.num_documents = manifest.num_documents
         self.num_shards = len(manifest.shards)
-        self._arguments = (self.path, files.roots.given, allow_pickle, codecs)
+        self._arguments = (self.path, files.roots.given, allow_pickle, codecs, check_files)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_dataset, self._arguments
+        return _reopen, (self.manifest.identity, *self._arguments)
 
     def __repr__(self) -> str:
         return f"<Dataset {self.path}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"

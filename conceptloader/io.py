@@ -30,7 +30,7 @@ _MAX_PREAD = 1 << 30  # Linux reads at most 2 GiB - 4 KiB in one call
 # Faults that may pass: a signal, a medium or a server that hiccups, a handle that went stale when a server restarted.
 HEALING = frozenset(
     {errno.EINTR, errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ECONNRESET}
-    | {errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ENETDOWN}
+    | {errno.ECONNABORTED, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN, errno.ENETDOWN}
 )
 BACKOFF_S = (0.01, 0.04, 0.16, 0.64, 2.5, 10.0, 30.0)
 """Seconds before each further attempt; 43 s in all, far below the loader's timeout_s."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import FormatError, ReadError
+from ..errors import ReadError
 from .tables import STREAM, Tables
 
 MAX_OPEN = 16_384
@@ -36,7 +36,6 @@ class OpenFiles:
         rows = len(tables.shards)
         self.files: npt.NDArray[np.int32] = np.full((rows, len(tables.kinds)), -1, np.int32)
         self.used: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        self._inodes: npt.NDArray[np.uint64] = np.zeros((rows, len(tables.kinds)), np.uint64)
         self.open_rows: dict[int, int] = {}
         self.pins: Counter[int] = Counter()
         self.budget.add(self)
@@ -49,11 +48,15 @@ class OpenFiles:
         """
         with self.budget.lock:
             self.pins[row] += 1
+        opened: list[tuple[int, int]] = []
         try:
-            missing = [(c, kind) for c, kind in self.tables.needed(row) if self.files[row, c] < 0]
             # The stream comes last: where it is open, everything is.
-            opened = [(column, self._open(row, column, kind)) for column, kind in reversed(missing)]
+            for column, kind in reversed(self.tables.needed(row)):
+                if self.files[row, column] < 0:
+                    opened.append((column, self._open(row, kind)))
         except BaseException:
+            for _, descriptor in opened:
+                os.close(descriptor)
             self.unpin([row])
             raise
         with self.budget.lock:
@@ -88,7 +91,7 @@ class OpenFiles:
         kind = self.tables.kinds[column]
         return dataset.files.path(kind if kind in dataset.manifest.shards.files else self.tables.kinds[STREAM], shard)
 
-    def _open(self, row: int, column: int, kind: str) -> int:
+    def _open(self, row: int, kind: str) -> int:
         dataset, shard = self.tables.owner(row)
         self.budget.make_room()
         try:
@@ -99,13 +102,6 @@ class OpenFiles:
             self.budget.make_room(all_idle=True)
             descriptor = dataset.files.open(kind, shard)
         try:
-            inode = np.uint64(os.fstat(descriptor).st_ino)
-            if self._inodes[row, column] not in (0, inode):
-                raise FormatError(
-                    f"{self.path(row, column)}: found another file than when it was first opened (inode {inode}, "
-                    f"then {self._inodes[row, column]}), expected one that nobody replaces; restart with the new one"
-                )
-            self._inodes[row, column] = inode
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead: windows are read at random
         except BaseException:
             os.close(descriptor)

@@ -24,8 +24,10 @@ of these, read in the order of names. Flat files say nothing about themselves: t
 documents are found only with --document-end, the id of the token that ends each of them. Tokens are read for that, and
 to see that none is negative in a Megatron file of type int8 or int16; otherwise they are not.
 
-The files must stay where they are and as they are: readers check size and time of modification, `verify` the index,
-`verify --full` the tokens. If they are not below the directory that holds DIR, name theirs in the configuration: roots.
+The files must stay where they are and as they are: readers check size, time of modification and a sample of each,
+`verify` the index, `verify --full` the tokens. A resume refuses other content: files of another sample or time, or with
+--full, of other tokens, whatever their time, so that copies of the files will do. If they are not below the directory
+that holds DIR, name theirs in the configuration: roots.
 """
 
 
@@ -34,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("paths", nargs="+", metavar="PATH")
     add("--out", required=True, metavar="DIR", help="directory of the new dataset")
     add("--kind", choices=["auto", "megatron", "datatrove", "flat"], default="auto", help="default: by the file names")
+    add("--full", action="store_true", help="read all tokens, for checksums that do not depend on the files' times")
     group = parser.add_argument_group("flat files").add_argument
     group("--dtype", metavar="TYPE", help="uint8, uint16, uint32, int32 or int64")
     group("--document-end", type=int, metavar="ID", help="the token that ends each document")
@@ -58,6 +61,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         document_end=arguments.document_end,
         tokenizer=_tokenizer(arguments),
         allow_mixed_tokenizers=arguments.allow_mixed_tokenizers,
+        full=arguments.full,
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign or [] if entry})
     value = {

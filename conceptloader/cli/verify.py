@@ -9,10 +9,12 @@ from conceptloader.cli.output import Output
 
 SUMMARY = "check that a dataset is what its manifest says"
 DESCRIPTION = """\
-Check a dataset. Without --full: every file is there and has its size. With --full every byte is read: checksums, order
-of documents and spans, token ids within the vocabulary. Exit code 1 if anything is wrong.
+Check a dataset. Without --full: every file is there and has its size, and a sample of it is what was written. With
+--full every byte is read: checksums, order of documents and spans, token ids within the vocabulary. Exit code 1 if
+anything is wrong.
 
   conceptloader verify data/corpus --full
+  conceptloader verify data/old --full --record      adds samples to a dataset of version 1 of the format
 
 Each finding names the file and the range of tokens that it spoils, ready for the `quarantine` list of a configuration.
 Adopted files of other libraries have no checksum at first: --full writes checksums.json beside the manifest, and later
@@ -25,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help="read every byte")
     parser.add_argument("--threads", type=positive, metavar="N", help="default: one per available CPU")
     parser.add_argument("--root", action="append", metavar="DIR", help="directory that may hold shards")
+    parser.add_argument(
+        "--record", action="store_true", help="with --full: note samples of files that lack them, if all is sound"
+    )
     parser.add_argument("--no-write", action="store_true", help="write no checksums.json")
 
 
@@ -44,6 +49,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             full=arguments.full,
             roots=arguments.root,
             write_checksums=not arguments.no_write,
+            record=arguments.record,
             threads=arguments.threads or len(os.sched_getaffinity(0)),
             progress=progress,
         )
@@ -55,7 +61,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         f"{problem}" + (f" (tokens {problem.tokens[0]} to {problem.tokens[1]})" if problem.tokens else "")
         for problem in problems
     ]
-    kind = "every byte was read" if arguments.full else "sizes only; --full reads every byte"
+    kind = "every byte was read" if arguments.full else "sizes and samples; --full reads every byte"
     lines.append(
         f"{arguments.dataset}: {len(problems)} problems ({kind})"
         if problems

@@ -150,7 +150,13 @@ def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Datas
     for entry in config.datasets.values():
         key = entry.path, entry.allow_pickle
         if key not in opened:
-            opened[key] = open_dataset(entry.path, roots=config.roots, allow_pickle=entry.allow_pickle, codecs=codecs)
+            opened[key] = open_dataset(
+                entry.path,
+                roots=config.roots,
+                allow_pickle=entry.allow_pickle,
+                codecs=codecs,
+                check_files=config.loader.check_files,
+            )
     return {name: opened[config.datasets[name].path, config.datasets[name].allow_pickle] for name in config.names}
 
 

@@ -96,12 +96,16 @@ class ConceptOptions(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig(Section):
-    """threads that read, micro batches that are read ahead; seconds after which a blocked read is logged, and ended."""
+    """threads that read, micro batches that are read ahead; seconds after which a blocked read is logged, and ended.
+
+    check_files: compare a sample of each file with the manifest when it is first opened.
+    """
 
     threads: Count = 2
     prefetch: Natural = 4
     pin_memory: bool = False
     engine: Literal["compiled", "reference"] = "compiled"
+    check_files: bool = True
     warn_after_s: Positive = 30
     timeout_s: Positive = 300
 

@@ -26,12 +26,14 @@ SHARD_FORMAT = "conceptstream-shard"
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """A build directory with its options. plan: one JSON value per shard, free for the caller: which inputs go where.
+    """A build directory with its options.
 
-    Picklable if its codecs are, so that worker processes can be handed one.
+    version: of the format that is written, from build.json. plan: one JSON value per shard, free for the caller: which
+    inputs go where. Picklable if its codecs are, so that worker processes can be handed one.
     """
 
     path: str
+    version: int
     options: BuildOptions
     inputs: Sequence[Any]
     plan: Sequence[Any]
@@ -58,7 +60,7 @@ class Build:
         if not os.path.exists(path):
             return None
         report = load_json(path)
-        expect_format(report, SHARD_FORMAT, fmt.VERSION)
+        expect_format(report, SHARD_FORMAT, [self.version])
         for key, kind, expected in (("options_hash", str, self.options_hash), ("shard", int, shard)):
             if report.take(key, kind) != expected:
                 raise fmt.bad(
@@ -80,7 +82,7 @@ class Build:
             name: get_codec(options.codec, options.parameters, self.codecs, f"track {name!r}")
             for name, options in self.options.tracks.items()
         }
-        identity = {"options_hash": self.options_hash, "shard": shard}
+        identity = {"version": self.version, "options_hash": self.options_hash, "shard": shard}
         return ShardWriter(self.path, self.shard_name(shard), self.options, codecs, identity)
 
 
@@ -121,7 +123,7 @@ def create_build(
     text = dump_json({"format": BUILD_FORMAT, "version": fmt.VERSION, "options_hash": options_hash, **content})
     write_file(target, text, exclusive=True)
     found = load_json(target)
-    expect_format(found, BUILD_FORMAT, fmt.VERSION)
+    expect_format(found, BUILD_FORMAT, fmt.VERSIONS)
     if found.take("options_hash", str) != options_hash:
         raise ConfigError(
             f"{target}: found a build of {_difference(found.value, content)}; "
@@ -138,7 +140,7 @@ def open_build(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None 
     """A build that `create_build` began, for instance in a worker process. Raises: FormatError, ConfigError."""
     directory = os.path.abspath(path)
     head = load_json(os.path.join(directory, fmt.BUILD))
-    expect_format(head, BUILD_FORMAT, fmt.VERSION)
+    version = expect_format(head, BUILD_FORMAT, fmt.VERSIONS)
     content = {key: head.take(key, kind) for key, kind in (("options", dict), ("inputs", list), ("plan", list))}
     options_hash = head.take("options_hash", str)
     if fingerprint(content) != options_hash:
@@ -152,6 +154,7 @@ def open_build(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None 
             names[name] = load_vocabulary(Roots(directory, None), Vocabulary(**entry["vocabulary"]))
     return Build(
         path=directory,
+        version=version,
         options=options_from_json(head.object("options"), names),
         inputs=content["inputs"],
         plan=content["plan"],

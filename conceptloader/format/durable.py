@@ -16,6 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from conceptloader.errors import ReadError
+from conceptloader.format.sample import sample_checksum
 from conceptloader.io import read_at
 
 CHUNK = 1 << 22
@@ -100,6 +101,7 @@ class Spool:
     def __init__(self, path: str) -> None:
         self.path = path
         self.size = 0
+        self.sample = ""  # known once it is committed
         self._temporary = temporary_name(path)
         self._hash = xxhash.xxh3_64()
         try:
@@ -146,12 +148,18 @@ class Spool:
     def commit(self) -> None:
         """Sync and give the file its name. The caller syncs the directory, once for all files."""
         try:
+            self.sample = sample_checksum(self.size, self.read)
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
             os.rename(self._temporary, self.path)
         except OSError as error:
             raise ReadError(error.errno, f"{self.path}: cannot be written: {error.strerror}") from error
+
+    def facts(self, sample: bool) -> dict[str, Any]:
+        """What a shard's report says about a file that is committed."""
+        facts: dict[str, Any] = {"size": self.size, "checksum": self.checksum}
+        return {**facts, "sample": self.sample} if sample else facts
 
     def discard(self) -> None:
         """Close and remove the temporary file. Does nothing after `commit`."""

@@ -174,6 +174,7 @@ def _files(kind: str, sources: Sequence[_Source]) -> FileColumn:
         np.concatenate([column.size for column in columns]),
         [checksum for column in columns for checksum in column.checksum],
         paths if any(paths) else None,
+        [sample for column in columns for sample in column.samples()],
     )
 
 

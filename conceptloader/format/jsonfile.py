@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+from collections.abc import Collection
 from typing import Any, NoReturn
 
 import xxhash
@@ -137,11 +138,13 @@ def describe(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def expect_format(head: JsonObject, name: str, version: int) -> None:
-    """Check the two keys that every file of this format begins with."""
+def expect_format(head: JsonObject, name: str, versions: Collection[int]) -> int:
+    """Check the two keys that every file of this format begins with. Returns: the version, one of `versions`."""
     found = head.take("format", str)
     if found != name:
         raise bad(head.at("format"), describe(found), f'"{name}"', "this is not such a file; check the path")
     number = head.take("version", int)
-    if number != version:
-        raise bad(head.at("version"), number, str(version), "upgrade conceptloader, or rebuild with this version")
+    if number not in versions:
+        known = " or ".join(map(str, sorted(versions)))
+        raise bad(head.at("version"), number, known, "upgrade conceptloader, or rebuild with this version")
+    return int(number)

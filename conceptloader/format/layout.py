@@ -10,7 +10,6 @@ from conceptloader.errors import FormatError
 from conceptloader.lazy import lazy
 
 FORMAT = "conceptstream"
-VERSION = 1
 MANIFEST = "manifest.json"
 BUILD = "build.json"
 CHECKSUMS = "checksums.json"
@@ -19,6 +18,18 @@ MODES = ("stream-with-metadata", "token-stream", "document")
 READABLE_TOKENS = ("u1", "u2", "u4", "i4", "i8")
 WRITTEN_TOKENS = ("u2", "u4")
 FIELD_TYPES = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """What a version of the format has that the ones before it lack. samples: sample checksums of files."""
+
+    samples: bool
+
+
+VERSIONS = {1: Version(samples=False), 2: Version(samples=True)}
+VERSION = 2
+"""The version of new datasets."""
 
 NO_RECORD = 2**32 - 1  # the record of a gap: no record belongs to these tokens
 MAX_TRACKS = 16

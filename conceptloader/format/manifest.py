@@ -1,10 +1,11 @@
 """The manifest: what a dataset consists of. Parsing checks everything that can be checked without opening a shard."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from conceptloader.errors import ConfigError
 from conceptloader.format import layout as fmt
@@ -13,7 +14,9 @@ from conceptloader.format.jsonfile import JsonObject, describe, dump_json, expec
 from conceptloader.format.layout import DAMAGED, StreamLayout, bad
 from conceptloader.format.shardtable import ShardTable, parse_shards
 from conceptloader.hashing import fingerprint
+from conceptloader.lazy import lazy
 
+_FINGERPRINTS = 1  # the version of how they are computed
 LADDER_STEPS = 21  # windows of 2**0 to 2**20 tokens
 
 
@@ -90,6 +93,7 @@ class Track:
 class Manifest:
     """The parsed manifest.json. `extra` is free for whoever built the dataset; readers carry it along."""
 
+    version: int = field(default_factory=lambda: fmt.VERSION)
     mode: str
     created_by: str
     tokenizer: Tokenizer | None
@@ -106,6 +110,15 @@ class Manifest:
     @property
     def num_documents(self) -> int:
         return sum(self.shards.documents.tolist())
+
+    def unsampled(self) -> int:
+        """How many files of shards can be replaced by others of their size unnoticed, short of a full verification."""
+        columns = self.shards.files.values()
+        return sum(
+            int(size >= 0) and column.known_sample(shard) is None
+            for column in columns
+            for shard, size in enumerate(column.size.tolist())
+        )
 
     def starts(self) -> Ints:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
@@ -126,11 +139,13 @@ class Manifest:
             if content is None:
                 source = foreign[shard]
                 content = [sizes[shard], offsets[shard], source.index_checksum if source else None]
+                if source and source.content:  # a sample may miss a change; the time tells that there was one
+                    content += [source.mtime_ns, source.content]
             streams.append([self.layouts[layout].token_type, tokens, content])
         borders = None
         if self.mode == "document":  # there the document table decides what a sample is
             borders = [table.documents.tolist(), table.files["documents.bin"].checksum]
-        return fingerprint([fmt.FORMAT, fmt.VERSION, self.mode == "document", streams, borders])
+        return fingerprint([fmt.FORMAT, _FINGERPRINTS, self.mode == "document", streams, borders])
 
     def tracks_fingerprint(self) -> str:
         """Covers the rest: document borders, ids, extra fields, tracks. A change of it is worth a warning."""
@@ -140,13 +155,18 @@ class Manifest:
             name: [track.codec, dict(track.parameters), track.vocabulary.checksum if track.vocabulary else None]
             for name, track in self.tracks.items()
         }
-        return fingerprint([fmt.FORMAT, fmt.VERSION, tracks, files])
+        return fingerprint([fmt.FORMAT, _FINGERPRINTS, tracks, files])
+
+    @lazy
+    def identity(self) -> str:
+        """Of what the manifest says; equal for one to which only sample checksums were added. 16 hexadecimal digits."""
+        return xxhash.xxh3_64_hexdigest(replace(self, version=1).dump())
 
     def dump(self) -> bytes:
         return dump_json(
             {
                 "format": fmt.FORMAT,
-                "version": fmt.VERSION,
+                "version": self.version,
                 "mode": self.mode,
                 "created_by": self.created_by,
                 "tokenizer": self.tokenizer.to_json() if self.tokenizer else None,
@@ -157,7 +177,7 @@ class Manifest:
                 "layouts": [[list(pair) for pair in layout.fields] for layout in self.layouts],
                 "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
                 "extra": dict(self.extra),
-                "shards": self.shards.to_json(),
+                "shards": self.shards.to_json(fmt.VERSIONS[self.version]),
             }
         )
 
@@ -167,7 +187,7 @@ def parse_manifest(head: JsonObject) -> Manifest:
 
     Raises: FormatError naming file and key, what was found, what was expected and what to do.
     """
-    expect_format(head, fmt.FORMAT, fmt.VERSION)
+    version = expect_format(head, fmt.FORMAT, fmt.VERSIONS)
     mode = head.take("mode", str)
     if mode not in fmt.MODES:
         raise bad(head.at("mode"), describe(mode), f"one of {', '.join(fmt.MODES)}", DAMAGED)
@@ -178,10 +198,11 @@ def parse_manifest(head: JsonObject) -> Manifest:
         raise bad(head.at("tracks"), f"{len(tracks)} tracks", "none in mode token-stream", DAMAGED)
     layouts = _parse_layouts(head, list(tracks))
     tokenizer = _parse_tokenizer(head)
-    shards = parse_shards(head.object("shards"), count, layouts, sorted(tracks), block_tokens)
+    shards = parse_shards(head.object("shards"), fmt.VERSIONS[version], count, layouts, sorted(tracks), block_tokens)
     if mode == "document" and (shards.files["documents.bin"].size < 0).any():
         raise bad(head.at("shards"), "a shard without documents.bin", "one in each shard in mode document", DAMAGED)
     manifest = Manifest(
+        version=version,
         mode=mode,
         created_by=head.take("created_by", str),
         tokenizer=tokenizer,

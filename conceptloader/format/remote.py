@@ -12,16 +12,18 @@ from urllib.parse import urlsplit, urlunsplit
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format import layout as fmt
-from conceptloader.format.files import Files, check_paths, load_manifest
+from conceptloader.format.files import CHANGED, Files, check_paths, open_local
+from conceptloader.format.guard import ManifestGuard
 from conceptloader.format.jsonfile import load_sealed
 from conceptloader.format.layout import bad
 from conceptloader.format.manifest import Manifest, parse_manifest
 from conceptloader.format.paths import Roots
 from conceptloader.format.ranges import Ranges
+from conceptloader.format.sample import sample_checksum, sample_places
 from conceptloader.io import PinnedFile, retrying
 from conceptloader.remote.pool import shared_pool
 from conceptloader.remote.settings import disk_reader, memory_reader, settings
-from conceptloader.remote.stores import Part, is_url, object_size, read_range
+from conceptloader.remote.stores import Part, is_url, object_size, object_version, read_range
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,17 +34,22 @@ _LARGEST = 1 << 23  # of what is put together
 _STREAM = "stream.bin"
 
 
-def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None) -> tuple[Manifest, Files]:
-    """The manifest and the files of a dataset in a directory or at a URL."""
+def open_files(
+    path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None, check_files: bool
+) -> Files:
+    """The files of a dataset in a directory or at a URL, and its manifest. check_files: see Files."""
     if not is_url(path):
-        manifest, allowed = load_manifest(path, roots)
-        return manifest, Files(manifest, allowed)
+        return open_local(path, roots, check_files)
     remote = RemoteRoots(os.fspath(path), roots)
     file = f"{remote.directory}/{fmt.MANIFEST}"
-    data = read_object(file, _MANIFEST_LIMIT)
-    manifest = parse_manifest(load_sealed(data, file))
+
+    def load() -> Manifest:
+        return parse_manifest(load_sealed(read_object(file, _MANIFEST_LIMIT), file))
+
+    guard = ManifestGuard(file, lambda: retrying(lambda: object_version(file)), load) if check_files else None
+    manifest = load()
     check_paths(manifest, remote, file)
-    return manifest, RemoteFiles(manifest, remote)
+    return RemoteFiles(manifest, remote, guard, check_files)
 
 
 def read_object(url: str, limit: int) -> bytes:
@@ -98,13 +105,17 @@ class RemoteFiles(Files):
 
     remote = True
 
-    def __init__(self, manifest: Manifest, roots: RemoteRoots) -> None:
-        super().__init__(manifest, roots)
+    def __init__(
+        self, manifest: Manifest, roots: RemoteRoots, guard: ManifestGuard | None = None, check_files: bool = True
+    ) -> None:
+        super().__init__(manifest, roots, guard=guard, check_files=check_files)
         self._settings = settings()
         self._versions: dict[str, str | None] = {}
         self._asking: dict[str, threading.Lock] = {}
         self._process = os.getpid()
         self._staged: dict[int, list[_Staged]] = {}
+        self._checked: set[tuple[str, int]] = set()
+        self._checking: dict[tuple[str, int], threading.Lock] = {}
         self._lock = threading.Lock()
 
     def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
@@ -124,6 +135,8 @@ class RemoteFiles(Files):
 
     def _read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
         url, total = self.path(kind, shard), int(self.table.files[kind].size[shard])
+        if self.check_files and (kind, shard) not in self._checked:
+            self._check_content(kind, shard, url, total)
 
         def fetch(start: int, count: int) -> bytes:
             return retrying(lambda: self._attempt(url, total, start, count))
@@ -135,6 +148,30 @@ class RemoteFiles(Files):
         if kind != _STREAM:
             return memory_reader(self._settings.memory_bytes).read(f"{self._number} {url}", total, offset, size, fetch)
         return fetch(offset, size)
+
+    def _check_content(self, kind: str, shard: int, url: str, total: int) -> None:
+        """Whether an object is the one that the manifest means, from the store itself, not from a cache.
+
+        Later its version tells: every answer of a store carries it.
+        """
+        with self._checking.setdefault((kind, shard), threading.Lock()):
+            if (kind, shard) in self._checked:
+                return
+            self.check_manifest(shard)
+            expected = self.table.files[kind].known_sample(shard)
+            if expected is not None:
+
+                def read(place: tuple[int, int]) -> bytes:
+                    return retrying(lambda: self._attempt(url, total, *place))
+
+                places = sample_places(total)
+                # A pool of its own: its tasks wait for nothing but the store.
+                pool = shared_pool("conceptloader samples", self._settings.connections)
+                parts = dict(zip(places, pool.map(read, places), strict=True))
+                found = sample_checksum(total, lambda offset, size: parts[offset, size])
+                if found != expected:
+                    raise bad(url, f"sample checksum {found}", f"{expected} as the manifest says", CHANGED)
+            self._checked.add((kind, shard))
 
     def _version(self, url: str, total: int) -> str | None:
         """The version of an object, asked for once: what the disk has of another version is not used."""

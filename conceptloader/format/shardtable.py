@@ -9,22 +9,35 @@ import numpy as np
 from conceptloader.format import layout as fmt
 from conceptloader.format.columns import Ints, checksum_column, int_column, is_checksum, require, text_column
 from conceptloader.format.jsonfile import JsonObject, describe
-from conceptloader.format.layout import DAMAGED, StreamLayout, bad
+from conceptloader.format.layout import DAMAGED, StreamLayout, Version, bad
+from conceptloader.format.sample import WHOLE
 
 
 @dataclass
 class FileColumn:
-    """All files of one kind: size in bytes (-1: the shard has no such file), checksum, path if not the usual one."""
+    """All files of one kind: size in bytes (-1: the shard has no such file), checksum, path if not the usual one,
+    sample checksum as far as it was recorded."""
 
     size: Ints
     checksum: list[str | None]
     path: list[str | None] | None = None
+    sample: list[str | None] | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def known_sample(self, shard: int) -> str | None:
+        """The sample checksum of a shard's file, also where it follows from the checksum: of small files."""
+        recorded = self.sample[shard] if self.sample is not None else None
+        return recorded or (self.checksum[shard] if self.size[shard] <= WHOLE else None)
+
+    def samples(self) -> list[str | None]:
+        return [None] * len(self.size) if self.sample is None else self.sample
+
+    def to_json(self, version: Version) -> dict[str, Any]:
         value: dict[str, Any] = {
             "size": [None if size < 0 else size for size in self.size.tolist()],
             "checksum": self.checksum,
         }
+        if version.samples and any(self.samples()):
+            value["sample"] = self.sample
         if self.path is not None and any(self.path):
             value["path"] = self.path
         return value
@@ -32,20 +45,23 @@ class FileColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Where a token file of another library came from. `mtime_ns` is that of the token file when it was adopted."""
+    """Where a token file of another library came from. `mtime_ns` is that of the token file when it was adopted, and
+    `content` its sample checksum; None: adopted by version 1, whose fingerprint does not cover the content."""
 
     kind: str
     mtime_ns: int
     index: str | None = None
     index_checksum: str | None = None
+    content: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def to_json(self, version: Version) -> dict[str, Any]:
+        value: dict[str, Any] = {
             "kind": self.kind,
             "mtime_ns": self.mtime_ns,
             "index": self.index,
             "index_checksum": self.index_checksum,
         }
+        return {**value, "content": self.content} if version.samples else value
 
 
 @dataclass
@@ -83,7 +99,7 @@ class ShardTable:
         given = self.files[kind].path
         return (given[shard] if given is not None else None) or f"{self.path[shard]}.{kind}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, version: Version) -> dict[str, Any]:
         value: dict[str, Any] = {
             "path": self.path,
             "tokens": self.tokens.tolist(),
@@ -92,15 +108,20 @@ class ShardTable:
             "documents": self.documents.tolist(),
             "token_checksum": self.token_checksum,
             "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
-            "files": {kind: column.to_json() for kind, column in self.files.items() if (column.size >= 0).any()},
+            "files": {kind: column.to_json(version) for kind, column in self.files.items() if (column.size >= 0).any()},
         }
         if self.foreign is not None and any(self.foreign):
-            value["foreign"] = [item.to_json() if item else None for item in self.foreign]
+            value["foreign"] = [item.to_json(version) if item else None for item in self.foreign]
         return value
 
 
 def parse_shards(
-    head: JsonObject, count: int, layouts: Sequence[StreamLayout], tracks: Sequence[str], block_tokens: int
+    head: JsonObject,
+    version: Version,
+    count: int,
+    layouts: Sequence[StreamLayout],
+    tracks: Sequence[str],
+    block_tokens: int,
 ) -> ShardTable:
     """Check and convert the "shards" object. Every size that follows from other numbers must agree with them."""
 
@@ -114,9 +135,9 @@ def parse_shards(
         offset=ints("offset"),
         documents=ints("documents", 1 << 48),
         token_checksum=checksum_column(head.take("token_checksum", list), count, head.at("token_checksum")),
-        files=_parse_files(head.object("files"), count, tracks),
+        files=_parse_files(head.object("files"), version, count, tracks),
         tracks=_parse_tracks(head.object("tracks"), count, tracks),
-        foreign=_parse_foreign(head, count),
+        foreign=_parse_foreign(head, version, count),
     )
     total = sum(table.tokens.tolist())
     if not 0 < total <= fmt.MAX_SIZE:
@@ -126,7 +147,7 @@ def parse_shards(
     return table
 
 
-def _parse_files(head: JsonObject, count: int, tracks: Sequence[str]) -> dict[str, FileColumn]:
+def _parse_files(head: JsonObject, version: Version, count: int, tracks: Sequence[str]) -> dict[str, FileColumn]:
     files = {}
     for kind in fmt.file_kinds(tracks):
         if head.take(kind, dict, None) is None:
@@ -134,10 +155,12 @@ def _parse_files(head: JsonObject, count: int, tracks: Sequence[str]) -> dict[st
             continue
         entry = head.object(kind)
         paths = entry.take("path", list, None)
+        samples = entry.take("sample", list, None) if version.samples else None
         files[kind] = FileColumn(
             size=int_column(entry.take("size", list), count, entry.at("size"), nullable=True),
             checksum=checksum_column(entry.take("checksum", list), count, entry.at("checksum")),
             path=None if paths is None else text_column(paths, count, entry.at("path"), nullable=True),
+            sample=None if samples is None else checksum_column(samples, count, entry.at("sample")),
         )
         entry.done()
     head.done()
@@ -162,7 +185,7 @@ def _parse_tracks(head: JsonObject, count: int, tracks: Sequence[str]) -> dict[s
     return columns
 
 
-def _parse_foreign(head: JsonObject, count: int) -> list[Foreign | None] | None:
+def _parse_foreign(head: JsonObject, version: Version, count: int) -> list[Foreign | None] | None:
     values = head.take("foreign", list, None)
     if values is None:
         return None
@@ -174,15 +197,17 @@ def _parse_foreign(head: JsonObject, count: int) -> list[Foreign | None] | None:
             result.append(None)
             continue
         entry = JsonObject(value, head.at(f"foreign[{i}]"))
-        checksum = entry.take("index_checksum", str, None)
-        if checksum is not None and not is_checksum(checksum):
-            raise bad(entry.at("index_checksum"), describe(checksum), "16 hexadecimal digits or null", DAMAGED)
+        checksums = {}
+        for key in ("index_checksum", "content") if version.samples else ("index_checksum",):
+            checksums[key] = entry.take(key, str, None)
+            if checksums[key] is not None and not is_checksum(checksums[key]):
+                raise bad(entry.at(key), describe(checksums[key]), "16 hexadecimal digits or null", DAMAGED)
         result.append(
             Foreign(
                 kind=entry.take("kind", str),
                 mtime_ns=entry.natural("mtime_ns", (1 << 63) - 1),
                 index=entry.take("index", str, None),
-                index_checksum=checksum,
+                **checksums,
             )
         )
         entry.done()

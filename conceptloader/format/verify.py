@@ -1,21 +1,22 @@
-"""Is a dataset what its manifest says? Quick: every file is there and has its size. Full: every byte is read."""
+"""Is a dataset what its manifest says? Quick: all files are there, with size and sample. Full: every byte is read."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import xxhash
 
-from conceptloader.errors import ConceptloaderError, FormatError
+from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format import layout as fmt
 from conceptloader.format.checks import ShardChecks
 from conceptloader.format.codecs import BUILT_IN, Codec, get_codec
 from conceptloader.format.columns import is_checksum
 from conceptloader.format.durable import write_file
 from conceptloader.format.files import Files, load_manifest
+from conceptloader.format.join import write_manifest
 from conceptloader.format.jsonfile import dump_json, expect_format, load_json
 from conceptloader.format.manifest import Manifest, Track
 from conceptloader.format.vocabulary import load_vocabulary
@@ -43,20 +44,26 @@ def verify(
     roots: Sequence[str | os.PathLike[str]] | None = None,
     codecs: Mapping[str, Codec] | None = None,
     write_checksums: bool = True,
+    record: bool = False,
     threads: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Problem]:
     """Check a dataset; an empty list means that it is sound.
 
-    full: read all files, compare checksums, check order and range of everything in them. Token files of other
-    libraries have no checksum at first: their checksums are written to checksums.json in the dataset's directory
-    (unless write_checksums is False) and compared from then on. Records of pickle and of codecs that are neither
-    built in nor given are not decoded. progress(done, total): called per shard.
+    Without full: sizes, times and samples of files, as far as the manifest says them. full: read all files, compare
+    checksums, check order and range of everything in them. Token files of other libraries may have no checksum at
+    first: their checksums are written to checksums.json in the dataset's directory (unless write_checksums is False)
+    and compared from then on. Records of pickle and of codecs that are neither built in nor given are not decoded.
 
-    Raises: FormatError, ConfigError or ReadError if the manifest itself cannot be read.
+    record: if all is sound, replace a manifest that lacks samples of files by one that has them, of the latest version
+    of the format; what else it says stays, fingerprints included. progress(done, total): called per shard.
+
+    Raises: ConfigError for record without full; FormatError, ConfigError or ReadError if the manifest cannot be read.
     """
+    if record and not full:
+        raise ConfigError("verify: found record without full, expected both: what is recorded has to be sound")
     manifest, allowed = load_manifest(path, roots)
-    files = Files(manifest, allowed)
+    files = Files(manifest, allowed, check_files=record or not full)
     known = _load_checksums(allowed.directory)
     fresh: dict[str, Any] = {}
     starts = manifest.starts().tolist()
@@ -75,9 +82,21 @@ def verify(
     files.close()
     if fresh and write_checksums:
         entries = dict(sorted({**known, **fresh}.items()))
-        content = {"format": CHECKSUMS_FORMAT, "version": fmt.VERSION, "files": entries}
+        content = {"format": CHECKSUMS_FORMAT, "version": 1, "files": entries}
         write_file(os.path.join(allowed.directory, fmt.CHECKSUMS), dump_json(content))
+    if record and not problems and manifest.unsampled():
+        _record(manifest, files, allowed.directory)
     return problems
+
+
+def _record(manifest: Manifest, files: Files, directory: str) -> None:
+    """Replace the manifest by one with the samples that were taken when the files were opened."""
+    table = manifest.shards
+    columns = {
+        kind: replace(column, sample=[files.sample(kind, shard) for shard in range(len(table))])
+        for kind, column in table.files.items()
+    }
+    write_manifest(replace(manifest, version=fmt.VERSION, shards=replace(table, files=columns)), directory)
 
 
 def _load_checksums(directory: str) -> dict[str, Any]:
@@ -86,7 +105,7 @@ def _load_checksums(directory: str) -> dict[str, Any]:
     if not os.path.exists(path):
         return {}
     head = load_json(path)
-    expect_format(head, CHECKSUMS_FORMAT, fmt.VERSION)
+    expect_format(head, CHECKSUMS_FORMAT, [1])
     files = head.object("files")
     head.done()
     for name in files.value:
@@ -147,9 +166,12 @@ def _check_shard(
     manifest, files, shard, table = checks.manifest, checks.files, checks.shard, checks.manifest.shards
 
     def size(kind: str) -> None:
-        path = files.path(kind, shard)
-        files.roots.check_real(path)
-        files.check(kind, shard, path, os.stat(path))
+        if full:
+            path = files.path(kind, shard)
+            files.roots.check_real(path)
+            files.check(kind, shard, path, os.stat(path))
+        else:
+            os.close(files.open(kind, shard))
 
     def compare(kind: str, found: str) -> None:
         expected = table.files[kind].checksum[shard]

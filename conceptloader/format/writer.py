@@ -38,6 +38,7 @@ class ShardWriter:
         self.documents = 0
         self._directory = directory
         self._identity = dict(identity)
+        self._has_samples = fmt.VERSIONS[identity["version"]].samples
         self._limit = options.token_limit
         self._type = np.dtype("<" + options.written_type)
         self._field_types = {field: np.dtype("<" + code) for field, code in options.fields.items()}
@@ -216,13 +217,12 @@ class ShardWriter:
         self.discard()  # what is left: working files
         report = {
             "format": "conceptstream-shard",
-            "version": fmt.VERSION,
             **self._identity,
             "tokens": self.tokens,
             "layout": [list(pair) for pair in layout.fields],
             "documents": self.documents,
             "token_checksum": token_checksum,
-            "files": {kind: {"size": files[kind].size, "checksum": files[kind].checksum} for kind in sorted(files)},
+            "files": {kind: files[kind].facts(self._has_samples) for kind in sorted(files)},
             "tracks": facts,
         }
         write_file(self._path("shard.json"), dump_json(report))

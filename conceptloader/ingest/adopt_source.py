@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from conceptloader.errors import InputError
 from conceptloader.format import layout as fmt
+from conceptloader.format.sample import WHOLE, sample_checksum
 from conceptloader.io import open_file, read_at
 
 Starts = NDArray[np.uint64]
@@ -53,6 +55,42 @@ def stat_file(path: str, remedy: str) -> os.stat_result:
 def problem(where: str, found: object, expected: str, remedy: str) -> InputError:
     """The InputError of the importers: where, found, expected, what to do."""
     return InputError(f"{where}: found {found}, expected {expected}; {remedy}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What is in a token file. checksum: of the file; tokens: of the tokens alone; both None if only a sample of it
+    was read."""
+
+    sample: str
+    checksum: str | None = None
+    tokens: str | None = None
+
+
+def read_content(file: TokenFile, full: bool) -> Content:
+    """Read a sample of a token file, or all of it if it is small or `full`.
+
+    Raises: InputError if the file was changed since it was described, ReadError.
+    """
+    with IndexFile(file.path) as source:
+        sample = sample_checksum(file.size, source.read)
+        content = Content(sample=sample)
+        if full or file.size <= WHOLE:
+            whole, tokens = xxhash.xxh3_64(), xxhash.xxh3_64()
+            whole.update(source.read(0, file.offset))
+            step = PIECE * int(file.token_type[1:])
+            for at in range(file.offset, file.size, step):
+                data = source.read(at, min(step, file.size - at))
+                whole.update(data)
+                tokens.update(data)
+            content = Content(sample=sample, checksum=whole.hexdigest(), tokens=tokens.hexdigest())
+    found = stat_file(file.path, "it was there a moment ago")
+    if (found.st_size, found.st_mtime_ns) != (file.size, file.mtime_ns):
+        expected = f"{file.size} bytes as of {file.mtime_ns} ns, as when it was looked at first"
+        raise problem(
+            file.path, f"{found.st_size} bytes as of {found.st_mtime_ns} ns", expected, "adopt it when it is complete"
+        )
+    return content
 
 
 class IndexFile:

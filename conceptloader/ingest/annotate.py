@@ -20,7 +20,7 @@ from conceptloader.format.manifest import Manifest, Track, Vocabulary
 from conceptloader.format.options import TrackOptions
 from conceptloader.format.paths import Roots
 from conceptloader.format.ranges import Ranges
-from conceptloader.format.shardtable import FileColumn, ShardTable, TrackColumn
+from conceptloader.format.shardtable import ShardTable, TrackColumn
 from conceptloader.format.vocabulary import dump_vocabulary
 from conceptloader.ingest.annotate_find import AMBIGUOUS, MISSING, find_many
 from conceptloader.ingest.annotate_place import Placer
@@ -218,7 +218,7 @@ def _assemble(
     for name, new in written.items():
         facts = new.finish()
         columns[name] = TrackColumn(facts.encoding, facts.records, facts.entries)
-        files.update({f"{name}.{kind}": FileColumn(*facts.files[kind]) for kind in ("index", "data", "spans")})
+        files.update({f"{name}.{kind}": facts.files[kind] for kind in ("index", "data", "spans")})
         tracks[name] = Track(
             codec=options.codec,
             parameters=options.parameters or {},
@@ -240,7 +240,9 @@ def _assemble(
         else [entry and replace(entry, index=moved(entry.index)) for entry in table.foreign],
     )
     mode = "stream-with-metadata" if old.mode == "token-stream" else old.mode
-    return replace(old, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards)
+    return replace(
+        old, version=fmt.VERSION, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards
+    )
 
 
 def _count_borders(manifest: Manifest, working: str, names: Sequence[str], roots: Sequence[str] | None) -> Manifest:

@@ -11,6 +11,7 @@ from conceptloader.format.columns import Ints
 from conceptloader.format.layout import SPANS
 from conceptloader.format.manifest import LADDER_STEPS, Manifest
 from conceptloader.format.options import TrackOptions
+from conceptloader.format.shardtable import FileColumn
 from conceptloader.format.trackwriter import TrackWriter
 
 KINDS = ("index", "data", "spans")
@@ -18,12 +19,12 @@ KINDS = ("index", "data", "spans")
 
 @dataclass
 class TrackFacts:
-    """What a manifest says about a track: per shard, and as a whole. files: (sizes, checksums, paths) by kind."""
+    """What a manifest says about a track: per shard, and as a whole. files: by kind."""
 
     encoding: list[str | None]
     records: Ints
     entries: Ints
-    files: dict[str, tuple[Ints, list[str | None], list[str | None]]]
+    files: dict[str, FileColumn]
     max_spans: tuple[int, ...] = (0,) * LADDER_STEPS
     max_items: int | None = None
 
@@ -46,7 +47,7 @@ class ShardTracks:
             encoding=[None] * n,
             records=np.zeros(n, np.int64),
             entries=np.zeros(n, np.int64),
-            files={kind: (np.full(n, -1, np.int64), [None] * n, [None] * n) for kind in KINDS},
+            files={kind: FileColumn(np.full(n, -1, np.int64), [None] * n, [None] * n, [None] * n) for kind in KINDS},
             max_items=0 if self.options.codec == "concepts" else None,
         )
 
@@ -83,8 +84,10 @@ class ShardTracks:
         for kind in KINDS:
             spool = writer.files[kind]
             spool.commit()
-            sizes, checksums, paths = facts.files[kind]
-            sizes[shard], checksums[shard] = spool.size, spool.checksum
-            paths[shard] = f"{shard:05d}.{self.name}.{kind}"
+            column = facts.files[kind]
+            assert column.path is not None
+            assert column.sample is not None
+            column.size[shard], column.checksum[shard], column.sample[shard] = spool.size, spool.checksum, spool.sample
+            column.path[shard] = f"{shard:05d}.{self.name}.{kind}"
         writer.discard()
         self._writer = None

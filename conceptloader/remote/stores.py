@@ -35,6 +35,9 @@ class Store(Protocol):
 
     def size(self, path: str) -> int: ...
 
+    def forget(self, path: str) -> None:
+        """Ask the store anew about an object."""
+
 
 def is_url(path: str | os.PathLike[str]) -> bool:
     return isinstance(path, str) and "://" in path
@@ -50,6 +53,14 @@ def object_size(url: str) -> int:
     """Raises: ReadError."""
     store, path = _locate(url)
     return store.size(path)
+
+
+def object_version(url: str) -> tuple[int, str | None]:
+    """Size and version of the object now. Raises: ReadError."""
+    store, path = _locate(url)
+    store.forget(path)
+    part = store.get(path, 0, 1)
+    return part.size, part.version
 
 
 def _locate(url: str) -> tuple[Store, str]:
@@ -102,6 +113,9 @@ class _Obstore:
         except (self._errors.BaseError, OSError) as error:
             raise self._read_error(path, 0, error) from error
 
+    def forget(self, path: str) -> None:
+        """Nothing is kept."""
+
     def _read_error(self, path: str, offset: int, error: Exception) -> ReadError:
         number = errno.EIO
         if isinstance(error, FileNotFoundError | self._errors.NotFoundError):
@@ -137,6 +151,10 @@ class _Fsspec:
             return int(self._info(path)["size"])
         except Exception as error:
             raise self._read_error(path, 0, error) from error
+
+    def forget(self, path: str) -> None:
+        self._infos.pop(path, None)
+        self._files.invalidate_cache(path)
 
     def _info(self, path: str) -> dict[str, Any]:
         """Asked for once: most file systems need a request for it."""

@@ -7,6 +7,7 @@ import numpy as np
 from ..format import layout as fmt
 from ..format.durable import write_file
 from ..format.manifest import Manifest
+from ..format.sample import file_sample
 from ..format.shardtable import FileColumn, ShardTable
 
 _CHECKSUM = "0123456789abcdef"  # not that of the files: `verify --full` will say so
@@ -30,7 +31,8 @@ def sparse_dataset(path: str | os.PathLike[str], *, shards: int, tokens_per_shar
             file.truncate(2 * tokens_per_shard)
     files = {kind: FileColumn(np.full(shards, -1, np.int64), [None] * shards) for kind in fmt.file_kinds([])}
     for kind, size in (("stream.bin", 2 * tokens_per_shard), ("documents.bin", documents)):
-        files[kind] = FileColumn(np.full(shards, size, np.int64), [_CHECKSUM] * shards)
+        sample = file_sample(os.path.join(root, f"{names[0]}.{kind}"))
+        files[kind] = FileColumn(np.full(shards, size, np.int64), [_CHECKSUM] * shards, sample=[sample] * shards)
     manifest = Manifest(
         mode="token-stream",
         created_by="conceptloader.testing",

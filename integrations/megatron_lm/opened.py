@@ -167,7 +167,10 @@ def open_taken_over(config: Config, dataset_config: Any, sizes: Sequence[int | N
     cached = copy.copy(dataset_config)
     cached.path_to_cache = config.megatron_cache
     built = MappingBuilder(GPTDataset, list(sizes), lambda: True, cached).build()
-    datasets = [open_dataset(config.datasets[name].path, roots=config.roots) for name in config.names]
+    datasets = [
+        open_dataset(config.datasets[name].path, roots=config.roots, check_files=config.loader.check_files)
+        for name in config.names
+    ]
     if config.quarantine:
         raise ConfigError("quarantine: not with order megatron, whose samples are not windows; leave it out")
     return [None if data is None else stock_split(data, datasets, config, dataset_config, rules) for data in built]

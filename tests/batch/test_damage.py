@@ -55,7 +55,9 @@ def test_both_readers_agree_on_damaged_files(tmp_path, kind, shape):
     for _ in range(60):
         with path.open("r+b") as file:
             file.write(damaged(whole, rng))
-        view = whole_view(cl.open_dataset(tmp_path / "a"))  # it would refuse a file that changes under it
+        view = whole_view(
+            cl.open_dataset(tmp_path / "a", check_files=False)
+        )  # it would refuse a file that changes under it
         compiled, plain = (cls(None, [view], layout) for cls in (CompiledReader, ReferenceReader))
         for window in rng.integers(0, len(view), 4).tolist():
             wanted, found = outcome(plain, window), outcome(compiled, window)

@@ -163,15 +163,21 @@ def test_a_file_of_another_size_is_refused(many, tmp_path):
         read(make_reader(many)[0], [0])
 
 
-def test_a_file_that_was_replaced_is_refused_when_it_is_opened_again(many, tmp_path):
+def test_a_file_of_other_content_is_refused_when_it_is_opened_again(many, tmp_path):
     reader, _ = make_reader(many)
-    read(reader, [0])
+    wanted = read(reader, [0])["input_ids"].tolist()
     path = tmp_path / "many" / "00000.stream.bin"
-    shutil.copy2(path, tmp_path / "copy")  # equal in size, time and content
+    shutil.copy2(path, tmp_path / "copy")  # equal in size, time and content: as of a file system mounted again
     os.replace(tmp_path / "copy", path)
-    read(reader, [0])  # the old one is still open
+    assert read(reader, [0])["input_ids"].tolist() == wanted  # the old one is still open
     reader._files.close(0)
-    with pytest.raises(FormatError, match="found another file than when it was first opened"):
+    assert read(reader, [0])["input_ids"].tolist() == wanted
+    shutil.copy2(path, tmp_path / "copy")
+    (tmp_path / "copy").write_bytes(bytes(path.stat().st_size))
+    shutil.copystat(path, tmp_path / "copy")
+    os.replace(tmp_path / "copy", path)
+    reader._files.close(0)
+    with pytest.raises(FormatError, match=r"found sample checksum \w+, expected \w+ as when it was first opened"):
         read(reader, [0])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import xxhash
 
 from conceptloader.format.jsonfile import dump_json
+from conceptloader.format.sample import sample_checksum
 
 Random = np.random.Generator
 Files = dict[str, bytes]
@@ -115,6 +116,7 @@ def with_matching_manifest(files: Files, changed: Files) -> Files:
             i = manifest["shards"]["path"].index(shard)
             columns[kind]["size"][i] = len(data)
             columns[kind]["checksum"][i] = xxhash.xxh3_64_hexdigest(data)
+            columns[kind]["sample"][i] = sample_checksum(len(data), lambda at, size, data=data: data[at : at + size])
             if kind == "stream.bin":
                 manifest["shards"]["token_checksum"][i] = None
     return {**changed, "manifest.json": dump_json(manifest)}

@@ -87,7 +87,7 @@ def plain(value: Any) -> Any:
 
 def everything(path: Path) -> Any:
     """All that can be read of a dataset, in every way in which it can be read."""
-    ds = cl.open_dataset(path, allow_pickle=True)
+    ds = cl.open_dataset(path, allow_pickle=True, check_files=False)  # as damage that no sample meets
     try:
         return _content(ds)
     finally:

@@ -9,11 +9,13 @@ import ctypes
 import errno
 import os
 import random
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -128,6 +130,23 @@ class Stale:
 
     def __call__(self, read: Read) -> int | None:
         return None if read.anew else -errno.ESTALE
+
+
+@dataclass
+class Remounted:
+    """The folder was mounted again: all that was open fails with `code`, and every file has another inode number."""
+
+    folder: Path
+    code: int
+    done: bool = False
+
+    def __call__(self, read: Read) -> int | None:
+        if not self.done:
+            self.done = True
+            for file in sorted(self.folder.iterdir()):
+                shutil.copy2(file, file.with_suffix(".new"))
+                os.replace(file.with_suffix(".new"), file)
+        return None if read.anew else -self.code
 
 
 class Random:

@@ -19,7 +19,7 @@ import conceptloader as cl
 from conceptloader import io
 from conceptloader.testing import random_documents, write_dataset
 from tests.faults import scenarios
-from tests.faults.below import Fails, Interrupted, Random, Short, Stale
+from tests.faults.below import Fails, Interrupted, Random, Remounted, Short, Stale
 from tests.faults.corpus import write_corpus
 from tests.faults.scenarios import block, train
 
@@ -119,6 +119,15 @@ def test_stale_handles_are_opened_anew(below: Below, config: dict[str, Any]) -> 
     assert found.batches == wanted.batches
     assert found.failed
     assert set(found.waited) <= set(io.BACKOFF_S[:2])
+
+
+@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.ENOTCONN, errno.ESTALE], ids=errno.errorcode.get)
+def test_a_remount_heals(below: Below, tmp_path: Path, code: int) -> None:
+    config = make_config(write_corpus(tmp_path / "ds"), prefetch=0)
+    wanted = below(train, config, steps=12)
+    found = below(train, config, [partial(Remounted, tmp_path / "ds", code)], steps=12, undisturbed=2)
+    assert (found.error, found.batches) == ("", wanted.batches)
+    assert {failed for _, failed in found.failed} == {code}
 
 
 @pytest.mark.parametrize(("seq_len", "micro_batch_size"), [(16, 40), (1100, 1)], ids=["samples", "shards of a sample"])

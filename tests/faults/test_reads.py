@@ -42,6 +42,7 @@ def test_a_fault_that_passes_costs_time_and_nothing_else(
 @pytest.mark.parametrize("code", PASSING, ids=errno.errorcode.get)
 def test_a_fault_that_stays_is_an_error_naming_file_and_offset(corpus: Path, disk: FaultyDisk, code: int) -> None:
     ds = cl.open_dataset(corpus)
+    ds.tokens(ds.shard_starts[1], ds.shard_starts[1] + 1)  # the file is open, and has been looked at
     disk.fail(code, None, "00001.stream.bin")
     with pytest.raises(ReadError) as raised:
         ds.tokens(ds.shard_starts[1] + 5, ds.num_tokens)

@@ -1,6 +1,6 @@
 """What the golden datasets consist of. `python -m tests.format.golden_build` writes them; see test_golden.py.
 
-Version 1 is frozen: these bytes may be added to, never changed.
+All versions are frozen: these bytes may be added to, never changed.
 """
 
 import hashlib
@@ -8,12 +8,14 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import conceptloader as cl
 from conceptloader.format import finalize as finalize_module
 from conceptloader.format import join as join_module
+from conceptloader.format import layout
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = {1: Path(__file__).parent / "golden", 2: Path(__file__).parent / "golden" / "version2"}
 MEMBERS = ("stream", "dense", "chat", "joined")
 CONCEPTS = ["noun", "verb", "name", "number"]
 
@@ -64,11 +66,13 @@ def write(path: Path, mode: str, encoding: str, vocab_size: int) -> None:
     cl.finalize(path)
 
 
-def write_all(root: Path) -> None:
-    write(root / "stream", "stream-with-metadata", "spans", 257)
-    write(root / "dense", "stream-with-metadata", "dense", 70_000)
-    write(root / "chat", "document", "spans", 257)
-    join_module.join([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
+def write_all(root: Path, version: int) -> None:
+    """As the package did when this version of the format was its latest."""
+    with mock.patch.object(layout, "VERSION", version):
+        write(root / "stream", "stream-with-metadata", "spans", 257)
+        write(root / "dense", "stream-with-metadata", "dense", 70_000)
+        write(root / "chat", "document", "spans", 257)
+        join_module.join([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
 
 
 def sums(root: Path) -> dict[str, str]:
@@ -93,6 +97,8 @@ def freeze_version() -> None:
 
 if __name__ == "__main__":
     freeze_version()
-    shutil.rmtree(GOLDEN, ignore_errors=True)
-    write_all(GOLDEN)
-    (GOLDEN / "facts.json").write_text(json.dumps(facts(GOLDEN), indent=1) + "\n")
+    for version, root in GOLDEN.items():
+        for member in MEMBERS:
+            shutil.rmtree(root / member, ignore_errors=True)
+        write_all(root, version)
+        (root / "facts.json").write_text(json.dumps(facts(root), indent=1) + "\n")

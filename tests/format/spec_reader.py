@@ -72,7 +72,10 @@ def keys(value: Any, mandatory: str, others: str = "") -> None:
 
 def check_keys(manifest: dict[str, Any]) -> None:
     """The tables of keys, through the whole manifest."""
-    require(manifest.get("format") == "conceptstream" and manifest.get("version") == 1, "another format or version")
+    require(
+        manifest.get("format") == "conceptstream" and manifest.get("version") in (1, 2), "another format or version"
+    )
+    later = manifest["version"] == 2
     keys(manifest, MANIFEST, "tokenizer extra")
     if manifest["tokenizer"] is not None:
         keys(manifest["tokenizer"], "name vocab_size", "eos_id")
@@ -94,12 +97,12 @@ def check_keys(manifest: dict[str, Any]) -> None:
         del shards["files"][kind]
     nothing = [None] * manifest["num_shards"]
     for column in shards["files"].values():
-        keys(column, "size checksum", "path")
+        keys(column, "size checksum", "path sample" if later else "path")
         column["path"] = column["path"] or nothing
     shards["foreign"] = shards["foreign"] or nothing
     for entry in shards["foreign"]:
         if entry is not None:
-            keys(entry, "kind mtime_ns", "index index_checksum")
+            keys(entry, "kind mtime_ns", "index index_checksum content" if later else "index index_checksum")
 
 
 class SpecReader:
@@ -185,6 +188,16 @@ class SpecReader:
                 require(xxhash.xxh3_64_hexdigest(data) == track["vocabulary"]["checksum"], "checksum of a vocabulary")
                 require(len(json.loads(data)) == track["vocabulary"]["count"], "count of a vocabulary")
                 count += 1
+        return count
+
+    def check_samples(self) -> int:
+        """Compares all sample checksums. Returns: how many are known."""
+        count = 0
+        for kind, column in self.shards["files"].items():
+            for shard, sample in enumerate(column.get("sample") or []):
+                if sample is not None:
+                    assert sample_checksum(self.path(kind, shard).read_bytes()) == sample
+                    count += 1
         return count
 
     # Tokens
@@ -298,6 +311,8 @@ class SpecReader:
                 foreign = self.shards["foreign"][shard]
                 size = self.shards["files"]["stream.bin"]["size"][shard]
                 content = [size, self.shards["offset"][shard], foreign["index_checksum"]]
+                if foreign.get("content") is not None:
+                    content += [foreign["mtime_ns"], foreign["content"]]
             layout = self.manifest["layouts"][self.shards["layout"][shard]]
             streams.append([layout[0][1], tokens, content])
         borders = (
@@ -316,6 +331,18 @@ class SpecReader:
             if any(size is not None for size in column["size"])
         }
         return fingerprint(["conceptstream", 1, tracks, files])
+
+
+def sample_checksum(data: bytes) -> str:
+    """Sample checksums."""
+    if len(data) > 32768:
+        m, pieces = len(data) // 4096 - 2, [data[:4096]]
+        for j in range(6):
+            low, high = 1 + j * m // 6, 1 + (j + 1) * m // 6
+            page = low + xxhash.xxh3_64_intdigest(struct.pack("<QQ", len(data), j)) % (high - low)
+            pieces.append(data[4096 * page : 4096 * (page + 1)])
+        data = b"".join([*pieces, data[-4096:]])
+    return f"{xxhash.xxh3_64_intdigest(data):016x}"
 
 
 def fingerprint(value: Any) -> str:

@@ -156,7 +156,7 @@ def test_a_damaged_record_is_an_error_of_ours(tmp_path: Path, codec: str, damage
     (tmp_path / "ds" / "00000.a.data").write_bytes((damage * 8)[: (tmp_path / "ds" / "00000.a.data").stat().st_size])
     if codec == "concepts":  # an index that cuts ids apart
         (tmp_path / "ds" / "00000.a.index").write_bytes(bytes([0] * 8 + [7] + [0] * 7))
-    ds = cl.open_dataset(build.path)
+    ds = cl.open_dataset(build.path, check_files=False)
     with pytest.raises(FormatError, match="track 'a': found a record that its codec cannot decode"):
         ds.spans("a", 0, 2).decode()
     if codec == "concepts":

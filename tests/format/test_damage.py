@@ -1,6 +1,7 @@
 """Damaged shard files met while reading: an error that names the file, never another exception, never a huge read."""
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ from tests.format.model import explain
 U8 = struct.Struct("<Q")
 ENTRY = struct.Struct("<QI")
 ITEM = struct.Struct("<HfII")  # token, weight, concepts_id, source_id
+
+
+@pytest.fixture(params=["dense", "spans"])
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[cl.Dataset]:
+    """The small corpus in either encoding, opened by a reader that does not look at files before it reads them: what
+    is damaged where no sample looks."""
+    small_corpus().write(tmp_path / "ds", request.param)
+    with cl.open_dataset(tmp_path / "ds", check_files=False) as ds:
+        yield ds
 
 
 def overwrite(ds: cl.Dataset, kind: str, offset: int, data: bytes, shard: int = 0) -> Path:
@@ -66,7 +76,8 @@ EITHER = [
 def test_each_kind_of_damage_is_named(
     tmp_path: Path, encoding: str, kind: str, offset: int, data: bytes, message: str
 ) -> None:
-    ds = small_corpus().write(tmp_path / "ds", encoding)
+    small_corpus().write(tmp_path / "ds", encoding)
+    ds = cl.open_dataset(tmp_path / "ds", check_files=False)
     file = overwrite(ds, kind, offset, data)
     with pytest.raises(FormatError, match=message) as caught:
         read_everything(ds)
@@ -182,7 +193,8 @@ def test_neighbouring_records_cost_one_index_read_and_one_data_read(
 
 
 def test_offsets_that_fall_between_groups(tmp_path: Path) -> None:
-    ds = far_apart(tmp_path / "ds", 100_000)
+    far_apart(tmp_path / "ds", 100_000)
+    ds = cl.open_dataset(tmp_path / "ds", check_files=False)
     overwrite(ds, "concepts.index", 0, U8.pack(400_000) * 2)
     with pytest.raises(FormatError, match=r"concepts\.index: found offsets that fall"):
         ds.spans("concepts", 0, 3)

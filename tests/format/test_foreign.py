@@ -8,25 +8,29 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import FormatError
+from conceptloader.format.sample import sample_places
 from conceptloader.format.verify import verify
 from conceptloader.ingest.adopt import adopt
 
+LARGE = 20_000
+"""Tokens of a file that is not read whole when it is adopted."""
 
-def adopted(root: Path, count: int = 1) -> Path:
+
+def adopted(root: Path, count: int = 1, tokens: int = 12) -> Path:
     """`count` flat token files of 12 tokens each, and a dataset over them."""
     root.mkdir(parents=True, exist_ok=True)
     files = [root / f"{number}.bin" for number in range(count)]
     for number, file in enumerate(files):
-        file.write_bytes((np.arange(12, dtype="<u2") + 100 * number).tobytes())
+        file.write_bytes((np.arange(tokens, dtype="<u2") + 100 * number).tobytes())
     adopt(files, root / "ds", kind="flat", dtype="uint16")
     return root / "ds"
 
 
 def test_nothing_is_copied_and_the_sidecar_takes_the_checksums(tmp_path: Path) -> None:
-    path = adopted(tmp_path, 2)
+    path = adopted(tmp_path, 2, LARGE)
     assert os.listdir(path) == ["manifest.json"]
     ds = cl.open_dataset(path)
-    assert ds.tokens(10, 14).tolist() == [10, 11, 100, 101]
+    assert ds.tokens(LARGE - 2, LARGE + 2).tolist() == [LARGE - 2, LARGE - 1, 100, 101]
     before = ds.stream_fingerprint
     assert verify(path, full=True, write_checksums=False) == []
     assert os.listdir(path) == ["manifest.json"]
@@ -38,19 +42,28 @@ def test_nothing_is_copied_and_the_sidecar_takes_the_checksums(tmp_path: Path) -
     file = tmp_path / "1.bin"
     times = file.stat()
     data = bytearray(file.read_bytes())
-    data[0] ^= 1
+    places = [range(at, at + count) for at, count in sample_places(len(data))]
+    data[next(at for at in range(len(data)) if not any(at in place for place in places))] ^= 1
     file.write_bytes(data)
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert verify(path) == []  # same size and time: only reading tells
+    assert verify(path) == []  # same size, time and sample: only reading tells
     (problem,) = verify(path, full=True)
-    assert (problem.file, problem.shard, problem.tokens) == (str(file), 1, (12, 24))
+    assert (problem.file, problem.shard, problem.tokens) == (str(file), 1, (LARGE, 2 * LARGE))
+
+
+def test_small_files_are_read_whole_when_they_are_adopted(tmp_path: Path) -> None:
+    path = adopted(tmp_path)
+    table = cl.open_dataset(path).manifest.shards
+    assert table.files["stream.bin"].checksum == table.token_checksum == table.files["stream.bin"].sample
+    assert verify(path, full=True) == []
+    assert os.listdir(path) == ["manifest.json"]
 
 
 def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
-    path = adopted(tmp_path)
+    path = adopted(tmp_path, tokens=LARGE)
     verify(path, full=True)
     sidecar = path / "checksums.json"
-    sidecar.write_bytes(sidecar.read_bytes().replace(b'"size":24', b'"size":25'))
+    sidecar.write_bytes(sidecar.read_bytes().replace(b'"size":40000', b'"size":40001'))
     with pytest.raises(FormatError, match=r"checksums\.json: found checksum"):
         verify(path, full=True)
 

@@ -1,4 +1,4 @@
-"""Version 1 is frozen: its bytes, their meaning to an independent reader, and the fingerprints."""
+"""The versions of the format are frozen: bytes, their meaning to an independent reader, and the fingerprints."""
 
 import json
 from pathlib import Path
@@ -11,28 +11,45 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.format import finalize as finalize_module
 from conceptloader.format import join as join_module
+from conceptloader.format import layout
 from conceptloader.format.verify import verify
 from tests.format.golden_build import CONCEPTS, GOLDEN, MEMBERS, documents, facts, sums, write_all
 from tests.format.model import Corpus, corpora
 from tests.format.spec_reader import SpecReader
 
-FACTS = json.loads((GOLDEN / "facts.json").read_text())
+FACTS = {version: json.loads((root / "facts.json").read_text()) for version, root in GOLDEN.items()}
+VERSIONS = pytest.mark.parametrize("version", GOLDEN)
 
 
-def test_the_golden_files_are_unchanged() -> None:
-    assert facts(GOLDEN) == FACTS
+def test_every_version_has_golden_bytes() -> None:
+    assert list(GOLDEN) == list(layout.VERSIONS)
+    assert max(GOLDEN) == layout.VERSION
 
 
-def test_the_writer_writes_the_golden_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@VERSIONS
+def test_the_golden_files_are_unchanged(version: int) -> None:
+    assert facts(GOLDEN[version]) == FACTS[version]
+
+
+def test_fingerprints_do_not_depend_on_the_version() -> None:
+    """A training goes on when its dataset is written again by a later release."""
+    for name in ("stream_fingerprint", "tracks_fingerprint"):
+        assert len({json.dumps(found[name], sort_keys=True) for found in FACTS.values()}) == 1
+
+
+@VERSIONS
+def test_the_writer_writes_the_golden_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     monkeypatch.setattr(finalize_module, "__version__", "golden")
     monkeypatch.setattr(join_module, "__version__", "golden")
-    write_all(tmp_path)
-    assert sums(tmp_path) == FACTS["sha256"]
+    write_all(tmp_path, version)
+    assert sums(tmp_path) == FACTS[version]["sha256"]
 
 
+@VERSIONS
 @pytest.mark.parametrize("member", MEMBERS)
-def test_the_golden_datasets_are_sound(member: str) -> None:
-    assert verify(GOLDEN / member, full=True) == []
+def test_the_golden_datasets_are_sound(member: str, version: int) -> None:
+    assert verify(GOLDEN[version] / member, full=True) == []
+    assert verify(GOLDEN[version] / member) == []
 
 
 def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
@@ -42,6 +59,7 @@ def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
     assert ours.stream_fingerprint == theirs.stream_fingerprint()
     assert ours.tracks_fingerprint == theirs.tracks_fingerprint()
     assert theirs.check_files() > 0
+    assert theirs.check_samples() == sum(sum(map(bool, c.samples())) for c in ours.manifest.shards.files.values())
     for start, stop in ranges:
         sample = ours.read(start, stop, sorted(ours.tracks), documents=True)
         assert sample["tokens"].tolist() == theirs.field("token", start, stop)
@@ -56,10 +74,11 @@ def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
             assert list(rows) == theirs.spans(track, start, stop)
 
 
+@VERSIONS
 @pytest.mark.parametrize("member", MEMBERS)
-def test_an_independent_reader_reads_the_golden_datasets(member: str) -> None:
-    n = cl.open_dataset(GOLDEN / member).num_tokens
-    compare(GOLDEN / member, [(a, b) for a in range(n) for b in range(a + 1, n + 1)])
+def test_an_independent_reader_reads_the_golden_datasets(member: str, version: int) -> None:
+    n = cl.open_dataset(GOLDEN[version] / member).num_tokens
+    compare(GOLDEN[version] / member, [(a, b) for a in range(n) for b in range(a + 1, n + 1)])
 
 
 @settings(max_examples=25)
@@ -72,9 +91,10 @@ def test_an_independent_reader_reads_any_dataset(
     compare(Path(ds.path), [(a, b), (0, ds.num_tokens)])
 
 
+@VERSIONS
 @pytest.mark.parametrize("member", ["stream", "dense", "chat"])
-def test_the_golden_datasets_hold_what_was_put_in(member: str) -> None:
-    ds, theirs = cl.open_dataset(GOLDEN / member), SpecReader(GOLDEN / member)
+def test_the_golden_datasets_hold_what_was_put_in(member: str, version: int) -> None:
+    ds, theirs = cl.open_dataset(GOLDEN[version] / member), SpecReader(GOLDEN[version] / member)
     assert [sample["tokens"].tolist() for sample in ds.documents()] == [d["tokens"] for d in documents()]
     assert [ds.document_id(i) for i in range(4)] == ["greeting", None, "zürich", "greeting"]
     for name, numbers in {"greeting": [0, 3], "zürich": [2], "": [], "nobody": []}.items():
@@ -91,6 +111,6 @@ def test_the_golden_datasets_hold_what_was_put_in(member: str) -> None:
 
 
 def test_a_window_of_the_chat_dataset_is_refused() -> None:
-    ds: Any = cl.open_dataset(GOLDEN / "chat")
+    ds: Any = cl.open_dataset(GOLDEN[1] / "chat")
     with pytest.raises(ValueError, match=r"mode: found document, expected a stream; use documents\(\) instead"):
         ds.windows(4)

@@ -96,7 +96,10 @@ def test_paths_out_of_the_roots_are_not_read(tmp_path: Path, kind: str) -> None:
         return
     with pytest.raises(FormatError, match=r"secret.*roots=\["):
         cl.open_dataset(path).tokens(0, 2)
-    assert cl.open_dataset(path, roots=[tmp_path]).tokens(0, 2).tolist() == [0, 0], "it is there for those who allow it"
+    with pytest.raises(FormatError, match="secret: found sample checksum"):
+        cl.open_dataset(path, roots=[tmp_path]).tokens(0, 2)
+    ds = cl.open_dataset(path, roots=[tmp_path], check_files=False)
+    assert ds.tokens(0, 2).tolist() == [0, 0], "it is there for those who allow it"
 
 
 def test_a_link_swapped_in_after_opening_is_not_followed(tmp_path: Path) -> None:

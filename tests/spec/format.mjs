@@ -1,4 +1,4 @@
-// A reader of the conceptstream format, version 1, written from docs/format.md alone.
+// A reader of the conceptstream format, versions 1 and 2, written from docs/format.md alone.
 
 import { closeSync, fstatSync, openSync, readSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { dirname, resolve, sep } from "node:path";
@@ -55,9 +55,9 @@ function fields(value, where, known) {
 function readManifest(path) {
   const raw = sealed(path);
   require(object(raw), "no object");
-  require(raw.get("format") === "conceptstream" && raw.get("version") === 1n, `${path}: another format or version`);
+  require(raw.get("format") === "conceptstream" && [1n, 2n].includes(raw.get("version")), `${path}: another format or version`);
   const manifest = fields(raw, "manifest", {
-    format: [text], version: [integer(1n, 1n)], mode: [(v) => MODES.includes(v)], created_by: [text],
+    format: [text], version: [integer(1n, 2n)], mode: [(v) => MODES.includes(v)], created_by: [text],
     tokenizer: [orNull(object), null], num_shards: [integer(1n, 1_000_000n)], num_tokens: [integer(1n, MAX)],
     num_documents: [integer(0n, MAX)], block_tokens: [integer(1n, 2n ** 20n)], layouts: [array],
     tracks: [object], extra: [object, new Map()], shards: [object], checksum: [checksum],
@@ -114,6 +114,7 @@ function readShards(manifest, names) {
     token_checksum: column(orNull(checksum)), tracks: [object], files: [object],
     foreign: [orNull(columnOf(orNull(object), count)), null],
   });
+  const later = manifest.version === 2n;
   const all = (value) => Array(Number(count)).fill(value);
   shards.tracks = fields(shards.tracks, "shards: tracks", Object.fromEntries(names.map((name) => [name, [object]])));
   const kinds = ["stream.bin", "documents.bin", "documents.ids", "documents.hash"];
@@ -132,10 +133,12 @@ function readShards(manifest, names) {
   shards.files = Object.fromEntries(kinds.map((kind) => [kind, shards.files.has(kind)
     ? fields(shards.files.get(kind), kind, {
         size: column(orNull(integer(0n, MAX))), checksum: column(orNull(checksum)), path: [columnOf(orNull(text), count), all(null)],
+        ...(later && { sample: [columnOf(orNull(checksum), count), all(null)] }),
       })
     : none]));
   shards.foreign = (shards.foreign ?? all(null)).map((entry) => entry && fields(entry, "foreign", {
     kind: [text], mtime_ns: [integer(0n, 2n ** 63n - 1n)], index: [orNull(text), null], index_checksum: [orNull(checksum), null],
+    ...(later && { content: [orNull(checksum), null] }),
   }));
   checkSizes(manifest, shards);
   return shards;
@@ -174,6 +177,22 @@ function checkSizes(manifest, shards) {
 
 const width = (type) => Number(type[1]);
 const itemSize = (layout) => layout.reduce((size, [, type]) => size + width(type), 0);
+
+// The bytes that a sample checksum is made of.
+function sampled(data) {
+  const n = data.length;
+  if (n <= 32768) return data;
+  const m = Math.floor(n / 4096) - 2;
+  const pages = Array.from({ length: 6 }, (_, j) => {
+    const [low, high] = [j, j + 1].map((k) => 1 + Math.floor((k * m) / 6));
+    const key = Buffer.alloc(16);
+    key.writeBigUInt64LE(BigInt(n));
+    key.writeBigUInt64LE(BigInt(j), 8);
+    const page = low + Number(xxh3(key) % BigInt(high - low));
+    return data.subarray(4096 * page, 4096 * (page + 1));
+  });
+  return Buffer.concat([data.subarray(0, 4096), ...pages, data.subarray(n - 4096)]);
+}
 
 export class Dataset {
   constructor(path, roots = [dirname(resolve(path))]) {
@@ -239,6 +258,12 @@ export class Dataset {
       column.checksum.forEach((expected, shard) => {
         if (expected === null) return;
         compare(this.name(kind, shard), this.read(kind, shard, 0, Number(column.size[shard])), expected);
+      });
+    }
+    for (const [kind, column] of Object.entries(this.shards.files)) {
+      (column.sample ?? []).forEach((expected, shard) => {
+        if (expected === null) return;
+        compare(this.name(kind, shard), sampled(this.read(kind, shard, 0, Number(column.size[shard]))), expected);
       });
     }
     this.shards.token_checksum.forEach((expected, shard) => {
@@ -401,7 +426,9 @@ export class Dataset {
     const { shards } = this;
     const document = this.manifest.mode === "document";
     const streams = shards.tokens.map((tokens, shard) => {
+      const { mtime_ns: time, content } = shards.foreign[shard] ?? {};
       const unknown = [shards.files["stream.bin"].size[shard], shards.offset[shard], shards.foreign[shard]?.index_checksum ?? null];
+      if (content) unknown.push(time, content);
       const type = this.manifest.layouts[Number(shards.layout[shard])][0][1];
       return [type, tokens, shards.token_checksum[shard] ?? unknown];
     });

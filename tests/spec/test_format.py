@@ -23,7 +23,7 @@ from tests.format.model import Corpus, corpora
 from tests.format.spec_reader import Refused, SpecReader
 from tests.spec.node import ask
 
-FACTS = json.loads((GOLDEN / "facts.json").read_text())
+FACTS = {version: json.loads((root / "facts.json").read_text()) for version, root in GOLDEN.items()}
 IDS = ["greeting", "zürich", "", "nobody"]
 
 
@@ -55,18 +55,20 @@ def compare(ds: cl.Dataset, ranges: list[tuple[int, int]], answer: dict[str, Any
     assert answer["ranges"] == [by_this_package(ds, start, stop) for start, stop in ranges]
 
 
-def test_the_golden_datasets() -> None:
-    opened = [cl.open_dataset(GOLDEN / member) for member in MEMBERS]
+@pytest.mark.parametrize("version", GOLDEN)
+def test_the_golden_datasets(version: int) -> None:
+    root = GOLDEN[version]
+    opened = [cl.open_dataset(root / member) for member in MEMBERS]
     n = [ds.num_tokens for ds in opened]
     everything = [[(a, b) for a in range(tokens) for b in range(a + 1, tokens + 1)] for tokens in n]
     everything = [ranges if len(ranges) < 400 else ranges[::3] for ranges in everything]
-    answers = ask(*(question(GOLDEN / member, ranges) for member, ranges in zip(MEMBERS, everything, strict=True)))
+    answers = ask(*(question(root / member, ranges) for member, ranges in zip(MEMBERS, everything, strict=True)))
     for member, ds, ranges, answer in zip(MEMBERS, opened, everything, answers, strict=True):
         compare(ds, ranges, answer)
         assert len(ranges) > 300
-        assert answer["stream_fingerprint"] == FACTS["stream_fingerprint"][member]
-        assert answer["tracks_fingerprint"] == FACTS["tracks_fingerprint"][member]
-        assert answer["checksums"] > 20
+        assert answer["stream_fingerprint"] == FACTS[version]["stream_fingerprint"][member]
+        assert answer["tracks_fingerprint"] == FACTS[version]["tracks_fingerprint"][member]
+        assert answer["checksums"] > 20 * version
         assert answer["found"] == [ds.find_document(id) for id in IDS]
         assert answer["found"][1] == ([2, 6] if member == "joined" else [2])
 
@@ -235,9 +237,9 @@ for where, keys in MANDATORY.items():
     DAMAGE.update({f"no {where}/{key}": without(where, key) for key in keys.split()})
 
 
-def copied(tmp_path: Path, name: str) -> Path:
+def copied(tmp_path: Path, name: str, version: int = 1) -> Path:
     """A golden dataset, two folders below one that a reader may not look into."""
-    return Path(shutil.copytree(GOLDEN / "stream", tmp_path / name / "datasets" / "ds"))
+    return Path(shutil.copytree(GOLDEN[version] / "stream", tmp_path / name / "datasets" / "ds"))
 
 
 def read_whole(path: Path) -> None:
@@ -253,6 +255,7 @@ def read_by_page(path: Path) -> None:
     reader = SpecReader(path)
     reader.field("token", 0, 25)
     reader.check_files()
+    reader.check_samples()
 
 
 def test_the_readers_of_the_page_refuse_what_this_package_refuses(tmp_path: Path) -> None:
@@ -284,6 +287,38 @@ def test_and_read_what_leaves_out_a_key_that_is_not_mandatory(tmp_path: Path) ->
             paths.append(path)
     for path, answer in zip(paths, ask(*(question(path, [(0, 25)]) for path in paths)), strict=True):
         compare(cl.open_dataset(path), [(0, 25)], answer)
+
+
+SAMPLES = {
+    "a wrong sample": lambda m: m["shards"]["files"]["stream.bin"]["sample"].__setitem__(0, "0" * 16),
+    "samples in version 1": lambda m: m.update(version=1),
+    "unknown key": lambda m: m["shards"]["files"]["stream.bin"].update(simple=[None] * 3),
+}
+
+
+def test_samples_of_version_2(tmp_path: Path) -> None:
+    paths = [copied(tmp_path, str(k), version=2) for k in range(len(SAMPLES))]
+    for path, change in zip(paths, SAMPLES.values(), strict=True):
+        edit(change)(path)
+        with pytest.raises(ConceptloaderError):
+            read_whole(path)
+        with pytest.raises((Refused, AssertionError)):
+            read_by_page(path)
+    assert ["refused" in a for a in ask(*(question(path, [(0, 25)]) for path in paths))] == [True] * len(SAMPLES)
+
+
+def test_the_sample_of_a_large_file(tmp_path: Path) -> None:
+    options = cl.BuildOptions(tokenizer=cl.Tokenizer(name="test", vocab_size=256))
+    build = cl.create_build(tmp_path / "ds", options, plan=[0])
+    with build.shard(0) as shard:
+        shard.add_document([(i * i) % 251 for i in range(70_000)])
+    cl.finalize(tmp_path / "ds")
+    ds = cl.open_dataset(tmp_path / "ds")
+    (answer,) = ask(question(tmp_path / "ds", [(0, 9)]))
+    compare(ds, [(0, 9)], answer)
+    sizes = json.loads((tmp_path / "ds" / "manifest.json").read_text())["shards"]["files"]
+    assert sizes["stream.bin"]["size"][0] > 32768
+    assert answer["checksums"] > len(sizes) + 1
 
 
 def test_a_foreign_file_that_was_touched_is_refused(tmp_path: Path) -> None:

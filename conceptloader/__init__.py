@@ -20,6 +20,7 @@ _PUBLIC = {
     "convert": "format.convert",
     "join": "format.join",
     "verify": "format.verify",
+    "derive_key": "hashing",
     "Permutation": "order.permutation",
     "Mixture": "order.mixture",
     "Phase": "order.mixture",

@@ -5,7 +5,10 @@ Both are BLAKE2b (RFC 7693) over unambiguous encodings, so that they can be comp
 
 import hashlib
 import json
+from operator import index
 from typing import Any
+
+from .errors import ConfigError
 
 U64 = (1 << 64) - 1
 
@@ -14,14 +17,19 @@ def derive_key(seed: int, *parts: str | int) -> int:
     """A 64-bit key from `seed` and a path of names, never from arithmetic on the seed.
 
     Each part enters with its type and its length, so that ("a", "bc") and ("ab", "c"), or 1 and "1", give unrelated
-    keys. Integers may have any size and sign.
+    keys. Integers may have any size and sign; those of numpy count as the same integers.
 
     Returns: int in [0, 2**64).
+
+    Raises:
+        ConfigError: a part that is neither a string nor an integer.
     """
     digest = hashlib.blake2b(digest_size=8, person=b"conceptloader")
     for part in (seed, *parts):
-        kind = b"i" if isinstance(part, int) else b"s"
-        data = str(part).encode("utf-8")
+        if isinstance(part, bool) or not (isinstance(part, str) or hasattr(part, "__index__")):
+            raise ConfigError(f"derive_key: found the part {part!r}, expected integers and strings only")
+        kind, text = (b"s", part) if isinstance(part, str) else (b"i", str(index(part)))
+        data = text.encode("utf-8")
         digest.update(kind + len(data).to_bytes(8, "little") + data)
     return int.from_bytes(digest.digest(), "little")
 

@@ -1,4 +1,4 @@
-"""Compiled twins of reference.py, for arrays of positions. Every function here has its equal there.
+"""Compiled twins of reference.py and tree.py, for arrays of positions. Every function here has its equal there.
 
 All arithmetic is uint64. A literal without a type would turn numba's uint64 into int64 or float64.
 """

@@ -4,7 +4,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigError
-from ..hashing import derive_key
 from ..lazy import lazy
 from . import kernels, reference
 from .checks import as_integer
 from .permutation import MAX_N, as_positions
 from .skips import Skip, Skips
-from .tree import Tree, build_tree
 from .weights import exact_weights
 
 ORDER_VERSION = 1
@@ -31,18 +29,6 @@ class Phase:
 
     start: int
     weights: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class _PhaseTree:
-    """One phase, ready to be walked: leaf k of the tree is dataset members[k]."""
-
-    start: int
-    weights: dict[str, int]
-    members: list[int]
-    tree: Tree
-    key: int
-    base: list[int]  # draws of every dataset before the phase
 
 
 class Mixture:
@@ -96,10 +82,9 @@ class Mixture:
         self._check_members()
         self.skips = Skips(skips)
         self._index = {name: k for k, name in enumerate(self.names)}
-        self._keys = [derive_key(self.seed, "window order", name) for name in self.names]
-        self._phases: list[_PhaseTree] = []
-        for phase in self._phase_list(weights, phases):
-            self._append_phase(phase)
+        self._keys = [reference.dataset_key(self.seed, name) for name in self.names]
+        exact = [(phase.start, self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
+        self._phases = reference.order_phases(exact, self.names, self.seed, self.block)
         self._starts = [phase.start for phase in self._phases]
 
     def _check_members(self) -> None:
@@ -126,22 +111,19 @@ class Mixture:
             if len(given) != len(self.sizes):
                 raise ConfigError(f"weights: found {len(given)}, expected one for each of the {len(self.sizes)} sizes")
             result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
+        result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in result]
         starts = [phase.start for phase in result]
         if starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
             hint = "; `weights` already gives the phase at 0" if weights is not None else ""
             raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples{hint}")
         return result
 
-    def _append_phase(self, phase: Phase) -> None:
+    def _exact_weights(self, phase: Phase) -> dict[str, int]:
         where = f"phase at {phase.start}: weights" if phase.start else "weights"
         for name in phase.weights:
             if name not in self._index:
                 raise ConfigError(f"{where}.{name}: no such dataset, expected one of {sorted(self.names)[:20]}")
-        weights = exact_weights(phase.weights, where)
-        base = self._counts(self._phases[-1], phase.start) if self._phases else [0] * len(self.sizes)
-        key = derive_key(self.seed, "mixture block", phase.start)
-        members = [self._index[name] for name in weights]
-        self._phases.append(_PhaseTree(phase.start, weights, members, build_tree(list(weights.values())), key, base))
+        return exact_weights(phase.weights, where)
 
     @lazy
     def _phase_arrays(self) -> Any:
@@ -214,28 +196,12 @@ class Mixture:
         datasets, epochs, windows = self.sample_many([g])
         return int(datasets[0]), int(epochs[0]), int(windows[0])
 
-    def _counts(self, phase: _PhaseTree, g: int) -> list[int]:
-        """Draws of every dataset before global sample g of a phase."""
-        number, rest = divmod(g - phase.start, self.block)
-        by_leaf = phase.tree.counts(number * self.block)
-        if rest:
-            for leaf, _ in self._block_order(phase, number)[:rest]:
-                by_leaf[leaf] += 1
-        counts = list(phase.base)
-        for member, count in zip(phase.members, by_leaf, strict=True):
-            counts[member] += count
-        return counts
-
-    def _block_order(self, phase: _PhaseTree, number: int) -> list[tuple[int, int]]:
-        tree = phase.tree
-        return reference.block_order(number, self.block, phase.key, tree.left, tree.right, tree.share)
-
     def counts(self, g: int) -> list[int]:
         """How many samples each dataset gave before index g (skipped ones included, since they used up their draws)."""
         if g < 0:
             raise ConfigError(f"sample index: found {g}, expected 0 or more")
         g = self.skips.global_index(g)
-        return self._counts(self._phases[bisect_right(self._starts, g) - 1], g)
+        return self._phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
 
     def index_of(self, dataset: int, draw: int) -> int | None:
         """The index at which a draw is read, or None if the run never reads it (its dataset left, or it is skipped)."""
@@ -243,25 +209,18 @@ class Mixture:
             raise ConfigError(
                 f"found dataset {dataset}, draw {draw}; expected 0 <= dataset < {len(self.sizes)}, draw >= 0"
             )
-        phase = self._phases[bisect_right([phase.base[dataset] for phase in self._phases], draw) - 1]
-        if dataset not in phase.members:
-            return None
-        leaf, draw = phase.members.index(dataset), draw - phase.base[dataset]
-        j = phase.tree.position(leaf, draw)
-        if self.block > 1:
-            number = j // self.block
-            j = number * self.block + self._block_order(phase, number).index((leaf, draw))
-        return self.skips.trainer_index(phase.start + j)
+        g = reference.position(self._phases, self.block, dataset, draw)
+        return None if g is None else self.skips.trainer_index(g)
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The index at which a window is read in one epoch of its dataset, or None as for `index_of`."""
         size = self.sizes[dataset]
         if not 0 <= window < size or epoch < 0:
             raise ConfigError(f"found epoch {epoch}, window {window}; expected epoch >= 0, 0 <= window < {size}")
-        draw = window
+        draw = epoch * size + window
         if self.shuffle:
-            draw = reference.unpermute(window, size, reference.epoch_key(self._keys[dataset], epoch))
-        return self.index_of(dataset, epoch * size + draw)
+            draw = reference.draw_of(epoch, window, size, self._keys[dataset])
+        return self.index_of(dataset, draw)
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""

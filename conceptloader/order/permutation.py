@@ -33,7 +33,9 @@ class Permutation:
 
     Args:
         n: size of the domain, 1 <= n <= 2**63.
-        key: any integer in [0, 2**64); equal keys give equal orders, neighbouring keys unrelated ones.
+        key: any integer in [0, 2**64); equal keys give equal orders, neighbouring keys unrelated ones. It is passed
+            through reference.mix64 first. A Mixture's keys are hashes and are not: window w of epoch e of a dataset is
+            reference.permute with epoch_key(dataset_key, e), not Permutation with that key.
 
     Raises:
         ConfigError: n or key out of range, or a position outside range(n).

@@ -1,8 +1,16 @@
-"""The order of samples in plain Python integers: slow, obvious, and the definition that the kernels must equal.
+"""The order of samples in plain Python: slow, obvious, and with tree.py the definition that everything fast must equal.
 
-Everything here is frozen as order version 1. A change of any constant or line is a new order version: running trainings
-rely on it, and the golden vectors in tests/order fail.
+docs/order.md says the same without Python. Everything here is frozen as order version 1: a change of any constant or
+line is a new order version, since running trainings rely on it, and the golden vectors in tests/order fail.
 """
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..hashing import derive_key
+from .tree import Tree, build_tree
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the increment of splitmix64, spreads counters over 64 bits
@@ -12,11 +20,30 @@ ROUNDS = 8
 TABLE_MAX = 1024  # up to this n the permutation is an exact keyed table
 
 
+# Keys
+
+
 def mix64(x: int) -> int:
     """A bijection of range(2**64) in which every input bit moves every output bit (splitmix64's finalizer)."""
     x = ((x ^ (x >> 30)) * MIX_A) & MASK
     x = ((x ^ (x >> 27)) * MIX_B) & MASK
     return x ^ (x >> 31)
+
+
+def dataset_key(seed: int, name: str) -> int:
+    return derive_key(seed, "window order", name)
+
+
+def blocks_key(seed: int, phase_start: int) -> int:
+    return derive_key(seed, "mixture block", phase_start)
+
+
+def epoch_key(key: int, number: int) -> int:
+    """The key of one epoch of a dataset, or of one block of a phase, from the dataset's or the phase's key."""
+    return mix64((key + mix64((number + GOLDEN) & MASK)) & MASK)
+
+
+# Permutations
 
 
 def keyed_shuffle(n: int, key: int) -> list[int]:
@@ -48,6 +75,8 @@ def permute(i: int, n: int, key: int) -> int:
 
     n <= TABLE_MAX: a keyed shuffle. Above: an alternating unbalanced Feistel network over range(a) x range(2**bits),
     walked until it is back in range(n) (Black, Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002).
+    The public `Permutation(n, key)` is this with mix64(key), so that small keys may be used there; a key of this file
+    is a hash already and enters as it is.
     """
     if n <= TABLE_MAX:
         return keyed_shuffle(n, key)[i]
@@ -77,37 +106,141 @@ def unpermute(j: int, n: int, key: int) -> int:
             return j
 
 
-def went_left(j: int, p: int) -> int:
-    """How many of a node's first j samples went to its left child, whose share is p / 2**64: round(j * share)."""
-    return (j * p + (1 << 63)) >> 64
+# Weights
 
 
-def tree_locate(j: int, left: list[int], right: list[int], share: list[int]) -> tuple[int, int]:
-    """(leaf, draw of that leaf) of a tree's j-th sample; children are nodes if >= 0 and leaf ~child otherwise."""
-    node = 0 if left else -1
-    while node >= 0:
-        before = went_left(j, share[node])
-        if went_left(j + 1, share[node]) > before:
-            j, node = before, left[node]
-        else:
-            j, node = j - before, right[node]
-    return ~node, j
+def exact_weight(weight: float | Fraction) -> Fraction:
+    """A float counts as the decimal number it prints as: the shortest one that reads back as the same float."""
+    return Fraction(repr(float(weight)) if isinstance(weight, float) else weight)
 
 
-def epoch_key(dataset_key: int, epoch: int) -> int:
-    """The permutation key of one dataset epoch."""
-    return mix64((dataset_key + mix64((epoch + GOLDEN) & MASK)) & MASK)
+def smallest_integers(weights: Mapping[str, Fraction]) -> dict[str, int]:
+    """The smallest integers in these proportions, the names in order of code points."""
+    unit = math.lcm(*(weight.denominator for weight in weights.values()))
+    scaled = {name: int(weights[name] * unit) for name in sorted(weights)}
+    common = math.gcd(*scaled.values())
+    return {name: value // common for name, value in scaled.items()}
 
 
-def block_order(
-    number: int, block: int, key: int, left: list[int], right: list[int], share: list[int]
-) -> list[tuple[int, int]]:
-    """[(leaf, draw)] of mixture block `number`: the strict choices permuted, every leaf's draws in order."""
-    strict = [tree_locate(number * block + s, left, right, share) for s in range(block)]
-    following = dict(reversed(strict))  # the first draw of each leaf
-    order = []
-    for s in keyed_shuffle(block, epoch_key(key, number)):
-        leaf = strict[s][0]
-        order.append((leaf, following[leaf]))
-        following[leaf] += 1
-    return order
+# Phases and blocks
+
+
+@dataclass(frozen=True)
+class PhaseOrder:
+    """One phase of a mixture: leaf k of its tree is dataset members[k] of the mixture."""
+
+    start: int
+    weights: dict[str, int]
+    members: list[int]
+    tree: Tree
+    key: int
+    base: list[int]  # draws of every dataset before the phase
+
+    def block_order(self, number: int, block: int) -> list[tuple[int, int]]:
+        """[(leaf, draw)] of block `number`: the strict choices permuted, every leaf's draws in order."""
+        strict = [self.tree.locate(number * block + s) for s in range(block)]
+        following = dict(reversed(strict))  # the first draw of each leaf
+        order = []
+        for s in keyed_shuffle(block, epoch_key(self.key, number)):
+            leaf = strict[s][0]
+            order.append((leaf, following[leaf]))
+            following[leaf] += 1
+        return order
+
+    def counts(self, g: int, block: int) -> list[int]:
+        """Draws of every dataset before global sample g of this phase."""
+        number, rest = divmod(g - self.start, block)
+        by_leaf = self.tree.counts(number * block)
+        for leaf, _ in self.block_order(number, block)[:rest] if rest else ():
+            by_leaf[leaf] += 1
+        counts = list(self.base)
+        for member, count in zip(self.members, by_leaf, strict=True):
+            counts[member] += count
+        return counts
+
+
+def order_phases(
+    phases: Iterable[tuple[int, Mapping[str, int]]], names: Sequence[str], seed: int, block: int
+) -> list[PhaseOrder]:
+    """The phases of a mixture of the datasets `names`, from (start, smallest integers) in order of their starts."""
+    index = {name: k for k, name in enumerate(names)}
+    result: list[PhaseOrder] = []
+    for start, weights in phases:
+        ordered = {name: weights[name] for name in sorted(weights)}
+        base = result[-1].counts(start, block) if result else [0] * len(names)
+        members = [index[name] for name in ordered]
+        tree = build_tree(list(ordered.values()))
+        result.append(PhaseOrder(start, ordered, members, tree, blocks_key(seed, start), base))
+    return result
+
+
+def locate(phases: Sequence[PhaseOrder], block: int, g: int) -> tuple[int, int]:
+    """(dataset, draw) of global sample g."""
+    phase = [phase for phase in phases if phase.start <= g][-1]
+    number, r = divmod(g - phase.start, block)
+    leaf, draw = phase.block_order(number, block)[r]
+    dataset = phase.members[leaf]
+    return dataset, phase.base[dataset] + draw
+
+
+def position(phases: Sequence[PhaseOrder], block: int, dataset: int, draw: int) -> int | None:
+    """The inverse of `locate`; None if no sample is this draw: the dataset left before."""
+    phase = [phase for phase in phases if phase.base[dataset] <= draw][-1]
+    if dataset not in phase.members:
+        return None
+    found = phase.members.index(dataset), draw - phase.base[dataset]
+    number = phase.tree.position(*found) // block
+    return phase.start + number * block + phase.block_order(number, block).index(found)
+
+
+def window_of(draw: int, size: int, key: int) -> tuple[int, int]:
+    """(epoch, window) of a draw of a dataset of `size` windows with this key."""
+    epoch, i = divmod(draw, size)
+    return epoch, permute(i, size, epoch_key(key, epoch))
+
+
+def draw_of(epoch: int, window: int, size: int, key: int) -> int:
+    """The inverse of `window_of`."""
+    return epoch * size + unpermute(window, size, epoch_key(key, epoch))
+
+
+# Skips
+
+
+def global_index(t: int, skips: Iterable[tuple[int, int]]) -> int:
+    """The global sample that the trainer's sample t reads, with skips (at, count), `at` in the trainer's samples."""
+    return t + sum(count for at, count in skips if at <= t)
+
+
+def trainer_index(g: int, skips: Iterable[tuple[int, int]]) -> int | None:
+    """The inverse; None if global sample g is passed over."""
+    skipped = 0
+    for at, count in sorted(skips):
+        if at + skipped <= g < at + skipped + count:
+            return None
+        skipped += count if at + skipped <= g else 0
+    return g - skipped
+
+
+# Steps and ranks
+
+
+def steps(rule: Sequence[tuple[int, int]], consumed: int = 0) -> Iterator[tuple[int, int]]:
+    """[first, last + 1) of the trainer's samples of every step, from a step that starts at sample `consumed`.
+
+    rule: (from_consumed, batch size), the first from 0, rising; the last entry reached when a step starts sizes it.
+    """
+    while True:
+        size = [size for at, size in rule if at <= consumed][-1]
+        yield consumed, consumed + size
+        consumed += size
+
+
+def rank_samples(
+    start: int, stop: int, micro_batch_size: int, dp_size: int, dp_rank: int, strided: bool = False
+) -> list[list[int]]:
+    """The micro batches of one rank in a step [start, stop)."""
+    groups, slots = range(start, stop, micro_batch_size * dp_size), range(micro_batch_size)
+    if strided:
+        return [[first + slot * dp_size + dp_rank for slot in slots] for first in groups]
+    return [[first + dp_rank * micro_batch_size + slot for slot in slots] for first in groups]

@@ -4,13 +4,18 @@ A leaf's count is then off its weight by at most 1/2 sample for every node v on 
 the leaf's share of v:  deviation <= 1/2 * sum over v of w_leaf / w_v,  at any prefix of a stream of any length.
 A Huffman tree keeps this below 2 and the lookups short. Joining, at each step, the lightest node with the partner that
 keeps the sum small usually comes near 1, so both are built and the better one is taken.
+
+Part of the definition of order version 1, and frozen like reference.py.
 """
 
 import bisect
 import math
 from dataclasses import dataclass, field
 
-from .reference import went_left
+
+def went_left(j: int, p: int) -> int:
+    """How many of a node's first j samples went to its left child, whose share is p / 2**64: round(j * share)."""
+    return (j * p + (1 << 63)) >> 64
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,17 @@ class Tree:
     def root(self) -> int:
         return 0 if self.left else -1
 
+    def locate(self, j: int) -> tuple[int, int]:
+        """(leaf, draw of that leaf) of the j-th sample."""
+        node = self.root
+        while node >= 0:
+            before = went_left(j, self.share[node])
+            if went_left(j + 1, self.share[node]) > before:
+                j, node = before, self.left[node]
+            else:
+                j, node = j - before, self.right[node]
+        return ~node, j
+
     def counts(self, j: int) -> list[int]:
         """How many of the first j samples each leaf got."""
         out = [0] * len(self.paths)
@@ -45,7 +61,7 @@ class Tree:
         return out
 
     def position(self, leaf: int, draw: int) -> int:
-        """The inverse: the position of a leaf's draw-th sample."""
+        """The inverse of `locate`: the position of a leaf's draw-th sample."""
         for node, is_left in reversed(self.paths[leaf]):
             p = self.share[node]
             middle = (draw << 64) + (1 << 63)

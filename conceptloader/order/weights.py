@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from ..errors import ConfigError
+from .reference import exact_weight, smallest_integers
 
 MIN_SHARE = Fraction(1, 1 << 40)
 
@@ -12,7 +13,7 @@ MIN_SHARE = Fraction(1, 1 << 40)
 def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
     """Weights as the smallest integers in the same proportion, by name in sorted order.
 
-    A float counts as the decimal number it prints as, so that 0.7 and 0.3 are exactly 7 and 3.
+    0.7 and 0.3 are exactly 7 and 3: see reference.exact_weight.
 
     Raises:
         ConfigError: no weights; one that is zero, negative, NaN, infinite or below 2**-40 of the total.
@@ -30,17 +31,14 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
             raise ConfigError(
                 f"{where}.{name}: found {weight}, expected a number above 0; leave a dataset that is not drawn out"
             )
-        exact[name] = Fraction(repr(weight)) if isinstance(weight, float) else Fraction(weight)
+        exact[name] = exact_weight(weight)
     total = sum(exact.values())
     for name, share in exact.items():
         if share < total * MIN_SHARE:
             raise ConfigError(
                 f"{where}.{name}: found {weights[name]}, below 2**-40 of the total {float(total)}; raise it or drop it"
             )
-    unit = math.lcm(*(f.denominator for f in exact.values()))
-    scaled = {name: int(f * unit) for name, f in exact.items()}
-    common = math.gcd(*scaled.values())
-    return {name: value // common for name, value in scaled.items()}
+    return smallest_integers(exact)
 
 
 def tempered(weights: Mapping[str, float], temperature: float) -> dict[str, float]:

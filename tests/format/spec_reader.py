@@ -5,6 +5,7 @@ It favours plainness: each method follows one section of the page.
 
 import hashlib
 import json
+import os
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -28,44 +29,144 @@ CODES = {
 }
 
 
+class Refused(Exception):
+    """The dataset is none that a reader may read."""
+
+
+def require(condition: object, what: object) -> None:
+    if not condition:
+        raise Refused(what)
+
+
 def sealed(path: Path) -> dict[str, Any]:
-    """Sealed JSON."""
+    """Sealed JSON: the seal is checked, repeated keys are refused."""
     data = path.read_bytes()
     head, tail = data[:-36], data[-36:]
     checksum = f"{xxhash.xxh3_64_intdigest(head):016x}".encode("ascii")
-    assert tail == b',\n "checksum": "' + checksum + b'"\n}\n', f"{path}: broken seal"
-    value: dict[str, Any] = json.loads(data)
+    require(data.isascii() and tail == b',\n "checksum": "' + checksum + b'"\n}\n', f"{path}: broken seal")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        require(len(value) == len(pairs), f"{path}: repeated keys among {[key for key, _ in pairs]}")
+        return value
+
+    value: dict[str, Any] = json.loads(data, object_pairs_hook=unique)
     return value
+
+
+MANIFEST = (
+    "format version mode created_by num_shards num_tokens num_documents block_tokens layouts tracks shards checksum"
+)
+SHARDS = "path tokens documents layout offset token_checksum tracks files"
+
+
+def keys(value: Any, mandatory: str, others: str = "") -> None:
+    """The keys that the page has, none missing, none unknown; those that are not mandatory become null."""
+    require(isinstance(value, dict), f"{value!r} is no object")
+    known = {*mandatory.split(), *others.split()}
+    require(not set(value) - known, f"unknown keys {set(value) - known}")
+    require(not set(mandatory.split()) - set(value), f"missing keys {set(mandatory.split()) - set(value)}")
+    for key in others.split():
+        value.setdefault(key, None)
+
+
+def check_keys(manifest: dict[str, Any]) -> None:
+    """The tables of keys, through the whole manifest."""
+    require(
+        manifest.get("format") == "conceptstream" and manifest.get("version") in (1, 2), "another format or version"
+    )
+    later = manifest["version"] == 2
+    keys(manifest, MANIFEST, "tokenizer extra")
+    if manifest["tokenizer"] is not None:
+        keys(manifest["tokenizer"], "name vocab_size", "eos_id")
+    tracks, shards = manifest["tracks"], manifest["shards"]
+    for track in tracks.values():
+        keys(track, "codec parameters max_spans", "vocabulary max_items")
+        if track["vocabulary"] is not None:
+            keys(track["vocabulary"], "path size checksum count")
+    keys(shards, SHARDS, "foreign")
+    keys(shards["tracks"], " ".join(tracks))
+    for column in shards["tracks"].values():
+        keys(column, "encoding records entries")
+    suffixes = [f"{track}.{kind}" for track in tracks for kind in ("index", "data", "spans")]
+    absent = [
+        kind for kind in ["documents.bin", "documents.ids", "documents.hash", *suffixes] if kind not in shards["files"]
+    ]
+    keys(shards["files"], "stream.bin", " ".join(["documents.bin", "documents.ids", "documents.hash", *suffixes]))
+    for kind in absent:
+        del shards["files"][kind]
+    nothing = [None] * manifest["num_shards"]
+    for column in shards["files"].values():
+        keys(column, "size checksum", "path sample" if later else "path")
+        column["path"] = column["path"] or nothing
+    shards["foreign"] = shards["foreign"] or nothing
+    for entry in shards["foreign"]:
+        if entry is not None:
+            keys(entry, "kind mtime_ns", "index index_checksum content" if later else "index index_checksum")
 
 
 class SpecReader:
     def __init__(self, path: Path) -> None:
         self.root = path
         self.manifest = sealed(path / "manifest.json")
-        assert self.manifest["format"] == "conceptstream"
-        assert self.manifest["version"] in (1, 2)
+        check_keys(self.manifest)
         self.block = self.manifest["block_tokens"]
         self.shards = self.manifest["shards"]
         self.starts = [0]
         for count in self.shards["tokens"]:
             self.starts.append(self.starts[-1] + count)
+        self.check_sizes()
 
     # Files
 
+    def check_sizes(self) -> None:
+        """Sizes agree with the numbers."""
+        shards = self.shards
+        require(self.starts[-1] == self.manifest["num_tokens"] > 0, "num_tokens")
+        require(sum(shards["documents"]) == self.manifest["num_documents"], "num_documents")
+        for shard, tokens in enumerate(shards["tokens"]):
+            size = {kind: column["size"][shard] for kind, column in shards["files"].items()}
+            table = 8 * (-(-tokens // self.block) + 1)
+            layout = self.manifest["layouts"][shards["layout"][shard]]
+            wanted = shards["offset"][shard] + tokens * sum(int(kind[1]) for _, kind in layout)
+            stream, foreign = size["stream.bin"], shards["foreign"][shard]
+            require(
+                stream is not None and (stream >= wanted if foreign else stream == wanted), f"stream.bin of {shard}"
+            )
+            documents = shards["documents"][shard]
+            without = documents == 0 and self.manifest["mode"] != "document"
+            borders = size.get("documents.bin")
+            require(without if borders is None else borders == 8 * (documents + 1) + table, f"documents.bin of {shard}")
+            for name, track in shards["tracks"].items():
+                encoding, records, entries = (track[key][shard] for key in ("encoding", "records", "entries"))
+                index = None if encoding is None else 8 * (records + 1)
+                require(size.get(f"{name}.index") == index, f"{name}.index of {shard}")
+                spans = 12 * entries + table if encoding == "spans" else None
+                require(size.get(f"{name}.spans") == spans, f"{name}.spans of {shard}")
+
     def path(self, kind: str, shard: int) -> Path:
-        other = self.shards["files"][kind].get("path", [None] * len(self.shards["path"]))[shard]
-        return self.root / (other or f"{self.shards['path'][shard]}.{kind}")
+        other = self.shards["files"][kind]["path"][shard]
+        return self.allowed(other or f"{self.shards['path'][shard]}.{kind}")
+
+    def allowed(self, name: str) -> Path:
+        """A path of the manifest, which must lie in the directory that holds the dataset's, links followed."""
+        path = Path(os.path.normpath(self.root / name))
+        require(path.resolve().is_relative_to(self.root.parent.resolve()), f"{path} is outside")
+        return path
 
     def has(self, kind: str, shard: int) -> bool:
         return kind in self.shards["files"] and self.shards["files"][kind]["size"][shard] is not None
 
     def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
         path = self.path(kind, shard)
-        assert path.stat().st_size == self.shards["files"][kind]["size"][shard], path
+        found, foreign = path.stat(), self.shards["foreign"][shard]
+        require(found.st_size == self.shards["files"][kind]["size"][shard], f"{path}: {found.st_size} bytes")
+        if kind == "stream.bin" and foreign:
+            require(found.st_mtime_ns == foreign["mtime_ns"], f"{path} was modified")
         with path.open("rb") as file:
             file.seek(offset)
             data = file.read(size)
-        assert len(data) == size
+        require(len(data) == size, f"{path}: short read")
         return data
 
     def u8(self, kind: str, shard: int, offset: int, count: int) -> list[int]:
@@ -77,13 +178,15 @@ class SpecReader:
         for kind, column in self.shards["files"].items():
             for shard, checksum in enumerate(column["checksum"]):
                 if checksum is not None:
-                    assert xxhash.xxh3_64_hexdigest(self.path(kind, shard).read_bytes()) == checksum
+                    data = self.read(kind, shard, 0, column["size"][shard])
+                    require(xxhash.xxh3_64_hexdigest(data) == checksum, f"{kind} of {shard}: checksum")
                     count += 1
         for track in self.manifest["tracks"].values():
             if track["vocabulary"] is not None:
-                data = (self.root / track["vocabulary"]["path"]).read_bytes()
-                assert xxhash.xxh3_64_hexdigest(data) == track["vocabulary"]["checksum"]
-                assert len(json.loads(data)) == track["vocabulary"]["count"]
+                data = self.allowed(track["vocabulary"]["path"]).read_bytes()
+                require(len(data) == track["vocabulary"]["size"], "size of a vocabulary")
+                require(xxhash.xxh3_64_hexdigest(data) == track["vocabulary"]["checksum"], "checksum of a vocabulary")
+                require(len(json.loads(data)) == track["vocabulary"]["count"], "count of a vocabulary")
                 count += 1
         return count
 
@@ -91,7 +194,7 @@ class SpecReader:
         """Compares all sample checksums. Returns: how many are known."""
         count = 0
         for kind, column in self.shards["files"].items():
-            for shard, sample in enumerate(column.get("sample", [])):
+            for shard, sample in enumerate(column.get("sample") or []):
                 if sample is not None:
                     assert sample_checksum(self.path(kind, shard).read_bytes()) == sample
                     count += 1
@@ -153,7 +256,7 @@ class SpecReader:
             if self.has("documents.hash", shard):
                 size = self.shards["files"]["documents.hash"]["size"][shard]
                 entries = list(struct.iter_unpack("<QQ", self.read("documents.hash", shard, 0, size)))
-                assert entries == sorted(entries)
+                require(entries == sorted(entries), "documents.hash is not sorted")
                 matches = [document for value, document in entries if value == wanted]
                 result += [before + document for document in matches if self.external_id(shard, document) == name]
             before += count
@@ -225,6 +328,7 @@ class SpecReader:
         files = {
             kind: [[-1 if size is None else size for size in column["size"]], column["checksum"]]
             for kind, column in self.shards["files"].items()
+            if any(size is not None for size in column["size"])
         }
         return fingerprint(["conceptstream", 1, tracks, files])
 

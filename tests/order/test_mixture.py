@@ -1,5 +1,7 @@
 """The mixture against its definition: exactly once and in order at every prefix, near its weights, invertible."""
 
+from fractions import Fraction
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.order import reference
+from conceptloader.order.skips import Skips
 from conceptloader.order.tree import build_tree
 
 
@@ -34,26 +37,41 @@ def mixtures(draw: st.DrawFn, skips: bool = True) -> cl.Mixture:
     )
 
 
-def by_reference(m: cl.Mixture, t: int) -> tuple[int, int, int, int]:
-    """(dataset, draw, epoch, window) by the plain functions of order/reference.py."""
-    g = m.skips.global_index(t)
-    phase = [p for p in m._phases if p.start <= g][-1]
-    number, r = divmod(g - phase.start, m.block)
-    tree = phase.tree
-    leaf, draw = reference.block_order(number, m.block, phase.key, tree.left, tree.right, tree.share)[r]
-    dataset = phase.members[leaf]
-    draw += phase.base[dataset]
-    epoch, position = divmod(draw, m.sizes[dataset])
-    key = reference.epoch_key(m._keys[dataset], epoch)
-    return dataset, draw, epoch, reference.permute(position, m.sizes[dataset], key)
+def by_reference(m: cl.Mixture, ts: list[int]) -> list[tuple[int, int, int, int]]:
+    """(dataset, draw, epoch, window) by the plain functions of order/reference.py, from the arguments alone."""
+    given = [(p.start, reference.smallest_integers({k: Fraction(w) for k, w in p.weights.items()})) for p in m._phases]
+    phases = reference.order_phases(given, m.names, m.seed, m.block)
+    skips = [(skip.at, skip.count) for skip in m.skips.skips]
+    samples = []
+    for t in ts:
+        g = reference.global_index(t, skips)
+        assert reference.trainer_index(g, skips) == t
+        dataset, draw = reference.locate(phases, m.block, g)
+        assert reference.position(phases, m.block, dataset, draw) == g
+        key = reference.dataset_key(m.seed, m.names[dataset])
+        epoch, window = reference.window_of(draw, m.sizes[dataset], key)
+        assert reference.draw_of(epoch, window, m.sizes[dataset], key) == draw
+        samples.append((dataset, draw, epoch, window))
+    return samples
 
 
 @given(m=mixtures(), ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
 def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
     datasets, draws = m.locate_many(ts)
     _, epochs, windows = m.sample_many(ts)
-    expected = [by_reference(m, t) for t in ts]
+    expected = by_reference(m, ts)
     assert expected == list(zip(datasets.tolist(), draws.tolist(), epochs.tolist(), windows.tolist(), strict=True))
+
+
+@given(skips=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5))
+def test_skips_equal_the_reference(skips: list[tuple[int, int]]) -> None:
+    compiled = Skips([cl.Skip(at=at, count=count) for at, count in skips])
+    expected = [reference.global_index(t, skips) for t in range(200)]
+    assert [compiled.global_index(t) for t in range(200)] == expected
+    assert compiled.global_indices(np.arange(200, dtype=np.uint64)).tolist() == expected
+    read = {g: t for t, g in enumerate(expected)}
+    for g in range(200):
+        assert compiled.trainer_index(g) == reference.trainer_index(g, skips) == read.get(g)
 
 
 @given(m=mixtures(skips=False))
@@ -240,3 +258,16 @@ def test_max_epochs_is_checked_before_training() -> None:
 
 def test_decimal_weights_are_exact() -> None:
     assert cl.Mixture([5, 5], weights=[0.7, 0.3]).spec() == cl.Mixture([5, 5], weights=[7, 3]).spec()
+
+
+def test_numbers_of_numpy_give_the_same_order_as_plain_ones() -> None:
+    def order(number: type, integer: type) -> list[list[int]]:
+        phases = [
+            cl.Phase(start=integer(at), weights={"a": number(w), "b": number(0.3)}) for at, w in ((0, 0.7), (90, 2.5))
+        ]
+        m = cl.Mixture([500, 2000], names=["a", "b"], phases=phases, seed=integer(3))
+        return [column.tolist() for column in m.sample_many(np.arange(300))]
+
+    assert order(np.float64, np.int64) == order(float, int)
+    with pytest.raises(ConfigError, match=r"phases: start: found 0\.5, expected an integer"):
+        cl.Mixture([1], phases=[cl.Phase(start=0.5, weights={"0": 1})])  # type: ignore[arg-type]

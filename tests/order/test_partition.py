@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError
+from conceptloader.order import reference
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
 
@@ -37,6 +38,16 @@ def test_every_sample_of_a_step_has_one_place_and_back(plan, steps):
                 assert plan.place(int(micro_batch[slot])) == (step, m, dp_rank, slot)
             seen.extend(micro_batch.tolist())
     assert sorted(seen) == list(range(start, stop))
+
+
+@given(plans(), st.integers(0, 5), st.data())
+def test_ranks_equal_the_reference(plan, steps, data):
+    start, stop = plan.range_of(plan.start_step + steps)
+    p = plan.partition
+    dp_rank = data.draw(st.integers(0, p.dp_size - 1))
+    plain = reference.rank_samples(start, stop, p.micro_batch_size, p.dp_size, dp_rank, p.scheme == "strided")
+    assert [row.tolist() for row in plan.micro_batches(plan.start_step + steps, dp_rank)] == plain
+    assert p.samples(start, stop, dp_rank).tolist() == plain
 
 
 @given(plans(), st.integers(0, 5))

@@ -101,3 +101,14 @@ def test_positions_out_of_range_are_refused(n: int, position: int) -> None:
     for call in (p.forward, p.inverse, lambda x: p.forward_many([x]), lambda x: p.inverse_many(np.array([x]))):
         with pytest.raises(ConfigError, match=f"found {position}"):
             call(position)
+
+
+def test_the_function_that_the_error_names_makes_a_key() -> None:
+    with pytest.raises(ConfigError, match=r"derive one with conceptloader\.derive_key"):
+        cl.Permutation(5, 2**64)
+    key = cl.derive_key(-3, "my order", 2**70)
+    assert cl.Permutation(5, key).key == key == cl.derive_key(-3, "my order", 2**70)
+    assert cl.derive_key(0, np.int64(1)) == cl.derive_key(0, 1) != cl.derive_key(0, "1")
+    for part in (1.0, True, None):
+        with pytest.raises(ConfigError, match=r"derive_key: found the part .*, expected integers and strings only"):
+            cl.derive_key(0, part)  # type: ignore[arg-type]

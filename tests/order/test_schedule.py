@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError
+from conceptloader.order import reference
 from conceptloader.order.schedule import BatchSchedule
 
 
@@ -20,11 +21,8 @@ def schedules(draw, multiple=1):
 
 def walk(schedule, steps):
     """Reference: take the batches one after the other."""
-    consumed = schedule.consumed
-    for step in range(schedule.step, schedule.step + steps):
-        size = [size for at, size in schedule.rule if at <= consumed][-1]
-        yield step, consumed, consumed + size
-        consumed += size
+    batches = reference.steps(schedule.rule, schedule.consumed)
+    return [(step, *next(batches)) for step in range(schedule.step, schedule.step + steps)]
 
 
 @given(schedules())

@@ -132,12 +132,12 @@ def test_verify_covers_the_files(tmp_path: Path) -> None:
     prefix = write(tmp_path / "x", [[[1, 2, 3]], [[4]]])
     adopt([prefix], tmp_path / "ds")
     tokens, index = Path(prefix + ".bin"), Path(prefix + ".idx")
-    assert verify(tmp_path / "ds") == verify(tmp_path / "ds", full=True) == []  # the latter writes checksums.json
+    assert verify(tmp_path / "ds") == verify(tmp_path / "ds", full=True) == []
     damage_quietly(tokens, 2, b"\x09")
-    assert verify(tmp_path / "ds") == []
-    (problem,) = verify(tmp_path / "ds", full=True)
-    assert problem.file == str(tokens)
-    assert (problem.shard, problem.tokens) == (0, (0, 4))
+    for full in (False, True):
+        (problem,) = verify(tmp_path / "ds", full=full)
+        assert problem.file == str(tokens)
+        assert (problem.shard, problem.tokens) == (0, (0, 4))
     damage_quietly(tokens, 2, b"\x02")
     damage(index, 34, b"\x02")
     (problem,) = verify(tmp_path / "ds", full=True)

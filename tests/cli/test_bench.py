@@ -114,8 +114,8 @@ def test_cold_reads_every_window_once(data: Path, capsys: Capture, monkeypatch: 
     dropped: set[str] = set()
 
     def fadvise(descriptor: int, offset: int, size: int, advice: int) -> None:
-        assert (offset, size) == (0, 0)
         if advice == os.POSIX_FADV_DONTNEED:
+            assert (offset, size) == (0, 0)
             dropped.add(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
 
     monkeypatch.setattr(os, "posix_fadvise", fadvise)

@@ -8,6 +8,7 @@ Each target runs in a process of its own: one that crashes, or hangs in compiled
 
 import argparse
 import hashlib
+import logging
 import os
 import shutil
 import signal
@@ -22,9 +23,11 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import pytest
 
 import conceptloader
 from conceptloader.errors import ConceptloaderError
+from conceptloader.format import durable
 from tests.hostile.targets import Target, Template, made_inputs, targets
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -163,8 +166,10 @@ def fuzz(name: str, target: Target, pool: list[bytes], seconds: float, seed: int
 
 def one(name: str, seconds: float, keep: bool) -> None:
     """Fuzz a target in this process."""
-    with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings():
+    logging.disable()
+    with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
+        patch.setattr(durable.os, "fsync", lambda descriptor: None)  # most of the time of small builds
         template = Template.make(Path(directory) / "template")
         tried, found = fuzz(name, targets(template)[name], seeds(name, template), seconds, int(time.time()))
     for data in found if keep else ():

@@ -3,8 +3,8 @@
 python -m tests.mutants.run --count 300 --jobs 2        `make mutants`; goes on where it was interrupted
 python -m tests.mutants.run --only conceptloader/format/ladder.py:74
 
-Each process works in a copy of the tree. Compiled kernels are cached under a hash of their sources; a survivor is
-tried once more with an empty cache, so that no stale machine code can hide a mutant that the tests notice.
+Each process works in a copy of the tree, with a cache of compiled kernels of its own. Machine code is kept under a hash
+of its sources, so that a mutant never runs that of another: test_mutants.py looks after it.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from tests.mutants.mutations import Mutant, mutants_of
-from tests.mutants.table import MODULES, tests_of
+from tests.mutants.table import MODULES, near_and_wide
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).parent / "equivalent.txt"
@@ -83,13 +83,13 @@ class Tree:
         if str(path) not in where:
             sys.exit(f"the tests would not import the mutant but {where}")
 
-    def _run(self, command: list[str], timeout: float, cache: Path | None = None) -> tuple[int | None, str]:
+    def _run(self, command: list[str], timeout: float) -> tuple[int | None, str]:
         """(exit status, None after the timeout; output)."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.path),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "NUMBA_CACHE_DIR": str(cache or self.cache),
+            "NUMBA_CACHE_DIR": str(self.cache),
         }
         process = subprocess.Popen(
             command, cwd=self.path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -109,10 +109,10 @@ class Tree:
             return None, ""
         return process.returncode, output
 
-    def test(self, tests: list[str], timeout: float, cache: Path | None = None) -> tuple[int | None, str]:
+    def test(self, tests: list[str], timeout: float) -> tuple[int | None, str]:
         present = [name for name in tests if (self.path / name).exists()]
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *present]
-        return self._run(command, timeout, cache)
+        return self._run(command, timeout)
 
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
@@ -159,31 +159,16 @@ class Baseline:
             return 60 + 4 * self._seconds[key]
 
 
-def namesakes_first(path: str, tests: list[str]) -> list[str]:
-    """Tests of a folder begin with the files that are called like the module: most mutants die early."""
-    words = set(Path(path).stem.split("_"))
-    files = [file for test in tests for file in sorted((ROOT / test).glob("test_*.py"))]
-    names = [str(file.relative_to(ROOT)) for file in files if words & set(file.stem.split("_")[1:])]
-    return [*names, *tests]
-
-
 def verdict(tree: Tree, baseline: Baseline, mutant: Mutant, near_only: bool) -> tuple[bool, str]:
     """(killed, by what)."""
-    near, wide = tests_of(mutant.path)
+    near, wide = near_and_wide(mutant.path)
     stages = [near] if near_only else [near, wide]
     limits = [baseline.timeout(tree, tests) for tests in stages]
     with tree.mutated(mutant):
         for tests, limit in zip(stages, limits, strict=True):
-            status, output = tree.test(namesakes_first(mutant.path, tests), limit)
+            status, output = tree.test(tests, limit)
             if status != 0:
                 return True, _reason(status, output)
-        kernels = b"compiled import" in (tree.path / mutant.path).read_bytes()
-        if kernels:
-            empty = tree.cache.with_name(f"{tree.cache.name}-empty")
-            shutil.rmtree(empty, ignore_errors=True)
-            status, output = tree.test(near, limits[0] + 600, empty)
-            if status != 0:
-                return True, f"with an empty kernel cache only: {_reason(status, output)}"
     return False, ""
 
 

@@ -55,3 +55,9 @@ def test_a_sampler_has_the_seed_of_torch_by_default() -> None:
     data = range(50)
     assert list(cl.DistributedSampler(data, 1, 0)) == list(cl.DistributedSampler(data, 1, 0, seed=0))
     assert list(cl.DistributedSampler(data, 1, 0)) != list(cl.DistributedSampler(data, 1, 0, seed=1))
+
+
+def test_nothing_is_no_count() -> None:
+    """Where a caller says no lower bound."""
+    with pytest.raises(ConfigError, match="from 1 to"):
+        as_count(0, "n")

@@ -2,11 +2,15 @@
 #
 #   PYTHON=python3.12        the interpreter that .venv is made from
 #   JOBS=8                   pytest processes
+#   SECONDS=600              of `make fuzz`
+#   MUTANTS=300              of `make mutants`
 #   CONSTRAINTS=             (empty) ignore the pins; or another file of pins
 # pip's own variables work as ever: PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels/ installs without a network.
 
 PYTHON ?= python3
 JOBS ?= 2
+SECONDS ?= 300
+MUTANTS ?= 300
 VENV := .venv
 BENCH_VENV := .venv-bench
 
@@ -19,7 +23,7 @@ PIP_FLAGS := --disable-pip-version-check $(if $(CI),-q,$(if $(MAKE_TERMOUT),,-q)
 # The venv's own setuptools builds the project (no build isolation): with every pin satisfied pip asks no index at all.
 INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: setup test soak lint format demo bench constraints clean
+.PHONY: setup test soak fuzz mutants lint format demo bench constraints clean
 
 setup: $(VENV)/.stamp-test
 
@@ -46,6 +50,14 @@ test: lint
 # The long forms of the tests of crashes, faults, damage and schedules: an hour or two on two cores.
 soak: setup
 	CONCEPTLOADER_SOAK=1 nice $(VENV)/bin/pytest -n $(JOBS) -m soak --timeout 3600
+
+# Mutated input for everything that reads; what it finds is an error of ours, a crash, a hang or a wrong array.
+fuzz: setup
+	$(VENV)/bin/python -m tests.hostile.fuzz $(SECONDS)
+
+# How many random changes of the product its tests notice. Hours; goes on where it was interrupted.
+mutants: setup
+	nice $(VENV)/bin/python -m tests.mutants.run --count $(MUTANTS) --jobs $(JOBS)
 
 format: setup
 	$(VENV)/bin/ruff check --fix .

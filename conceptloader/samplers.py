@@ -207,8 +207,13 @@ class MixtureSampler(EpochSampler):
         }
 
     def _load_own(self, state: Mapping[str, Any]) -> None:
-        self._phases = [Phase(start=phase["start"], weights=phase["weights"]) for phase in state["phases"]]
-        self._build()
+        try:
+            self._phases = [Phase(start=phase["start"], weights=phase["weights"]) for phase in state["phases"]]
+            self._build()
+        except (KeyError, TypeError, AttributeError, ConfigError) as error:
+            raise ResumeError(
+                f"sampler state: phases: damaged ({type(error).__name__}: {error}); take another checkpoint"
+            ) from error
 
 
 class DistributedSampler(MixtureSampler):

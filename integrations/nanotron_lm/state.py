@@ -50,7 +50,7 @@ class State:
         """
         path = folder / NAME
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_bytes()
         except FileNotFoundError:
             return None
         try:

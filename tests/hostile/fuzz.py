@@ -1,28 +1,44 @@
 """Coverage-guided mutation: an input that reaches a line which none has reached before is kept, and mutated further.
 
-python -m tests.hostile.fuzz manifest 60      60 seconds; what is new goes to tests/hostile/corpus/manifest
+python -m tests.hostile.fuzz 300                       all targets, 300 seconds in all: `make fuzz SECONDS=300`
+python -m tests.hostile.fuzz --keep manifest yaml 60   these; what is new goes to tests/hostile/corpus/<target>
+
+Each target runs in a process of its own: one that crashes, or hangs in compiled code, is named with its last input.
 """
 
+import argparse
 import hashlib
+import logging
+import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
+import tracemalloc
+import warnings
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
+import pytest
 
 import conceptloader
 from conceptloader.errors import ConceptloaderError
-from tests.hostile.targets import Target, Template, targets
+from conceptloader.format import durable
+from tests.hostile.targets import Target, Template, made_inputs, targets
 
 CORPUS = Path(__file__).parent / "corpus"
 SOURCE = str(Path(conceptloader.__file__).parent)
 HANG_S = 60
+MOST_BYTES = 64 << 20
+NAMES = (
+    "manifest", "shard_report", "build_file", "vocabulary", "yaml", "jsonl", "quarantine", "run_log", "record",
+    "order_spec", "megatron_index", "npy", "loader_state", "sampler_state", "megatron_state", "nanotron_state",
+    "engine", "records", "store", "parquet", "compressed", "annotations", "checksums", "datatrove_index",
+)  # fmt: skip
 WORDS = [
     b"[" * 300, b'{"a":' * 300, b"NaN", b"-Infinity", b"1e999", b"null", b"true", b'""', b"[]", b"{}", b"-1", b"0",
     b"18446744073709551616", b"1152921504606846976", b"4294967295", b"0.5", b"\xff\xfe", b"\x00", b"\\ud800", b"\n",
@@ -95,27 +111,50 @@ def attempt(target: Target, data: bytes, lines: set[Any] | None = None) -> str:
     return "accepted"
 
 
-def seeds(name: str) -> list[bytes]:
-    """The kept inputs of a target."""
-    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
+def seeds(name: str, template: Template) -> list[bytes]:
+    """The kept inputs of a target, and those that are made."""
+    kept = sorted((CORPUS / name).iterdir()) if (CORPUS / name).exists() else []
+    return [path.read_bytes() for path in kept] + made_inputs(template).get(name, [])
 
 
-def fuzz(name: str, target: Target, seconds: float, seed: int = 0) -> tuple[int, list[bytes]]:
-    """Returns: how many inputs were tried, and those which reached something new."""
+def measured(target: Target, data: bytes) -> str:
+    """`attempt`, with its memory measured: what is taken for an input is bounded."""
+    tracemalloc.start()
+    try:
+        outcome = attempt(target, data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_BYTES, f"{peak} bytes of memory for an input of {len(data)}"
+    return outcome
+
+
+def last_input(name: str) -> Path:
+    """The input that is being tried: what is left of it after a crash."""
+    return Path(tempfile.gettempdir()) / f"conceptloader-fuzz-{os.getuid()}-{name}.bin"
+
+
+def fuzz(name: str, target: Target, pool: list[bytes], seconds: float, seed: int = 0) -> tuple[int, list[bytes]]:
+    """pool: the inputs to begin with. Returns: how many inputs were tried, and those which reached something new."""
     rng = np.random.default_rng(seed)
-    pool, seen = seeds(name), set[Any]()
+    pool, seen = list(pool), set[Any]()
     for data in pool:
         attempt(target, data, seen)
     found: list[bytes] = []
     tried = 0
     end = time.monotonic() + seconds
+    last = last_input(name)
     while time.monotonic() < end:
         data = mutate(pool[int(rng.integers(len(pool)))], pool, rng)
         lines: set[Any] = set()
+        last.write_bytes(data)
         try:
-            attempt(target, data, lines)
+            if tried % 8:
+                attempt(target, data, lines)
+            else:
+                measured(target, data)
         except BaseException:
-            print(f"{name}: after {tried} inputs: {data[:2000]!r}", file=sys.stderr)
+            print(f"{name}: after {tried} inputs, the whole of it in {last}: {data[:2000]!r}", file=sys.stderr)
             raise
         tried += 1
         if not lines <= seen:
@@ -125,18 +164,47 @@ def fuzz(name: str, target: Target, seconds: float, seed: int = 0) -> tuple[int,
     return tried, found
 
 
-def main() -> None:
-    name, seconds = sys.argv[1], float(sys.argv[2])
-    with tempfile.TemporaryDirectory() as directory:
-        target = targets(Template.make(Path(directory) / "template"))[name]
-        try:
-            tried, found = fuzz(name, target, seconds, int(time.time()))
-        except BaseException:
-            traceback.print_exc()
-            sys.exit(1)
-    for data in found:
+def one(name: str, seconds: float, keep: bool) -> None:
+    """Fuzz a target in this process."""
+    logging.disable()
+    with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        patch.setattr(durable.os, "fsync", lambda descriptor: None)  # most of the time of small builds
+        template = Template.make(Path(directory) / "template")
+        tried, found = fuzz(name, targets(template)[name], seeds(name, template), seconds, int(time.time()))
+    for data in found if keep else ():
+        (CORPUS / name).mkdir(exist_ok=True)
         (CORPUS / name / f"{hashlib.sha256(data).hexdigest()[:12]}.bin").write_bytes(data)
-    print(f"{name}: {tried} inputs tried, {len(found)} kept")
+    print(f"{name}: {tried} inputs tried, {len(found)} reached something new", flush=True)
+
+
+def several(names: list[str], seconds: float, keep: bool) -> list[str]:
+    """Fuzz targets one after another, each in a process of its own. Returns: those in which something was found."""
+    failed = []
+    for name in names:
+        command = [sys.executable, "-m", "tests.hostile.fuzz", *(["--keep"] if keep else []), name]
+        try:
+            status = subprocess.run([*command, str(seconds / len(names))], timeout=seconds + 10 * HANG_S).returncode
+        except subprocess.TimeoutExpired:
+            status = "a hang"
+        if status:
+            print(f"{name}: ended with {status}; its last input is {last_input(name)}", file=sys.stderr, flush=True)
+            failed.append(name)
+    return failed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", help="by default all")
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("--keep", action="store_true", help="put inputs that reach something new into the corpus")
+    options = parser.parse_args()
+    if len(options.targets) == 1:
+        one(options.targets[0], options.seconds, options.keep)
+        return
+    failed = several(options.targets or list(NAMES), options.seconds, options.keep)
+    if failed:
+        sys.exit(f"found something in {', '.join(failed)}, see above")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
 """Everything that parses bytes from outside, as functions of bytes. Only errors of ours may come out of them."""
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
+import zstandard
+
 import conceptloader as cl
 from conceptloader.config.quarantine import read_quarantine
 from conceptloader.config.schema import QuarantineConfig
 from conceptloader.format.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build import IngestOptions, build_dataset
 from conceptloader.ingest.columns import Columns
 from conceptloader.ingest.inputs import find_sources
@@ -18,6 +24,8 @@ from conceptloader.order.runlog import RunLog
 from conceptloader.order.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import read_record
+from tests.hostile import files
+from tests.hostile.states import States
 
 Target = Callable[[Path, bytes], Any]
 """(an empty directory, the bytes)."""
@@ -119,14 +127,18 @@ def yaml(directory: Path, data: bytes) -> None:
     cl.load_config(directory / "run.yaml")
 
 
-def jsonl(directory: Path, data: bytes) -> None:
-    (directory / "x.jsonl").write_bytes(data)
+def ingest(source: Path, out: Path) -> None:
     columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"}, metadata="metadata")
     options = IngestOptions(
         columns=columns, tokenizer=None, vocab_size=500, eos_id=1, vocabularies={"concepts": ["a", "b"]}
     )
-    build_dataset(find_sources([directory / "x.jsonl"]), directory / "ds", options)
-    assert cl.verify(directory / "ds", full=True) == []
+    build_dataset(find_sources([source]), out, options)
+    assert cl.verify(out, full=True) == []
+
+
+def jsonl(directory: Path, data: bytes) -> None:
+    (directory / "x.jsonl").write_bytes(data)
+    ingest(directory / "x.jsonl", directory / "ds")
 
 
 def quarantine(directory: Path, data: bytes) -> None:
@@ -168,8 +180,79 @@ def npy(directory: Path, data: bytes) -> None:
     cl.verify(directory / "ds", full=True)
 
 
+def parquet(directory: Path, data: bytes) -> None:
+    (directory / "x.parquet").write_bytes(data)
+    ingest(directory / "x.parquet", directory / "ds")
+
+
+def compressed(directory: Path, data: bytes) -> None:
+    (directory / "x.jsonl.zst").write_bytes(data)
+    ingest(directory / "x.jsonl.zst", directory / "ds")
+
+
+def annotations(template: Template) -> Target:
+    def run(directory: Path, data: bytes) -> None:
+        (directory / "rows.jsonl").write_bytes(data)
+        wanted = AnnotateOptions(track="new", vocabulary=["a", "b"], unit="tokens")
+        roots = [directory, template.path.parent]
+        annotate(template.path, [directory / "rows.jsonl"], directory / "ds", wanted, roots=roots)
+        assert cl.verify(directory / "ds", full=True, roots=roots) == []
+
+    return run
+
+
+def checksums(directory: Path, data: bytes) -> None:
+    (directory / "x.bin").write_bytes(bytes(80))
+    adopt([directory / "x.bin"], directory / "ds", kind="flat", dtype="u2", document_end=0)
+    (directory / "ds" / "checksums.json").write_bytes(resealed(data))
+    cl.verify(directory / "ds", full=True)
+
+
+def datatrove_index(directory: Path, data: bytes) -> None:
+    (directory / "x.ds").write_bytes(bytes(80))
+    (directory / "x.ds.index").write_bytes(data)
+    adopt([directory / "x.ds"], directory / "ds", kind="datatrove")
+    cl.verify(directory / "ds", full=True)
+
+
+def made_inputs(template: Template) -> dict[str, list[bytes]]:
+    """Sound inputs for targets that have no files in the corpus."""
+    rows = [
+        {"tokens": [1, 2, 3], "id": "a", "spans": [{"start": 0, "end": 2, "concepts": ["a"]}], "metadata": {"k": 1}}
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows * 3).encode()
+    table = io.BytesIO()
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows * 3), table)
+    places = [{"document": d, "start": 0, "end": 1, "concepts": ["a", 1]} for d in range(3)]
+    seal = {
+        "format": "conceptstream-checksums",
+        "version": 1,
+        "files": {"../x.bin": {"size": 80, "checksum": "0" * 16}},
+    }
+    return {
+        **States(template.path).sound(),
+        "engine": files.Places(template.path.parent, files.ENGINE).sound(),
+        "records": files.Places(template.path.parent, files.CODECS).sound(),
+        "store": [b"", bytes(20), bytes([222] * 20), bytes([0, 0, 245, 0, 0, 235, 0, 0, 0, 225, 0, 0, 215, 0, 205])],
+        "parquet": [table.getvalue()],
+        "compressed": [zstandard.compress(lines)],
+        "annotations": ["".join(json.dumps(place) + "\n" for place in places).encode()],
+        "checksums": [dump_json(seal)],
+        "datatrove_index": [(5).to_bytes(8, "little") + (40).to_bytes(8, "little")],
+    }
+
+
 def targets(template: Template) -> dict[str, Target]:
     return {
+        **States(template.path).targets(),
+        "engine": files.engine(files.Places(template.path.parent, files.ENGINE)),
+        "records": files.records(files.Places(template.path.parent, files.CODECS)),
+        "store": files.store(template.path),
+        "parquet": parquet,
+        "compressed": compressed,
+        "annotations": annotations(template),
+        "checksums": checksums,
+        "datatrove_index": datatrove_index,
         "manifest": manifest(template),
         "shard_report": shard_report(template),
         "build_file": build_file(template),

@@ -1,25 +1,27 @@
 """Whatever bytes are read, what comes out is a result or an error of ours: no other, no hang, no huge allocation."""
 
-import tracemalloc
+import shutil
+import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conceptloader.errors import ConceptloaderError
+from conceptloader.remote import stores
 from tests.conftest import Tally
-from tests.hostile.fuzz import attempt, fuzz, mutate, seeds
+from tests.hostile import files
+from tests.hostile.fuzz import MOST_BYTES, NAMES, attempt, fuzz, measured, mutate, seeds, several
 from tests.hostile.targets import Template, targets
-from tests.scale import SOAK
+from tests.scale import scaled
+from tests.unsynced import no_waiting_for_the_disk
 
-NAMES = [
-    "manifest", "shard_report", "build_file", "vocabulary", "yaml", "jsonl", "quarantine", "run_log", "record",
-    "order_spec", "megatron_index", "npy",
-]  # fmt: skip
-MUTATIONS = 40
-SOAK_S = 60
-MOST_BYTES = 64 << 20
+__all__ = ["no_waiting_for_the_disk"]
+
+MUTATIONS = 20
+SECONDS = scaled(30, 300)  # in all
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +36,40 @@ def test_every_target_is_tried(template: Template) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", NAMES)
 def test_inputs(template: Template, name: str, tally: Tally) -> None:
-    target, kept = targets(template)[name], seeds(name)
+    target, kept = targets(template)[name], seeds(name, template)
     rng = np.random.default_rng(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if SOAK:
-            tried, found = fuzz(name, target, SOAK_S)
-            tally("hostile inputs, guided by coverage", {"inputs": tried, "reached something new": len(found)})
+        tried, found = fuzz(name, target, kept, SECONDS / len(NAMES))
+        tally("hostile inputs, guided by coverage", {"inputs": tried, "reached something new": len(found)})
         outcomes = [attempt(target, data) for data in kept]
         assert "accepted" in outcomes, "the sound one is"
         for data in (mutate(kept[int(rng.integers(len(kept)))], kept, rng) for _ in range(MUTATIONS)):
-            tracemalloc.start()
-            try:
-                outcomes.append(attempt(target, data))
-                assert tracemalloc.get_traced_memory()[1] < MOST_BYTES, data[:500]
-            finally:
-                tracemalloc.stop()
+            outcomes.append(measured(target, data))
     assert set(outcomes) > {"accepted"}, "some are refused"
     tally("hostile inputs", {"inputs": len(outcomes)})
+
+
+def test_what_is_found_is_told(template: Template, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory beyond the bound, a wrong array, a process that dies."""
+
+    def memory(_directory: Path, data: bytes) -> None:
+        assert bytearray(MOST_BYTES + len(data))
+
+    with pytest.raises(AssertionError, match="bytes of memory"):
+        fuzz("memory", memory, [b"x"], 5)
+
+    honest = files.Answers.get
+
+    def wrong(self: files.Answers, path: str, offset: int, size: int) -> stores.Part:
+        part = honest(self, path, offset, size)
+        return replace(part, data=part.data[::-1]) if path.endswith("stream.bin") else part
+
+    monkeypatch.setattr(files.Answers, "get", wrong)
+    with pytest.raises(AssertionError):
+        attempt(targets(template)["store"], b"")
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    assert several(["yaml", "npy"], 1, False) == ["yaml", "npy"]
 
 
 def test_other_exceptions_are_not_swallowed(template: Template) -> None:

@@ -1,0 +1,83 @@
+"""Targets that go on from a checkpoint: whatever it holds, it is taken up or refused in our words."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import conceptloader as cl
+from conceptloader.integrations.megatron_lm.resume import make_state, read_state
+from conceptloader.integrations.nanotron_lm.state import NAME, State
+
+Parsed = Callable[[dict[str, Any]], Any]
+
+
+class States:
+    """Loaders and samplers over a small dataset, and the states that they save."""
+
+    def __init__(self, dataset: Path) -> None:
+        self._config = {"seq_len": 4, "datasets": {"a": {"path": str(dataset)}}, "skip": [{"at": 3, "count": 2}]}
+        self._blend = cl.open_blend(cl.load_config(self._config))
+
+    def loader(self) -> Any:
+        return cl.make_dataloader(self._blend, micro_batch_size=2)
+
+    def sampler(self) -> Any:
+        return cl.MixtureSampler([0, 10, 25], [1, 2])
+
+    def load_loader(self, state: dict[str, Any]) -> None:
+        loader = self.loader()
+        loader.load_state_dict(state)
+        self._blend.sample(min(loader.consumed_samples, 10**15))
+
+    def load_sampler(self, state: dict[str, Any]) -> None:
+        sampler = self.sampler()
+        sampler.load_state_dict(state)
+        assert len(list(sampler)) == len(sampler)
+
+    def load_megatron(self, state: dict[str, Any]) -> None:
+        self._blend.resume(read_state(state), 4)
+
+    def sound(self) -> dict[str, list[bytes]]:
+        loader = self.loader()
+        with loader:
+            next(iter(loader))
+        spec = self._blend.spec
+        nanotron = {
+            "version": 1, "spec_hash": spec.hash, "spec": spec.to_dict(), "consumed_samples": 4, "data_stage": "one",
+            "data_stage_start": 0,
+        }  # fmt: skip
+        states = {
+            "loader_state": loader.state_dict(),
+            "sampler_state": self.sampler().state_dict(),
+            "nanotron_state": nanotron,
+            "megatron_state": make_state(spec, 4),
+        }
+        return {name: [json.dumps(state).encode()] for name, state in states.items()}
+
+    def targets(self) -> dict[str, Callable[[Path, bytes], Any]]:
+        return {
+            "loader_state": parsed(self.load_loader),
+            "sampler_state": parsed(self.load_sampler),
+            "megatron_state": parsed(self.load_megatron),
+            "nanotron_state": nanotron_state,
+        }
+
+
+def parsed(take: Parsed) -> Callable[[Path, bytes], Any]:
+    """A target for JSON objects: torch.load and the frameworks give dicts."""
+
+    def run(_directory: Path, data: bytes) -> None:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(value, dict):
+            take(value)
+
+    return run
+
+
+def nanotron_state(directory: Path, data: bytes) -> None:
+    (directory / NAME).write_bytes(data)
+    State.read(directory)

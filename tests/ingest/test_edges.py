@@ -1,0 +1,74 @@
+"""What random mutants of ingest survived without: samples of inputs, and which of several faults is named."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import InputError
+from conceptloader.ingest import inputs
+from conceptloader.ingest.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.batch import BadRow, Ragged
+from conceptloader.ingest.build import IngestOptions, build_dataset
+from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.inputs import find_sources
+from conceptloader.ingest.place import check_ids
+from conceptloader.ingest.tokenizer import load_tokenizer
+
+
+def test_an_edit_at_any_sampled_place_of_an_input_is_noticed(tmp_path: Path) -> None:
+    """They are spread over the whole file, its end included."""
+    file, unit, count = tmp_path / "x.jsonl", inputs._SAMPLE_BYTES, inputs._SAMPLES
+    size = 10 * count * unit
+    file.write_bytes(bytes(size))
+    before = find_sources([file])[0].sample
+    step = (size - unit) // (count - 1)
+    for k in range(count):
+        for at in (k * step, k * step + unit - 1):
+            with file.open("r+b") as edited:
+                edited.seek(at)
+                edited.write(b"x")
+            assert find_sources([file])[0].sample != before, (k, at)
+            with file.open("r+b") as edited:
+                edited.seek(at)
+                edited.write(b"\0")
+    assert find_sources([file])[0].sample == before
+
+
+@pytest.mark.parametrize(("bad", "told"), [(1, None), (2, "and 1 other shards"), (3, "and 2 other shards")])
+def test_how_many_shards_have_errors(tmp_path: Path, bad: int, told: str | None) -> None:
+    lines = [b'{"text": 1}' if number < bad else json.dumps({"text": "x" * 100}).encode() for number in range(5)]
+    for number, line in enumerate(lines):
+        (tmp_path / f"{number}.jsonl").write_bytes(line + b"\n")
+    options = IngestOptions(columns=Columns(), tokenizer=load_tokenizer("bytes"), shard_input_bytes=1)
+    with pytest.raises(InputError) as caught:
+        build_dataset(find_sources(sorted(tmp_path.glob("*.jsonl"))), tmp_path / "ds", options)
+    assert (told in str(caught.value)) if told else ("other shards" not in str(caught.value))
+
+
+@pytest.mark.parametrize(("wrong", "row", "position"), [(0, 0, 0), (1, 0, 1), (2, 2, 0), (4, 2, 2)])
+@pytest.mark.parametrize("value", [-1, 10])
+def test_the_first_token_outside_of_the_vocabulary_is_named(wrong: int, row: int, position: int, value: int) -> None:
+    values = np.array([0, 9, 9, 0, 5], np.int64)
+    tokens = Ragged(values, np.array([0, 2, 2, 5], np.int64))
+    check_ids(tokens, 10)
+    values[wrong:] = value
+    with pytest.raises(BadRow, match=f"found token {value} at position {position}") as caught:
+        check_ids(tokens, 10)
+    assert caught.value.args[0] == row or getattr(caught.value, "row", None) == row
+
+
+def test_the_first_annotation_of_an_unknown_document_is_named(tmp_path: Path) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    with build.shard(0) as writer:
+        writer.add_document([1, 2, 3])
+        writer.add_document([4, 5])
+    cl.finalize(tmp_path / "ds")
+    rows = [{"document": d, "start": 0, "end": 1, "concepts": [1]} for d in (0, 2, 1, 7)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match="line 2: found document 2"):
+        annotate(
+            tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", unit="tokens")
+        )

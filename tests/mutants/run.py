@@ -1,0 +1,262 @@
+"""Random mutants of the product, each given to the tests that concern it.
+
+python -m tests.mutants.run --count 300 --jobs 2        `make mutants`; goes on where it was interrupted
+python -m tests.mutants.run --only conceptloader/format/ladder.py:74
+
+Each process works in a copy of the tree, with a cache of compiled kernels of its own. Machine code is kept under a hash
+of its sources, so that a mutant never runs that of another: test_mutants.py looks after it.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from tests.mutants.mutations import Mutant, mutants_of
+from tests.mutants.table import MODULES, near_and_wide
+
+ROOT = Path(__file__).resolve().parents[2]
+EQUIVALENT = Path(__file__).parent / "equivalent.txt"
+MOST_BYTES = 12 << 30  # of address space: a mutant may ask for anything
+# A failing property is not made smaller: that it fails is enough.
+QUICK = """
+from hypothesis import Phase
+settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate])
+settings.load_profile("mutants")
+"""
+
+
+def _begin() -> None:
+    """In the process of the tests. Whoever runs this in the background ignores Ctrl-C: the tests need it."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def candidates(only: list[str]) -> list[Mutant]:
+    """All mutants of the modules; `only` keeps those whose file:line begins with one of its elements."""
+    files = sorted(
+        str(file.relative_to(ROOT))
+        for module in MODULES
+        for file in ([ROOT / module] if module.endswith(".py") else (ROOT / module).rglob("*.py"))
+    )
+    found = [mutant for path in files for mutant in mutants_of(ROOT, path)]
+    return [m for m in found if not only or any(f"{m.place}:".startswith(place) for place in only)]
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """(file, line before, line after) -> why no test can tell."""
+    entries = EQUIVALENT.read_text().split("\n\n")[1:]  # the first paragraph explains
+    lines = [[line.strip() for line in entry.strip().split("\n")] for entry in entries if entry.strip()]
+    return {(path, before[2:], after[2:]): " ".join(why) for path, before, after, *why in lines}
+
+
+class Tree:
+    """A copy of the checkout in which one mutant at a time is tested."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cache = path.with_name(f"{path.name}-kernels")
+        shutil.rmtree(path, ignore_errors=True)
+        listed = subprocess.check_output(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, text=True)
+        for name in sorted(filter(None, listed.split("\0"))):
+            if (ROOT / name).is_file():
+                (path / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, path / name)
+        with (path / "tests/conftest.py").open("a") as file:
+            file.write(QUICK)
+        where = self._run([sys.executable, "-c", "import conceptloader; print(conceptloader.__file__)"], 600)[1]
+        if str(path) not in where:
+            sys.exit(f"the tests would not import the mutant but {where}")
+
+    def _run(self, command: list[str], timeout: float) -> tuple[int | None, str]:
+        """(exit status, None after the timeout; output)."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NUMBA_CACHE_DIR": str(self.cache),
+        }
+        process = subprocess.Popen(
+            command, cwd=self.path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True, preexec_fn=_begin,
+        )  # fmt: skip
+        try:
+            return self._wait(process, timeout)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    @staticmethod
+    def _wait(process: "subprocess.Popen[str]", timeout: float) -> tuple[int | None, str]:
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            return None, ""
+        return process.returncode, output
+
+    def test(self, tests: list[str], timeout: float) -> tuple[int | None, str]:
+        present = [name for name in tests if (self.path / name).exists()]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *present]
+        return self._run(command, timeout)
+
+    @contextlib.contextmanager
+    def mutated(self, mutant: Mutant) -> Iterator[None]:
+        file = self.path / mutant.path
+        source = file.read_bytes()
+        known = set(os.listdir(self.cache / "conceptloader")) if (self.cache / "conceptloader").is_dir() else None
+        file.write_bytes(mutant.apply(source))
+        try:
+            yield
+        finally:
+            file.write_bytes(source)
+            if known is not None:  # the mutant's machine code
+                for name in set(os.listdir(self.cache / "conceptloader")) - known:
+                    (self.cache / "conceptloader" / name).unlink()
+
+
+def _digest(names: list[str]) -> str:
+    """Of the Python files below these paths."""
+    digest = hashlib.sha256()
+    for name in names:
+        files = sorted((ROOT / name).rglob("*.py")) if (ROOT / name).is_dir() else [ROOT / name]
+        for file in files:
+            digest.update(str(file).encode() + (file.read_bytes() if file.is_file() else b""))
+    return digest.hexdigest()[:16]
+
+
+class Baseline:
+    """How long tests take on the tree as it is, where they have to pass. Measured once, and kept in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._seconds: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+
+    def timeout(self, tree: Tree, tests: list[str]) -> float:
+        key = f"{_digest(['conceptloader', *tests])} {' '.join(tests)}"
+        with self._lock:
+            if key not in self._seconds:
+                begin = time.monotonic()
+                status, output = tree.test(tests, 3600)
+                if status != 0:
+                    sys.exit(f"{' '.join(tests)} fail without a mutant:\n{output[-3000:]}")
+                self._seconds[key] = time.monotonic() - begin
+                self._path.write_text(json.dumps(self._seconds))
+            return 60 + 4 * self._seconds[key]
+
+
+def verdict(tree: Tree, baseline: Baseline, mutant: Mutant, near_only: bool) -> tuple[bool, str]:
+    """(killed, by what)."""
+    near, wide = near_and_wide(mutant.path)
+    stages = [near] if near_only else [near, wide]
+    limits = [baseline.timeout(tree, tests) for tests in stages]
+    with tree.mutated(mutant):
+        for tests, limit in zip(stages, limits, strict=True):
+            status, output = tree.test(tests, limit)
+            if status != 0:
+                return True, _reason(status, output)
+    return False, ""
+
+
+def _reason(status: int | None, output: str) -> str:
+    if status is None:
+        return "timeout"
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0][:200] if failed else f"exit {status}: {output.strip()[-200:]}"
+
+
+def tried_before(results: Path) -> dict[str, dict[str, Any]]:
+    lines = results.read_text().splitlines() if results.exists() else []
+    return {entry["key"]: entry for entry in map(json.loads, lines)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=300, help="mutants (default 300)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    parser.add_argument("--only", action="append", default=[], metavar="FILE[:LINE]", help="of these places only")
+    parser.add_argument("--near", action="store_true", help="only the tests closest to the module: quicker, stricter")
+    parser.add_argument("--survivors", action="store_true", help="try those again that survived before")
+    parser.add_argument("--list", action="store_true", help="show the mutants, try none")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/mutants", help="copies and results")
+    options = parser.parse_args()
+
+    found = candidates(options.only)
+    mutants = random.Random(options.seed).sample(found, min(options.count, len(found)))
+    sources = {m.path: (ROOT / m.path).read_bytes() for m in mutants}
+    known = equivalents()
+    if options.list:
+        for m in mutants:
+            print(m.place, " => ".join(m.before_and_after(sources[m.path])), sep="  ")
+        return
+    options.work.mkdir(parents=True, exist_ok=True)
+    results = options.work / "results.jsonl"
+    done = tried_before(results)
+    todo = []
+    for m in mutants:
+        before = done.get(m.key(sources[m.path]))
+        if (m.path, *m.before_and_after(sources[m.path])) in known:
+            continue
+        if before is None or (options.survivors and not before["killed"]):
+            todo.append(m)
+    trees: SimpleQueue[Tree] = SimpleQueue()
+    for number in range(min(options.jobs, len(todo))):
+        trees.put(Tree(options.work.resolve() / f"tree{number}"))
+    baseline = Baseline(options.work / "baseline.json")
+
+    def one(mutant: Mutant) -> None:
+        tree = trees.get()
+        try:
+            begin = time.monotonic()
+            killed, by = verdict(tree, baseline, mutant, options.near)
+        finally:
+            trees.put(tree)
+        key = mutant.key(sources[mutant.path])
+        entry = {"key": key, "killed": killed, "by": by, "mutant": asdict(mutant)}
+        entry["seconds"] = round(time.monotonic() - begin, 1)
+        with results.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+        done[key] = entry
+        print(
+            "killed  " if killed else "SURVIVED", mutant.place, repr(mutant.old), "->", repr(mutant.new), by, flush=True
+        )
+
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        for _ in pool.map(one, todo):
+            pass
+    report(mutants, sources, done, known)
+
+
+def report(mutants: list[Mutant], sources: dict[str, bytes], done: dict[str, Any], known: dict[Any, str]) -> None:
+    """The survivors, and the figure."""
+    killed = same = 0
+    for m in mutants:
+        before, after = m.before_and_after(sources[m.path])
+        if (m.path, before, after) in known:
+            same += 1
+        elif done[m.key(sources[m.path])]["killed"]:
+            killed += 1
+        else:
+            print(f"\n{m.place}\n- {before}\n+ {after}")
+    rest = len(mutants) - same
+    print(f"\n{len(mutants)} mutants: {same} change nothing that a test could see ({EQUIVALENT.name}); of the other")
+    print(f"{rest}, {killed} were killed: {100 * killed / max(1, rest):.1f} %; {rest - killed} survived, see above")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Which tests concern which module: the near ones first; a mutant that survives these meets the wide ones too."""
+
+from pathlib import Path
+
+MODULES = [
+    "conceptloader/order", "conceptloader/batch", "conceptloader/format", "conceptloader/ingest",
+    "conceptloader/loader.py", "conceptloader/samplers.py",
+]  # fmt: skip
+
+# Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).
+_NEAR: dict[str, tuple[dict[str, str], str]] = {
+    "order": (
+        {
+            "partition": "partition", "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
+            "resume": "resume", "runlog": "runlog", "skips": "mixture resume", "checks": "spec partition",
+            "permutation": "permutation", "wide": "permutation mixture",
+        },
+        "golden mixture permutation",
+    ),
+    "batch": ({"files": "files", "memory": "memory", "measure": "engine memory"}, "engine reference"),
+    "format": (
+        {
+            "checks": "verify damage", "verify": "verify damage", "codecs": "codecs", "convert": "convert golden",
+            "durable": "durability", "join": "join golden", "borders": "join", "ladder": "ladder join",
+            "lookup": "lookup golden", "overlap": "overlap", "ranges": "windows golden", "reader": "windows golden",
+            "files": "damage windows foreign", "bulk": "writer build", "writer": "writer golden",
+            "tables": "writer golden",
+            "trackwriter": "writer golden", "build": "build golden", "finalize": "build golden damage",
+        },
+        "manifest golden build",
+    ),
+    "ingest": (
+        {
+            "lines": "lines bad_input", "digits": "digits", "overlap": "overlap", "tokenizer": "tokenizer",
+            "batch": "batches", "records": "batches bad_input", "table": "batches bad_input", "place": "overlap build",
+            "columns": "batches bad_input",
+        },
+        "build bad_input",
+    ),
+}  # fmt: skip
+# Modules whose tests are elsewhere.
+_ELSEWHERE = {
+    "ingest/adopt_megatron": "adopt/test_megatron.py",
+    "ingest/adopt_datatrove": "adopt/test_datatrove.py",
+    "ingest/adopt_flat": "adopt/test_flat.py",
+    "ingest/adopt": "adopt/test_flat.py adopt/test_datatrove.py adopt/test_megatron.py",
+    "ingest/annotate": "annotate",
+    "ingest/derived": "annotate adopt/test_flat.py",
+    "batch/prefetch": "loader/test_prefetch.py",
+    "batch/digest": "loader/test_digest.py",
+    "format/remote": "remote",
+    "loader": "loader/test_loader.py loader/test_dataset.py",
+    "samplers": "loader/test_samplers.py",
+}
+_WIDE = {
+    "order": "golden order schedule config loader testing trace",
+    "batch": "golden batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
+    "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote",
+    "ingest": "golden ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",
+    "loader": "golden loader testing faults trace cli",
+    "samplers": "golden loader testing",
+}
+
+
+def near_and_wide(path: str) -> tuple[list[str], list[str]]:
+    """(near, wide) tests of a module."""
+    name = path.removeprefix("conceptloader/").removesuffix(".py")
+    wide = [f"tests/{test}" for test in _WIDE[name.split("/")[0]].split()]
+    found = max((key for key in _ELSEWHERE if name.startswith(key)), key=len, default=None)
+    if found is not None:
+        return [f"tests/{test}" for test in _ELSEWHERE[found].split()], wide
+    folder, words = name.split("/")[0], Path(name).name.split("_")
+    named, others = _NEAR[folder]
+    stems = next((named[word] for word in words if word in named), others)
+    return [f"tests/{folder}/test_{stem}.py" for stem in stems.split()], wide

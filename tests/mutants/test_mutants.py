@@ -1,0 +1,100 @@
+"""The tool that counts mutants: what it changes, that its table fits the tree, that no cache hides a mutant."""
+
+import ast
+import contextlib
+import hashlib
+import random
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conceptloader import compiled
+from tests.mutants.mutations import Mutant, mutants_of
+from tests.mutants.run import ROOT, candidates, equivalents
+from tests.mutants.table import near_and_wide
+
+SOURCE = '''\
+"""Doc - string 1."""
+__all__ = ["a" + "b"]
+def f(x: int = 1, *, y: "a - b" = 0.5) -> list[3]:
+    if x < 2 and not y:  # 1 + 1
+        x += y
+    text = f"{x - 1}"
+    return [z for z in (x,) if ok(z)] if x is None else -x << 0x10
+'''
+EXPECTED = {
+    "def f(x: int = 2", "def f(x: int = 0", '= 1.5)', "= (-0.5))", "if x <= 2", "if x >= 2", "if x < 3", "if x < 1",
+    "2 or not y", "and y:", "if (not (x < 2 and not y)):", "x -= y", "if (not (ok(z)))]", "if x is not None",
+    "else x <<", "-x >> 0x10", "<< 0x11", "<< 0xf",
+}  # fmt: skip
+
+
+def test_what_is_changed(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(SOURCE)
+    found = mutants_of(tmp_path, "a.py")
+    changed = [mutant.apply(SOURCE.encode()).decode() for mutant in found]
+    assert len(set(changed)) == len(found) == len(EXPECTED)
+    for text in changed:
+        ast.parse(text)
+        assert sum(part in text for part in EXPECTED - {p for p in EXPECTED if p in SOURCE}) == 1, text
+    lines = SOURCE.splitlines()
+    for mutant in found:
+        before, after = mutant.before_and_after(SOURCE.encode())
+        assert before == " ".join(lines[mutant.line - 1].split())
+        assert before != after
+
+
+@pytest.fixture(scope="module")
+def every() -> list[Mutant]:
+    return candidates([])
+
+
+def test_mutants_are_python(every: list[Mutant]) -> None:
+    for mutant in random.Random(0).sample(every, 100):
+        ast.parse(mutant.apply((ROOT / mutant.path).read_bytes()))
+
+
+def test_every_module_has_tests(every: list[Mutant]) -> None:
+    assert len(every) > 5000
+    for path in {mutant.path for mutant in every}:
+        near, wide = near_and_wide(path)
+        assert near
+        assert [test for test in near + wide if not (ROOT / test).exists()] == [], path
+
+
+def test_equivalents_are_mutants(every: list[Mutant]) -> None:
+    """An entry whose line has changed is looked at again."""
+    sources = {mutant.path: (ROOT / mutant.path).read_bytes() for mutant in every}
+    listed = equivalents()
+    paths = {path for path, _, _ in listed}
+    made = {(m.path, *m.before_and_after(sources[m.path])) for m in every if m.path in paths}
+    assert set(listed) - made == set()
+    assert all(listed.values()), "each with its reason"
+
+
+def machine_code(path: str, source: bytes) -> dict[str, str]:
+    """The hash that the machine code of each kernel of a module is cached under."""
+    module = types.ModuleType(path.removesuffix(".py").replace("/", "."))
+    module.__package__ = module.__name__.rpartition(".")[0]
+    exec(compile(source, path, "exec"), module.__dict__)
+    found = {}
+    for name, value in vars(module).items():
+        if isinstance(value, (compiled.Dispatcher, compiled.Intrinsic)):
+            digest: Any = hashlib.blake2b()
+            compiled._add_value(digest, value, set())
+            found[name] = digest.hexdigest()
+    return found
+
+
+@pytest.mark.parametrize("path", ["order/kernels.py", "batch/fill.py", "batch/spans.py", "batch/documents.py"])
+def test_machine_code_of_a_mutant_is_its_own(path: str, every: list[Mutant]) -> None:
+    path = f"conceptloader/{path}"
+    source = (ROOT / path).read_bytes()
+    own = machine_code(path, source)
+    assert own == machine_code(path, source)
+    mutants = [mutant for mutant in every if mutant.path == path]
+    for mutant in random.Random(0).sample(mutants, 25):
+        with contextlib.suppress(OverflowError):  # a constant that is too large: it cannot be imported
+            assert machine_code(path, mutant.apply(source)) != own, mutant

@@ -1,0 +1,63 @@
+"""Values at the edge of what is allowed, which random mutants of the order survived without."""
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+from conceptloader.order.checks import MAX_COUNT, as_count
+from conceptloader.order.schedule import BatchSchedule
+from conceptloader.order.sequential import Sequential
+
+
+def test_counts() -> None:
+    assert as_count(1, "n") == 1
+    assert as_count(MAX_COUNT, "n") == MAX_COUNT
+    assert as_count(0, "n", 0) == 0
+    for value, least in ((0, 1), (MAX_COUNT + 1, 1), (-1, 0), (True, 1), (True, 0), (1.0, 1)):
+        with pytest.raises(ConfigError, match=f"from {least} to"):
+            as_count(value, "n", least)
+
+
+def test_a_mixture_has_no_dataset_beyond_its_last() -> None:
+    order = cl.Mixture(sizes=[3, 5], names=["a", "b"], phases=[cl.Phase(start=0, weights={"a": 1, "b": 1})])
+    assert order.counts(0) == [0, 0]
+    assert order.index_of(1, 0) is not None
+    for dataset, draw in ((2, 0), (-1, 0), (0, -1)):
+        with pytest.raises(ConfigError, match="expected 0 <= dataset < 2"):
+            order.index_of(dataset, draw)
+    with pytest.raises(ConfigError, match="found -1"):
+        order.counts(-1)
+
+
+def test_a_mixture_of_the_smallest_dataset() -> None:
+    order = cl.Mixture(sizes=[1], names=["a"])
+    assert [order.sample(g) for g in range(3)] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+    with pytest.raises(ConfigError, match="found 0"):
+        cl.Mixture(sizes=[0], names=["a"])
+
+
+def test_a_schedule_begins_at_0_or_later() -> None:
+    assert BatchSchedule([(0, 4)], 0, 0).range_of(0) == (0, 4)
+    for step, consumed in ((-1, 0), (0, -1)):
+        with pytest.raises(ConfigError, match="found -1"):
+            BatchSchedule([(0, 4)], step, consumed)
+    assert "stretches" not in repr(BatchSchedule([(0, 4)]))
+
+
+def test_a_sequential_run_may_take_everything() -> None:
+    order = Sequential([3, 5], ["a", "b"])
+    order.check_run(8)
+    with pytest.raises(ConfigError):
+        order.check_run(9)
+
+
+def test_a_sampler_has_the_seed_of_torch_by_default() -> None:
+    data = range(50)
+    assert list(cl.DistributedSampler(data, 1, 0)) == list(cl.DistributedSampler(data, 1, 0, seed=0))
+    assert list(cl.DistributedSampler(data, 1, 0)) != list(cl.DistributedSampler(data, 1, 0, seed=1))
+
+
+def test_nothing_is_no_count() -> None:
+    """Where a caller says no lower bound."""
+    with pytest.raises(ConfigError, match="from 1 to"):
+        as_count(0, "n")

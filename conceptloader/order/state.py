@@ -19,6 +19,7 @@ VERSION = 2
 
 Plain = dict[str, Any]
 _OWN = ("version", "spec", "spec_hash", "consumed_samples", "checksum")
+_EMPTY: Plain = {"phases": [], "skips": [], "quarantine": {}, "extra": {}}  # what DCP loses of a nested state
 _ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_at gives"
 
 
@@ -92,6 +93,8 @@ class OrderState:
         Raises ResumeError if it is damaged, was edited, does not belong to its own spec, or is of a later release.
         """
         fields = unsealed(state, where)
+        if fields["version"] == 1 and isinstance(fields.get("spec"), Mapping):
+            fields["spec"] = {**_EMPTY, **fields["spec"]}
         found, saved = _fingerprint(fields.get("spec"), where), fields.get("spec_hash")
         if found != saved:
             raise ResumeError(

@@ -24,9 +24,6 @@ from .order.state import OrderState, saved_count
 
 logger = logging.getLogger(__name__)
 
-Task = tuple[U64Array, int]
-"""As Plan.rest gives them."""
-
 
 def make_dataloader(
     config: ConfigLike,
@@ -98,7 +95,7 @@ class Loader:
         self.dp_rank = dp_rank
         self._again = isinstance(blend.order, Sequential)  # each loop is a pass of its own
         self._schedule, self._tail = schedule, tail
-        self._ahead: Prefetcher[Task, TensorBatch] | None = None
+        self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
         self.num_samples = num_samples
         if isinstance(blend.order, Sequential) and num_samples is None:
             self.num_samples = blend.order.num_samples
@@ -108,8 +105,8 @@ class Loader:
             blend.order.check_run(self.num_samples)
             if not len(self):
                 raise ConfigError(
-                    f"num_samples: found {self.num_samples}, less than a global batch of "
-                    f"{schedule.batch_size(0)}: nothing would be read; lower global_batch_size, or set tail to short"
+                    f"num_samples: found {self.num_samples}, less than a global batch of {schedule.batch_size(0)}: "
+                    "nothing would be read; lower global_batch_size, or set tail to short"
                 )
         self._reader = open_reader(blend, dp_rank)
 
@@ -138,13 +135,12 @@ class Loader:
         count = self._plan.count()
         if count is None:
             raise EndlessError(
-                "Loader: a run without an end has no length; give make_dataloader num_samples, "
-                "or let the trainer count steps (max_steps)"
+                "Loader: a run without an end has no length; give make_dataloader num_samples, or count steps"
             )
         return count
 
     def __bool__(self) -> bool:
-        """True, also where there is no length."""
+        """True, also without a length."""
         return True
 
     def __getitem__(self, index: Any) -> NoReturn:
@@ -184,9 +180,14 @@ class Loader:
             self._begin(0)
 
     def _check_end(self) -> None:
-        stop = self._plan.stop
-        if stop is None or self._consumed < stop:
+        """Refuse a loop that would read nothing, but for the first one of a run that had ended: that one says so."""
+        if self._plan.stop is None or self._consumed < self._plan.stop:
             return
+        if self._again:
+            raise ConfigError(
+                f"Loader: the loaded state is that of the end of a pass, at {self._consumed} samples, and a loop would "
+                "read nothing; for the next pass load state_at(0), to end this one leave the loop out"
+            )
         ended = f"the run of num_samples={self.num_samples} samples has ended at {self._consumed}"
         if not self._fresh:
             raise ConfigError(
@@ -208,10 +209,7 @@ class Loader:
         self.close()
 
     def state_dict(self) -> dict[str, str]:
-        """The state after the last batch that was handed out: one string of JSON, equal on all ranks.
-
-        It holds the samples consumed over all ranks and the order spec that decided them; see order/state.py.
-        """
+        """The state after the last batch that was handed out: one string, equal on all ranks; see order/state.py."""
         return self.state_at(self._consumed)
 
     def state_at(self, consumed_samples: int) -> dict[str, str]:

@@ -294,6 +294,19 @@ def test_each_evaluation_starts_at_its_beginning(config):
     assert taken(resumed) == list(range(total))
 
 
+def test_the_end_of_a_pass_is_not_taken_for_the_beginning_of_the_next(config):
+    """Some trainers ask for the rest of the pass then, others for the next one: never an empty loop in its place."""
+    loader = make(evaluation(config))
+    resumed = make(evaluation(config))
+    resumed.load_state_dict(loader.state_at(loader.num_samples))
+    with pytest.raises(ConfigError, match=r"end of a pass.*state_at\(0\)"):
+        taken(resumed)
+    resumed.load_state_dict(resumed.state_at(0))
+    assert taken(resumed) == list(range(loader.num_samples))
+    resumed.load_state_dict(resumed.state_dict())  # after the loop the next pass is at its beginning
+    assert taken(resumed) == list(range(loader.num_samples))
+
+
 def test_an_evaluation_of_the_first_release_keeps_its_tail(config):
     loader = make(evaluation(config))
     total = loader.num_samples

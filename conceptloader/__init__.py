@@ -52,7 +52,17 @@ __all__ = sorted([*_PUBLIC, "__version__"])
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        try:
+            return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] != "torch":
+                raise
+            from .errors import MissingPackageError
+
+            raise MissingPackageError(
+                f"conceptloader.{name}: the torch package is not installed; pip install 'conceptloader[torch]'",
+                name="torch",
+            ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from .batch.layout import Batch, BatchLayout, share
+from .errors import ConfigError
 
 T = TypeVar("T")
 TensorBatch = dict[str, Any]
@@ -29,6 +30,22 @@ def pinned_block(size: int) -> npt.NDArray[np.uint8]:
     """
     block: npt.NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
     return block
+
+
+def as_device(device: torch.device | str | None) -> torch.device:
+    """Where tensors are handed out. Raises ConfigError for a device that is not there, or that nothing is copied to."""
+    try:
+        found = torch.device(device or "cpu")
+    except RuntimeError as error:
+        raise ConfigError(f"device: found {device!r}, expected cpu, cuda or cuda:0, cuda:1, ... ({error})") from error
+    if found.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device: found {device!r}, expected cpu or cuda; leave it out and copy the batches yourself")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found.type == "cuda" and (found.index or 0) >= count:
+        raise ConfigError(
+            f"device: found {device!r}, but torch sees {count} CUDA devices here; leave it out, or say cpu"
+        )
+    return found
 
 
 def on_device(batches: Iterable[tuple[T, TensorBatch]], device: torch.device) -> Iterator[tuple[T, TensorBatch]]:

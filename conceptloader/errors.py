@@ -26,3 +26,11 @@ class ReadError(ConceptloaderError, OSError):
 
 class ResumeError(ConceptloaderError, ValueError):
     """A resumed run would see other samples than those the checkpoint was trained on."""
+
+
+class EndlessError(ConceptloaderError, TypeError):
+    """A loader without an end was asked for its length. A TypeError, which is what `len` means by "has none"."""
+
+
+class MissingPackageError(ConceptloaderError, ImportError):
+    """A package that this part of conceptloader needs is not installed."""

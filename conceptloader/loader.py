@@ -1,8 +1,9 @@
 """Batches for plain PyTorch: a loader that reads ahead, and a dataset for torch's own DataLoader."""
 
+import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -11,28 +12,17 @@ from torch.utils.data import Dataset
 from .batch.open import open_reader
 from .batch.prefetch import Prefetcher
 from .batch.reader import U64Array
-from .collate import Rows, TensorBatch, on_device, pinned_block, to_tensors
-from .config import Blend, Config, load_config, open_blend
-from .errors import ConfigError, ResumeError
+from .collate import Rows, TensorBatch, as_device, on_device, pinned_block, to_tensors
+from .config import Blend, ConfigLike, open_blend
+from .errors import ConfigError, EndlessError, ResumeError
 from .order.checks import as_count
 from .order.partition import Partition, Plan, Scheme, Tail
 from .order.runlog import RunLog, RunStart
 from .order.schedule import BatchSchedule
 from .order.sequential import Sequential
+from .order.state import OrderState, saved_count
 
-STATE_VERSION = 1
-
-Task = tuple[U64Array, int]
-"""A micro batch: its sample indices, and the samples that all ranks have consumed after it."""
-
-ConfigLike = Config | Blend | Mapping[str, Any] | str | os.PathLike[str]
-
-
-def open_config(config: ConfigLike) -> Blend:
-    """An open configuration from a YAML file's path, its content, a Config, or as it is."""
-    if isinstance(config, Blend):
-        return config
-    return open_blend(config if isinstance(config, Config) else load_config(config))
+logger = logging.getLogger(__name__)
 
 
 def make_dataloader(
@@ -44,7 +34,7 @@ def make_dataloader(
     global_batch_size: int | BatchSchedule | None = None,
     consumed_samples: int = 0,
     num_samples: int | None = None,
-    tail: Tail = "drop",
+    tail: Tail | None = None,
     scheme: Scheme = "strided",
     device: torch.device | str | None = None,
 ) -> "Loader":
@@ -54,16 +44,19 @@ def make_dataloader(
     dp_rank, dp_size: this rank among those that read different samples.
     micro_batch_size: samples of a batch as it is handed out.
     global_batch_size: samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each rank.
-    consumed_samples: where to start, in samples over all ranks; load_state_dict sets it too, and checks the order.
+    consumed_samples: where to start, in samples over all ranks; load_state_dict sets it too, and checks the order. A
+        global batch starts there.
     num_samples: end of the run; by default none, or the end of the data with order sequential.
-    tail: what happens to a last global batch that is not full; scheme: how ranks share one; see order/partition.py.
+    tail: what happens to a last global batch that is not full: "drop", "wrap" or "short"; by default "short" with order
+        sequential, so that every window is read once, and else "drop". scheme: how ranks share a global batch. See
+        order/partition.py.
     device: where the tensors are handed out, by default in the CPU's memory. To a CUDA device the next batch is copied,
         from page-locked memory, while the device works on the one before.
 
     Raises ConfigError, FormatError, ReadError.
     """
     return Loader(
-        open_config(config),
+        open_blend(config),
         partition=Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme),
         dp_rank=dp_rank,
         schedule=global_batch_size
@@ -79,7 +72,8 @@ def make_dataloader(
 class Loader:
     """Iterates over the micro batches of one rank: dicts of tensors, as BatchLayout describes them.
 
-    `for batch in loader` goes on where the last loop stopped; a finite order that was read to its end starts again.
+    `for batch in loader` goes on where the last loop stopped, until the run ends. With order sequential each loop
+    starts at the beginning, but for the first one after load_state_dict, which goes on there.
     Every micro batch that was handed out counts as consumed, on all ranks alike; what was read ahead does not.
     """
 
@@ -92,43 +86,86 @@ class Loader:
         schedule: BatchSchedule,
         consumed_samples: int = 0,
         num_samples: int | None = None,
-        tail: Tail = "drop",
+        tail: Tail | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         self.blend = blend
-        self.device = torch.device(device or "cpu")
+        self.device = as_device(device)
         self.partition = partition
         self.dp_rank = dp_rank
-        self.consumed_samples = as_count(consumed_samples, "consumed_samples", 0)
+        self._again = isinstance(blend.order, Sequential)  # each loop is a pass of its own
         self._schedule, self._tail = schedule, tail
-        self._ahead: Prefetcher[Task, TensorBatch] | None = None
+        self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
         self.num_samples = num_samples
         if isinstance(blend.order, Sequential) and num_samples is None:
             self.num_samples = blend.order.num_samples
         partition.check_rank(dp_rank)
-        self._plan()
+        self._begin(as_count(consumed_samples, "consumed_samples", 0))
         if self.num_samples is not None:
             blend.order.check_run(self.num_samples)
+            if not len(self):
+                raise ConfigError(
+                    f"num_samples: found {self.num_samples}, less than a global batch of {schedule.batch_size(0)}: "
+                    "nothing would be read; lower global_batch_size, or set tail to short"
+                )
         self._reader = open_reader(blend, dp_rank)
 
-    def _plan(self) -> Plan:
-        """The steps from here on."""
-        return Plan(
+    @property
+    def consumed_samples(self) -> int:
+        """Samples that were handed out, over all ranks, since the first one of the run."""
+        return self._consumed
+
+    def _begin(self, consumed: int, step_start: int | None = None, default_tail: Tail = "short") -> None:
+        """Stand at `consumed`, in the global batch that began at `step_start`. Changes nothing if it raises."""
+        plan = Plan(
             partition=self.partition,
-            schedule=self._schedule.at(0, self.consumed_samples),
+            schedule=self._schedule.at(0, consumed),
             num_samples=self.num_samples,
-            tail=self._tail,
+            tail=self._tail if self._tail is not None else default_tail if self._again else "drop",
+        )
+        self._plan = plan if step_start is None else plan.resumed(consumed, step_start)
+        self._consumed, self._fresh = consumed, True
+
+    def __len__(self) -> int:
+        """Micro batches of this rank in the whole run (a pass, with order sequential), consumed ones included.
+
+        That is what trainers mean by the length of an epoch. After a change of batch sizes, what is behind counts in
+        the present ones, rounded down. Raises EndlessError, a TypeError, for a run without num_samples.
+        """
+        count = self._plan.count()
+        if count is None:
+            raise EndlessError(
+                "Loader: a run without an end has no length; give make_dataloader num_samples, or count steps"
+            )
+        return count
+
+    def __bool__(self) -> bool:
+        """True, also without a length."""
+        return True
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """For torch's DataLoader, which takes it for a dataset."""
+        raise ConfigError(
+            f"Loader: found a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one; "
+            "a Loader hands out whole batches: iterate over it as it is, or wrap conceptloader.SampleDataset"
         )
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        """The micro batches from `consumed_samples` on. A new iterator ends the one before."""
+        """The micro batches from `consumed_samples` on. A new iterator ends the one before.
+
+        Raises ConfigError for another loop after the end of the run.
+        """
         self.close()
+        if self._again and not self._fresh:
+            self._begin(0)
+        self._check_end()
+        self._fresh = False
         options, reader = self.blend.config.loader, self._reader
         on_cuda = self.device.type == "cuda"
         allocate = pinned_block if on_cuda or (options.pin_memory and torch.cuda.is_available()) else None
         ahead = self._ahead = Prefetcher(
             lambda task: to_tensors(reader.read(task[0], allocate)),
-            _tasks(self._plan(), self.dp_rank),
+            self._plan.rest(self.dp_rank, self._consumed),
             threads=options.threads,
             depth=options.prefetch,
             warn_after_s=options.warn_after_s,
@@ -137,10 +174,27 @@ class Loader:
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
         for (_, consumed), batch in on_device(ahead, self.device) if on_cuda else ahead:
-            self.consumed_samples = consumed
+            self._consumed = consumed
             yield batch
-        if isinstance(self.blend.order, Sequential):
-            self.consumed_samples = 0
+        if self._again:
+            self._begin(0)
+
+    def _check_end(self) -> None:
+        """Refuse a loop that would read nothing, but for the first one of a run that had ended: that one says so."""
+        if self._plan.stop is None or self._consumed < self._plan.stop:
+            return
+        if self._again:
+            raise ConfigError(
+                f"Loader: the loaded state is that of the end of a pass, at {self._consumed} samples, and a loop would "
+                "read nothing; for the next pass load state_at(0), to end this one leave the loop out"
+            )
+        ended = f"the run of num_samples={self.num_samples} samples has ended at {self._consumed}"
+        if not self._fresh:
+            raise ConfigError(
+                f"Loader: {ended}, and a second loop would read nothing; for another epoch make a loader with a larger "
+                "num_samples, or without, and load this one's state_dict: epochs follow each other in one run"
+            )
+        logger.warning("%s: nothing is left to read", ended)
 
     def close(self) -> None:
         """End the threads of the current iterator. The loader stays usable."""
@@ -154,15 +208,21 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Plain JSON, equal on all ranks: samples consumed over all ranks, and the order spec that decided them."""
-        spec = self.blend.spec
-        return {
-            "version": STATE_VERSION,
-            "consumed_samples": self.consumed_samples,
-            "spec": spec.to_dict(),
-            "spec_hash": spec.hash,
-        }
+    def state_dict(self) -> dict[str, str]:
+        """The state after the last batch that was handed out: one string, equal on all ranks; see order/state.py."""
+        return self.state_at(self._consumed)
+
+    def state_at(self, consumed_samples: int) -> dict[str, str]:
+        """The state after `consumed_samples` samples over all ranks, as state_dict would give it there.
+
+        For trainers that read ahead: save what they have trained, not what was handed out.
+
+        Raises ConfigError beyond the end, and for a position between the borders of micro batches, which are
+        micro_batch_size * dp_size apart from where this loader began; before that, any position may have been one.
+        """
+        consumed = as_count(consumed_samples, "consumed_samples", 0)
+        more = {"step_start": self._plan.step_start(consumed)}
+        return OrderState(spec=self.blend.spec, consumed=consumed, more=more).leaf()
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, allow_changed: Collection[str] = (), new_stage: bool = False
@@ -170,20 +230,22 @@ class Loader:
         """Go on where `state` was saved, with any dp_size, micro_batch_size and global_batch_size.
 
         allow_changed, new_stage: see order/resume.py. Raises ResumeError if what decided past samples has changed, or
-        the state is damaged.
+        the state is damaged or was edited; the loader then stands where it stood.
         """
-        consumed = state.get("consumed_samples")
-        if state.get("version") != STATE_VERSION or not isinstance(consumed, int) or consumed < 0:
+        where = "loader state"
+        saved = OrderState.read(state, where)
+        consumed = saved.position(where)
+        if self.num_samples is not None and consumed > self.num_samples:
             raise ResumeError(
-                f"loader state: found version {state.get('version')!r} and consumed_samples {consumed!r}, expected "
-                f"version {STATE_VERSION} and 0 or more; was it saved by this loader?"
+                f"{where}: saved at {consumed} consumed samples, beyond num_samples={self.num_samples}; raise it"
             )
+        blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
+        reader = open_reader(blend, self.dp_rank)
+        step_start = saved_count(saved.more, "step_start", where) if "step_start" in saved.more else consumed
+        # A release of version 1 dropped the tail by default, and a run that it began goes on so.
+        self._begin(consumed, step_start, "drop" if saved.version == 1 else "short")
         self.close()
-        self.blend = self.blend.resume(
-            state.get("spec", {}), consumed, allow_changed=allow_changed, new_stage=new_stage
-        )
-        self._reader = open_reader(self.blend, self.dp_rank)
-        self.consumed_samples = consumed
+        self.blend, self._reader = blend, reader
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this start of the run to the run log beside the checkpoints, so that steps can be traced to samples.
@@ -207,17 +269,6 @@ class Loader:
         RunLog(directory).append(start, spec)
 
 
-def _tasks(plan: Plan, dp_rank: int) -> Iterator[Task]:
-    """All micro batches of a rank."""
-    step, stop = plan.start_step, plan.stop_step
-    while stop is None or step < stop:
-        consumed = plan.range_of(step)[0]
-        for samples in plan.micro_batches(step, dp_rank):
-            consumed += plan.partition.group
-            yield samples, consumed if plan.num_samples is None else min(consumed, plan.num_samples)
-        step += 1
-
-
 class SampleDataset(Dataset[TensorBatch]):
     """The samples of a configuration by the trainer's sample index: map-style, for torch's DataLoader.
 
@@ -229,7 +280,7 @@ class SampleDataset(Dataset[TensorBatch]):
     """
 
     def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
-        self.blend = open_config(config)
+        self.blend = open_blend(config)
         self._reader = open_reader(self.blend)
         self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
 

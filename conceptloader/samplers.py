@@ -1,5 +1,6 @@
 """Samplers for torch's DataLoader: which index a rank reads when. Their state never moves by iterating."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -9,12 +10,14 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from .errors import ConfigError, ResumeError
-from .order.checks import as_count
+from .order.checks import as_count, as_integer
 from .order.mixture import Mixture, Phase
 from .order.partition import Partition
+from .order.state import VERSION, Plain, as_leaf, saved_count, unsealed
 from .order.weights import exact_weights, tempered
 
-STATE_VERSION = 1
+logger = logging.getLogger(__name__)
+
 _CHUNK = 1024
 
 
@@ -45,6 +48,7 @@ class EpochSampler(Sampler[int]):
         self.epoch = 0
         self._skip = 0
         self._border = 0  # the first epoch that no iterator was made for
+        self._saved: tuple[int, dict[str, str]] | None = None  # epoch and state: torchdata asks with every batch
 
     def __len__(self) -> int:
         """Indices of this rank in an epoch."""
@@ -61,50 +65,60 @@ class EpochSampler(Sampler[int]):
     def __iter__(self) -> "PositionIterator":
         skip, self._skip = self._skip, 0
         self._border = max(self._border, self.epoch + 1)
-        return PositionIterator(self, self.epoch, min(skip, self.num_samples))
+        return PositionIterator(self, self.epoch, skip * self.num_replicas)
 
     def indices(self, positions: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
         """Dataset indices of positions of the order."""
         return positions
 
-    def state_dict(self) -> dict[str, Any]:
-        """Plain JSON, the same on every rank. How far an epoch has come is for the trainer, or the iterator, to say."""
-        return {"version": STATE_VERSION, "epoch": self.epoch, "epoch_size": self.epoch_size, **self._own_state()}
+    def state_dict(self) -> dict[str, str]:
+        """The same on every rank. How far an epoch has come is for the trainer, or the iterator, to say."""
+        if self._saved is None or self._saved[0] != self.epoch:
+            fields = {"version": VERSION, "epoch": self.epoch, "epoch_size": self.epoch_size, **self._own_state()}
+            self._saved = self.epoch, as_leaf(fields)
+        return dict(self._saved[1])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a saved epoch, on any number of ranks.
 
-        Raises ResumeError if the sampler that was saved had another order.
+        Raises ResumeError if the sampler that was saved had another order, or the state is damaged.
         """
-        wanted = {"version": STATE_VERSION, "epoch_size": self.epoch_size, **self._own_state()}
-        for key, value in wanted.items():
-            if key != "phases" and state.get(key) != value:
-                raise ResumeError(
-                    f"sampler state: {key}: saved {state.get(key)!r}, now {value!r}; resume with the saved one"
-                )
-        self.epoch = as_count(state.get("epoch"), "sampler state: epoch", 0)
-        self._border = max(self._border, self.epoch + 1)
-        self._load_own(state)
+        saved = unsealed(state, "sampler state")
+        wanted = {"epoch_size": self.epoch_size, **self._own_state()}
+        for key in sorted({*wanted, *saved} - {"version", "epoch", "phases"}):
+            old, new = saved.get(key), wanted.get(key)
+            if old != new:
+                raise ResumeError(f"sampler state: {key}: saved {old!r}, now {new!r}; resume with the saved one")
+        epoch = saved_count(saved, "epoch", "sampler state")
+        self._load_own(saved)
+        self.epoch = epoch
+        self._border = max(self._border, epoch + 1)
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> Plain:
         return {}
 
-    def _load_own(self, state: Mapping[str, Any]) -> None:
+    def _load_own(self, saved: Plain) -> None:
         pass
 
 
 class PositionIterator(Iterator[int]):
-    """One rank's indices of one epoch. Its state, for torchdata's StatefulDataLoader, is how many it has given."""
+    """One rank's indices of one epoch, from its position `first` on, which counts over all ranks.
 
-    def __init__(self, sampler: EpochSampler, epoch: int, given: int) -> None:
+    Its state, for torchdata's StatefulDataLoader, is a position over all ranks too: any number of them goes on there,
+    and each position is dealt out once.
+    """
+
+    def __init__(self, sampler: EpochSampler, epoch: int, first: int) -> None:
         self._sampler = sampler
-        self._epoch = epoch
-        self._seek(given)
+        self._seek(epoch, first)
 
-    def _seek(self, given: int) -> None:
-        self._given = given
+    def _seek(self, epoch: int, first: int) -> None:
+        sampler = self._sampler
+        left = max(0, sampler.epoch_size - first)
+        self._epoch, self._first = epoch, first
+        self._stop = (left + (0 if sampler.drop_last else sampler.num_replicas - 1)) // sampler.num_replicas
+        self._given = self._at = 0
         self._chunk: list[int] = []
-        self._at = 0
 
     def __next__(self) -> int:
         if self._at == len(self._chunk):
@@ -116,20 +130,46 @@ class PositionIterator(Iterator[int]):
 
     def _fill(self) -> None:
         sampler = self._sampler
-        stop = min(self._given + _CHUNK, sampler.num_samples)
+        stop = min(self._given + _CHUNK, self._stop)
         if self._given >= stop:
             raise StopIteration
         offsets = np.arange(self._given, stop, dtype=np.uint64) * np.uint64(sampler.num_replicas)
-        offsets = (offsets + np.uint64(sampler.rank)) % np.uint64(sampler.epoch_size)
+        offsets = (offsets + np.uint64(self._first + sampler.rank)) % np.uint64(sampler.epoch_size)
         self._chunk = sampler.indices(offsets + np.uint64(self._epoch * sampler.epoch_size)).tolist()
         self._at = 0
 
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self._epoch, "given": self._given}
+    def state_dict(self) -> dict[str, str]:
+        """The same on every rank that has given as many."""
+        consumed = self._first + self._given * self._sampler.num_replicas
+        return as_leaf(
+            {
+                "version": VERSION,
+                "epoch": self._epoch,
+                "epoch_size": self._sampler.epoch_size,
+                "consumed": min(consumed, self._sampler.epoch_size),
+            }
+        )
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        self._epoch = state["epoch"]
-        self._seek(state["given"])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on at a saved position, on any number of ranks.
+
+        Version 1 did not say of how many ranks it was: it holds on as many, and a warning says so.
+        Raises ResumeError if the state is damaged, or of an epoch of another size.
+        """
+        where, sampler = "sampler iterator state", self._sampler
+        if set(state) == {"epoch", "given"}:
+            logger.warning(
+                "%s: found one of an earlier release, which does not say how many ranks saved it; it is right for %d",
+                where, sampler.num_replicas,
+            )  # fmt: skip
+            given = saved_count(state, "given", where)
+            self._seek(saved_count(state, "epoch", where), given * sampler.num_replicas)
+            return
+        saved = unsealed(state, where)
+        epoch, size, consumed = (saved_count(saved, key, where) for key in ("epoch", "epoch_size", "consumed"))
+        if size != sampler.epoch_size:
+            raise ResumeError(f"{where}: epoch_size: saved {size}, now {sampler.epoch_size}; resume with the saved one")
+        self._seek(epoch, consumed)
 
 
 class MixtureSampler(EpochSampler):
@@ -157,7 +197,7 @@ class MixtureSampler(EpochSampler):
         self._offsets = np.array(cumulative_sizes[:-1], np.uint64)
         self._sizes = np.diff(np.array(cumulative_sizes, np.int64)).tolist()
         self._names = [f"{k:06d}" for k in range(len(self._sizes))]
-        self.shuffle, self.seed = shuffle, seed
+        self.shuffle, self.seed = bool(shuffle), as_integer(seed, "seed")
         self._phases = [Phase(start=0, weights=self._weights(weights, temperature))]
         self._build()
 
@@ -189,6 +229,7 @@ class MixtureSampler(EpochSampler):
         empty = [k for k, name in enumerate(self._names) if name in drawn and not self._sizes[k]]
         if empty:
             raise ConfigError(f"weights: datasets {empty} are empty, expected weight 0 for them")
+        self._saved = None
         self.order = Mixture(
             sizes=[max(1, size) for size in self._sizes],
             names=self._names,
@@ -197,7 +238,7 @@ class MixtureSampler(EpochSampler):
             shuffle=self.shuffle,
         )
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> Plain:
         return {
             "seed": self.seed,
             "shuffle": self.shuffle,
@@ -206,9 +247,9 @@ class MixtureSampler(EpochSampler):
             "phases": [{"start": phase.start, "weights": dict(phase.weights)} for phase in self._phases],
         }
 
-    def _load_own(self, state: Mapping[str, Any]) -> None:
+    def _load_own(self, saved: Plain) -> None:
         try:
-            self._phases = [Phase(start=phase["start"], weights=phase["weights"]) for phase in state["phases"]]
+            self._phases = [Phase(start=phase["start"], weights=phase["weights"]) for phase in saved["phases"]]
             self._build()
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
             raise ResumeError(

@@ -1,6 +1,6 @@
 """Configuration: read it, check it, open what it names."""
 
-from .build import Blend, View, build_mixture, open_blend
+from .build import Blend, ConfigLike, View, build_mixture, open_blend
 from .load import load_config
 from .schema import (
     ConceptOptions,
@@ -17,6 +17,7 @@ __all__ = [
     "Blend",
     "ConceptOptions",
     "Config",
+    "ConfigLike",
     "DatasetConfig",
     "LoaderConfig",
     "Outputs",

@@ -1,6 +1,7 @@
 """Config -> open datasets, the order of their samples and its spec: what every loader and adapter starts from."""
 
 import dataclasses
+import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..order.sequential import Sequential
 from ..order.skips import Skip
 from ..order.spec import Member, OrderSpec
 from ..order.weights import tempered
+from .load import load_config
 from .quarantine import Ranges, read_quarantine
 from .schema import Config
 from .strict import nearest
@@ -98,15 +100,26 @@ class Blend:
         return view[window]
 
 
+ConfigLike = Config | Blend | Mapping[str, Any] | str | os.PathLike[str]
+"""A YAML file's path, its content, a Config, or what open_blend made of one."""
+
+
 def open_blend(
-    config: Config, datasets: Mapping[str, Dataset] | None = None, *, codecs: Mapping[str, Codec] | None = None
+    config: ConfigLike, datasets: Mapping[str, Dataset] | None = None, *, codecs: Mapping[str, Codec] | None = None
 ) -> Blend:
     """Open the datasets of a configuration, unless they are given, and lay out the order of samples.
 
+    config: path of a YAML file, what was read from one, a Config, or a Blend, which stays as it is.
     codecs: codec objects by name, for tracks whose codec is not built in.
 
     Raises ConfigError for a configuration that does not fit its datasets, FormatError and ReadError for the datasets.
     """
+    if isinstance(config, Blend):
+        if datasets is not None or codecs is not None:
+            raise ConfigError("open_blend: found datasets or codecs for an open Blend; give its configuration instead")
+        return config
+    if not isinstance(config, Config):
+        config = load_config(config)
     if config.order == "megatron":
         raise ConfigError(
             "order: megatron takes over a run of Megatron-LM; only the adapter for Megatron-LM can do that"
@@ -117,7 +130,7 @@ def open_blend(
     return _blend(config, opened, quarantine, _spec(config, opened, quarantine))
 
 
-def build_mixture(config: Config, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
+def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
     """The order of samples of a configuration: a Mixture, or a Sequential with order sequential. See open_blend."""
     return open_blend(config, datasets).order
 

@@ -4,14 +4,15 @@ Every framework cuts the global batch into groups of micro_batch_size * dp_size 
 batch; they differ only in how a group is dealt out. So the samples of a step are the same for any number of ranks.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ResumeError
 from .checks import as_count
 from .schedule import BatchSchedule
 
@@ -152,6 +153,83 @@ class Plan:
     def stop_step(self) -> int | None:
         """One past the last step, None if the run is endless."""
         return self._stop
+
+    @property
+    def stop(self) -> int | None:
+        """Samples consumed when the plan has ended, None if it is endless; fewer than num_samples with tail "drop"."""
+        if self._stop is None or self.num_samples is None:
+            return None
+        return min(self.schedule.consumed_at(self._stop), self.num_samples)
+
+    def count(self) -> int | None:
+        """Micro batches of a rank in the whole run, None if it is endless.
+
+        What lies before this plan counts as if it had been read in micro batches of the present size, rounded down.
+        """
+        if self._stop is None or self.stop is None:
+            return None
+        start, group = self.schedule.consumed, self.partition.group
+        stop = self.stop if self.tail == "short" else self.schedule.consumed_at(self._stop)
+        return start // group - (start - stop) // group
+
+    def rest(self, dp_rank: int, consumed: int) -> Iterator[tuple[U64Array, int]]:
+        """(sample indices of `dp_rank`, samples consumed by all ranks after it) of each micro batch from `consumed` on.
+
+        As micro_batches; with tail "short" those are left out in which no rank has a sample.
+        """
+        if self.stop is not None and consumed >= self.stop:
+            return
+        step = self.schedule.step_of(consumed)
+        while self._stop is None or step < self._stop:
+            position = self.range_of(step)[0]
+            for samples in self.micro_batches(step, dp_rank):
+                before, position = position, position + self.partition.group
+                if before >= consumed and (self.tail != "short" or before < (self.num_samples or position)):
+                    yield samples, min(position, self.num_samples or position)
+            step += 1
+
+    def step_start(self, consumed: int) -> int:
+        """Samples consumed before the global batch that goes on at `consumed`; `consumed` itself between two of them.
+
+        Before the plan, where batch sizes are not known, every position may have been between two.
+        Raises ConfigError for a position that is no border of micro batches, or beyond the end.
+        """
+        start, group = self.schedule.consumed, self.partition.group
+        if consumed <= start or consumed == self.stop:
+            return consumed
+        if self.stop is not None and consumed > self.stop:
+            raise ConfigError(f"consumed_samples: found {consumed}, beyond the end of the run at {self.stop}")
+        past = (consumed - start) % group
+        if past:
+            raise ConfigError(
+                f"consumed_samples: found {consumed}, expected {consumed - past} or {consumed - past + group}, where "
+                f"micro batches of {self.partition.micro_batch_size} on {self.partition.dp_size} ranks end; count "
+                "samples over all ranks"
+            )
+        return self.schedule.range_of(self.schedule.step_of(consumed))[0]
+
+    def resumed(self, consumed: int, step_start: int) -> "Plan":
+        """This plan from `consumed` on, in the middle of the global batch that began at `step_start`.
+
+        Where micro batches do not divide the rest of that batch, another one starts at `consumed`.
+        Raises ResumeError if then more samples would be left out at the end of the run.
+        """
+        whole = replace(self.partition, micro_batch_size=1, dp_size=1)  # divides everything
+        saved = replace(self, schedule=self.schedule.at(0, step_start), partition=whole)
+        size = saved.schedule.batch_size(step_start)
+        if step_start <= consumed < step_start + size and not any(
+            n % self.partition.group for n in (size, consumed - step_start)
+        ):
+            return replace(saved, partition=self.partition)
+        shifted = replace(self, schedule=self.schedule.at(0, consumed))
+        if saved.stop is not None and shifted.stop is not None and consumed < saved.stop > shifted.stop:
+            raise ResumeError(
+                f"the state was saved {consumed - step_start} samples into a global batch. Micro batches of "
+                f"{self.partition.micro_batch_size} on {self.partition.dp_size} ranks cannot go on there, and a "
+                f"global batch that starts there would leave out {saved.stop - shifted.stop} samples at the run's end; "
+                "resume with micro batches that divide it, from a state between two steps, or with tail short"
+            )
+        return shifted
 
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the positions of `step`; positions from num_samples on are the tail's filling."""

@@ -10,13 +10,13 @@ from megatron.core.datasets.utils import Split
 
 from conceptloader.errors import ConfigError
 from conceptloader.order.spec import OrderSpec
+from conceptloader.order.state import OrderState
 
 from .batches import BatchReader, is_first_or_last_stage
 from .dataset import ConceptDataset
 from .iterators import ConceptReader, SplitIterator, Stage
 from .loaders import data_loader
 from .opened import Opened, StockSplit, open_split, open_taken_over
-from .resume import make_state
 from .samples import SampleRules
 from .splits import for_evaluation, load_configs, one_pass
 from .wire import fields_of
@@ -94,9 +94,9 @@ class MegatronData:
         """What decides the order of the training samples."""
         return self.train.spec
 
-    def state(self, consumed: int | None = None) -> dict[str, Any]:
-        """Plain data to keep with a checkpoint at `consumed` samples."""
-        return make_state(self.spec, consumed)
+    def state(self, consumed: int | None = None) -> dict[str, str]:
+        """What to keep with a checkpoint at `consumed` samples, or wherever Megatron's arguments say: one string."""
+        return OrderState(spec=self.spec, consumed=consumed).leaf()
 
     def datasets(
         self,

@@ -53,7 +53,7 @@ class OurSplit:
         if saved is None or not consumed:
             expect_no_past(self.spec, consumed, accept)
             return self
-        return OurSplit(self.blend.resume(read_state(saved), consumed, allow_changed=accept), self.rules)
+        return OurSplit(self.blend.resume(read_state(saved, consumed), consumed, allow_changed=accept), self.rules)
 
     def layout(self, concepts: bool) -> BatchLayout:
         """Arrays of a batch, with or without the concept tensors."""
@@ -116,7 +116,7 @@ class StockSplit:
         if saved is None or not consumed:
             expect_no_past(self.spec, consumed, accept)
         else:
-            resume(read_state(saved), self.spec, consumed, allow_changed=accept)
+            resume(read_state(saved, consumed), self.spec, consumed, allow_changed=accept)
         return self
 
     def layout(self, concepts: bool) -> BatchLayout:

@@ -1,4 +1,4 @@
-"""What a checkpoint says about the data, and whether a configuration may go on from it."""
+"""Whether a configuration may go on from what a checkpoint says about the data. The state itself: order/state.py."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -6,31 +6,26 @@ from typing import Any
 
 from conceptloader.errors import ResumeError
 from conceptloader.order.spec import OrderSpec
+from conceptloader.order.state import OrderState
 
 logger = logging.getLogger(__name__)
 
-STATE_VERSION = 1
+WHERE = "conceptloader's state in the checkpoint"
 NO_STATE = "loader"  # the name under which a checkpoint without our state is accepted
 
 
-def make_state(spec: OrderSpec, consumed: int | None = None) -> dict[str, Any]:
-    """Plain data for a checkpoint; `consumed` is left out where Megatron's arguments say it."""
-    state: dict[str, Any] = {"version": STATE_VERSION, "spec_hash": spec.hash, "spec": spec.to_dict()}
-    return state if consumed is None else {**state, "consumed_samples": consumed}
+def read_state(state: Mapping[str, Any], consumed: int) -> OrderSpec:
+    """The order spec of a checkpoint at `consumed` samples.
 
-
-def read_state(state: Mapping[str, Any]) -> OrderSpec:
-    """The order spec of a checkpoint. Raises ResumeError if it is damaged or of a later release."""
-    if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION or "spec" not in state:
-        found = state.get("version") if isinstance(state, Mapping) else type(state).__name__
-        raise ResumeError(f"conceptloader's state in the checkpoint: found version {found}, expected {STATE_VERSION}")
-    spec = OrderSpec.from_dict(state["spec"])
-    if spec.hash != state.get("spec_hash"):
+    Raises ResumeError if it is damaged, of a later release, or of another position.
+    """
+    saved = OrderState.read(state, WHERE)
+    if saved.consumed not in (None, consumed):
         raise ResumeError(
-            f"conceptloader's state in the checkpoint: spec_hash {state.get('spec_hash')} is not that of its spec, "
-            f"{spec.hash}; it was edited: take another checkpoint"
+            f"{WHERE}: saved at {saved.consumed} consumed samples, but the run goes on at {consumed}; take the state "
+            "and the count from one checkpoint. For a state at another position ask MegatronData.state(consumed)"
         )
-    return spec
+    return saved.spec
 
 
 def expect_no_past(current: OrderSpec, consumed: int, accept: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""conceptloader.json in every checkpoint: the order spec of the run so far and the position in it."""
+"""conceptloader.json in every checkpoint: the state of order/state.py, and which data stage of nanotron's it is in."""
 
 import json
 import os
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from conceptloader.errors import ResumeError
 from conceptloader.order.spec import OrderSpec
+from conceptloader.order.state import OrderState, saved_count, sealed
 
 NAME = "conceptloader.json"
-VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +26,8 @@ class State:
 
     def write(self, folder: Path) -> None:
         """Write NAME into `folder`, completely or not at all."""
-        data = {
-            "version": VERSION,
-            "spec_hash": self.spec.hash,
-            "spec": self.spec.to_dict(),
-            "consumed_samples": self.consumed,
-            "data_stage": self.stage,
-            "data_stage_start": self.stage_start,
-        }
+        more = {"data_stage": self.stage, "data_stage_start": self.stage_start}
+        data = sealed(OrderState(spec=self.spec, consumed=self.consumed, more=more).fields())
         temporary = folder / f".{NAME}.tmp"
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(data, file, indent=2)
@@ -46,29 +40,21 @@ class State:
     def read(cls, folder: Path) -> "State | None":
         """The state of a checkpoint, None if it has none.
 
-        Raises ResumeError if it is damaged or of a later version.
+        Raises ResumeError if it is damaged, was edited, or is of a later version.
         """
         path = folder / NAME
         try:
-            text = path.read_bytes()
+            data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        try:
-            data = json.loads(text)
-            if data["version"] != VERSION:
-                raise ResumeError(f"{path}: version {data['version']}, this release of conceptloader knows {VERSION}")
-            state = cls(
-                spec=OrderSpec.from_dict(data["spec"]),
-                consumed=int(data["consumed_samples"]),
-                stage=str(data["data_stage"]),
-                stage_start=int(data["data_stage_start"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ResumeError):
-                raise
+        except (ValueError, RecursionError) as error:
             raise ResumeError(f"{path}: damaged ({type(error).__name__}: {error}); take another checkpoint") from error
-        if state.spec.hash != data["spec_hash"]:
+        saved = OrderState.read(data, str(path))
+        consumed, stage = saved.position(str(path)), saved.more.get("data_stage")
+        stage_start = saved_count(saved.more, "data_stage_start", str(path))
+        if not isinstance(stage, str) or stage_start > consumed:
             raise ResumeError(
-                f"{path}: spec_hash {data['spec_hash']} is not that of its spec, {state.spec.hash}; it was edited"
+                f"{path}: damaged (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples); take "
+                "another checkpoint"
             )
-        return state
+        return cls(spec=saved.spec, consumed=consumed, stage=stage, stage_start=stage_start)

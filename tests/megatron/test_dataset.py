@@ -12,6 +12,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.stock_reader import Joined
 from conceptloader.integrations.megatron_lm.takeover import Piece
+from conceptloader.order.state import OrderState
 from tests.megatron.corpus import write_config, write_datasets
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config, in_order, random_corpus
 from tests.megatron.test_samples import FLAGS
@@ -58,7 +59,7 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
         for t in range(len(mine)):
             assert_equal_samples(mine[t], theirs[t], ignore=["sample_index"])
     assert {file: file.stat().st_mtime_ns for file in cache.iterdir()} == before
-    assert data.state()["spec"]["order"] == "megatron"
+    assert OrderState.read(data.state(), "state").spec.order == "megatron"
 
     with pytest.raises(ConfigError, match="index files hold"):
         data.datasets([10**6, 0, 0])

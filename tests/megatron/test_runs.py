@@ -11,6 +11,7 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.runs import batch_schedule, first_sample
 from conceptloader.integrations.megatron_lm.splits import for_evaluation, one_pass, with_share
+from conceptloader.order.state import OrderState
 from tests.megatron.corpus import write_config, write_datasets
 from tests.megatron.stock import dataset_config
 
@@ -51,17 +52,26 @@ def test_states_of_checkpoints(tmp_path: Path) -> None:
     config, rules = write_config(write_datasets(tmp_path) / "data.yaml"), dataset_config(16)
     data = MegatronData(config, rules, micro_batch_size=2)
     state = data.state(32)
-    assert (state["consumed_samples"], state["spec_hash"]) == (32, data.spec.hash)
+    saved = OrderState.read(state, "state")
+    assert (saved.consumed, saved.spec) == (32, data.spec)
     again = MegatronData(config, rules, micro_batch_size=1, consumed=32, saved=state)
     assert again.spec == data.spec
     with pytest.raises(ResumeError, match="found 32 consumed samples without a state of conceptloader"):
         MegatronData(config, rules, micro_batch_size=2, consumed=32)
     MegatronData(config, rules, micro_batch_size=2, consumed=32, accept=["loader"])
-    edited = {**state, "spec": {**state["spec"], "seed": 5}}
-    with pytest.raises(ResumeError, match="it was edited"):
-        MegatronData(config, rules, micro_batch_size=2, consumed=32, saved=edited)
-    with pytest.raises(ResumeError, match="found version 9"):
-        MegatronData(config, rules, micro_batch_size=2, consumed=32, saved={**state, "version": 9})
+    first = {"version": 1, "spec_hash": data.spec.hash, "spec": data.spec.to_dict()}  # of earlier releases
+    for old in (first, {**first, "consumed_samples": 32}):
+        assert MegatronData(config, rules, micro_batch_size=1, consumed=32, saved=old).spec == data.spec
+    edited = {"conceptloader": state["conceptloader"].replace('"seed":11', '"seed":5')}
+    for damaged, message in (
+        (edited, "it was edited"),
+        ({**first, "spec": {**first["spec"], "seed": 5}}, "it was edited"),
+        ({**first, "version": 9}, "found version 9"),
+        (data.state(24), "saved at 24 consumed samples, but the run goes on at 32"),
+    ):
+        assert damaged != state
+        with pytest.raises(ResumeError, match=message):
+            MegatronData(config, rules, micro_batch_size=2, consumed=32, saved=damaged)
     for changes, message in (({"seed": 12}, "seed: saved 11, now 12"), ({"block": 8}, "block: saved 64, now 8")):
         other = write_config(tmp_path / "other.yaml", **changes)
         with pytest.raises(ResumeError, match=message):

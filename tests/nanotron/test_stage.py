@@ -157,11 +157,26 @@ def test_state_survives_the_file_and_damage_is_found(dataset: dict[str, Any], tm
         (whole[:100], "damaged"),
         (whole.replace('"consumed_samples"', '"consumed"'), "damaged"),
         (whole.replace('"seed": 42', '"seed": 43'), "it was edited"),
-        (whole.replace('"version": 1,\n  "spec_hash"', '"version": 9,\n  "spec_hash"'), "version 9"),
+        (whole.replace('"consumed_samples": 24', '"consumed_samples": 23'), "it was edited"),
+        (whole.replace('"version": 2', '"version": 9', 1), "version 9"),
     ):
         assert damaged != whole
         (tmp_path / NAME).write_text(damaged)
         with pytest.raises(ResumeError, match=message):
+            State.read(tmp_path)
+
+
+def test_a_file_of_an_earlier_release_is_read_and_checked(dataset: dict[str, Any], tmp_path: Path) -> None:
+    state = trained(stage(dataset), 24).state()
+    old = {
+        "version": 1, "spec_hash": state.spec.hash, "spec": state.spec.to_dict(), "consumed_samples": 24,
+        "data_stage": "first", "data_stage_start": 0,
+    }  # fmt: skip
+    (tmp_path / NAME).write_text(json.dumps(old, indent=2) + "\n")
+    assert State.read(tmp_path) == state
+    for change in ({"spec_hash": "0" * 32}, {"consumed_samples": -1}, {"consumed_samples": True}, {"data_stage": 3}):
+        (tmp_path / NAME).write_text(json.dumps({**old, **change}))
+        with pytest.raises(ResumeError, match="damaged"):
             State.read(tmp_path)
 
 

@@ -1,7 +1,7 @@
 """A training run without data or processes: config changes, restarts, kills, any number of ranks.
 
 Everything that decides a sample is the code that loaders run: the spec of a configuration and its resumption, the order
-that it builds, and a rank's micro batches (loader._tasks).
+that it builds, and a rank's micro batches (Plan.rest).
 """
 
 import json
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.loader import _tasks
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.partition import Partition, Place, Plan
 from conceptloader.order.resume import resume
@@ -173,7 +172,7 @@ def _launch(run: Run, rng: np.random.Generator) -> None:
         )
     )
     plan = Plan(partition=partition, schedule=schedule.at(0, run.consumed))  # as Loader makes it
-    tasks = [_tasks(plan, dp_rank) for dp_rank in range(partition.dp_size)]
+    tasks = [plan.rest(dp_rank, run.consumed) for dp_rank in range(partition.dp_size)]
     for number in range(int(rng.integers(1, 12))):
         first, last = plan.range_of(number)
         run.trained.specs.append(json.dumps(current.to_dict()))

@@ -1,0 +1,350 @@
+"""The loader's state: what is refused, at which positions it may stand, and what is trained after it."""
+
+import itertools
+import json
+import logging
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.utils.data import DataLoader
+
+import conceptloader as cl
+from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
+
+KEY = "conceptloader"
+
+
+def make(config: Any, **options: Any) -> cl.Loader:
+    return cl.make_dataloader(config, **{"micro_batch_size": 8, **options})
+
+
+def taken(loader: cl.Loader, batches: int | None = None) -> list[int]:
+    """The samples of so many micro batches, or of all that are left."""
+    with loader:
+        return [k for batch in itertools.islice(loader, batches) for k in batch["sample_index"].tolist()]
+
+
+def after(config: Any, batches: int = 1, **options: Any) -> dict[str, Any]:
+    loader = make(config, **options)
+    taken(loader, batches)
+    return loader.state_dict()
+
+
+def first_version(loader: cl.Loader) -> dict[str, Any]:
+    """What the first release would have saved."""
+    spec = loader.blend.spec
+    return {
+        "version": 1, "consumed_samples": loader.consumed_samples, "spec": spec.to_dict(), "spec_hash": spec.hash,
+    }  # fmt: skip
+
+
+def evaluation(config: dict[str, Any]) -> dict[str, Any]:
+    datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    return {**config, "order": "sequential", "phases": [], "datasets": datasets}
+
+
+def test_the_state_is_one_string_that_survives_json(config):
+    state = after(config)
+    assert list(state) == [KEY]
+    assert isinstance(state[KEY], str)
+    loader = make(config)
+    loader.load_state_dict(json.loads(json.dumps(state)))
+    assert taken(loader, 1) == list(range(8, 16))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ('"consumed_samples":8', '"consumed_samples":7'),
+        ('"consumed_samples":8', '"consumed_samples":16'),
+        ('"seed":5', '"seed":6'),
+        ('"step_start":8', '"step_start":0'),
+        ('"version":2', '"version":1'),
+        ('{"checksum"', '{"check'),
+        ('"spec_hash":"', '"spec_hash":"0'),
+    ],
+)
+def test_a_state_edited_by_hand_is_refused(config, edit):
+    state = after(config)
+    edited = {KEY: state[KEY].replace(*edit)}
+    assert edited != state
+    loader = make(config)
+    with pytest.raises(ResumeError, match=r"loader state: .*(edited|damaged)"):
+        loader.load_state_dict(edited)
+    assert taken(loader, 1) == list(range(8))  # it stands where it stood
+
+
+def test_the_refusal_of_an_edited_position_says_what_to_do(config):
+    state = after(config)
+    with pytest.raises(ResumeError, match=r"edited.*Loader\.state_at"):
+        make(config).load_state_dict({KEY: state[KEY].replace('"consumed_samples":8', '"consumed_samples":7')})
+
+
+def test_states_of_the_first_release_are_read_and_checked(config):
+    loader = make(config, dp_size=2)
+    taken(loader, 3)
+    old = first_version(loader)
+    resumed = make(config)
+    resumed.load_state_dict(json.loads(json.dumps(old)))
+    assert taken(resumed, 1) == list(range(48, 56))
+    for change in (
+        {"spec_hash": "0" * 32}, {"spec_hash": None}, {"spec": {**old["spec"], "seed": 6}}, {"consumed_samples": -1},
+        {"consumed_samples": True}, {"consumed_samples": "48"}, {"consumed_samples": 2**63}, {"version": 3},
+        {"version": True},
+    ):  # fmt: skip
+        with pytest.raises(ResumeError, match="loader state"):
+            make(config).load_state_dict({**old, **change})
+
+
+@pytest.mark.parametrize("state", [None, [], "x", {KEY: "{"}, {KEY: "[" * 100_000}, {KEY: "7"}, {KEY: b"{}"}])
+def test_what_is_no_state_is_refused(config, state):
+    with pytest.raises(ResumeError, match="loader state"):
+        make(config).load_state_dict(state)
+
+
+def test_a_position_beyond_the_end_is_refused(config):
+    state = after(config, 3)
+    with pytest.raises(ResumeError, match="saved at 24 consumed samples, beyond num_samples=16"):
+        make(config, num_samples=16).load_state_dict(state)
+
+
+# torch.distributed.checkpoint
+
+
+def with_datasets(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    path = config["datasets"]["a"]["path"]
+    datasets = {name: config["datasets"].get(name, {"path": path, "weight": 0.1}) for name in names}
+    return {**config, "datasets": datasets, "phases": []}
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_distributed_checkpoints_resume_exactly_or_not_at_all(config, tmp_path, stateful):
+    def load(names: str) -> cl.Loader:
+        loader = make(with_datasets(config, *names))
+        if stateful:
+            dcp.load({"loader": loader}, checkpoint_id=tmp_path)
+        else:
+            state = {"loader": loader.state_dict(), "model": {"w": torch.zeros(3)}}
+            dcp.load(state, checkpoint_id=tmp_path)
+            loader.load_state_dict(state["loader"])
+        return loader
+
+    loader = make(with_datasets(config, "a", "b"))
+    taken(loader, 3)
+    saved = {"loader": loader if stateful else loader.state_dict(), "model": {"w": torch.ones(3)}}
+    dcp.save(saved, checkpoint_id=tmp_path)
+    assert taken(load("ab"), 2) == list(range(24, 40))
+    for names, message in (("a", r"datasets\.b: saved present, now absent"), ("abc", r"weights\.c: saved 0")):
+        with pytest.raises(ResumeError, match=message):
+            load(names)
+
+
+def test_a_distributed_checkpoint_of_the_first_release_is_read_by_way_of_torch_save(config, tmp_path):
+    loader = make(config)
+    taken(loader, 3)
+    dcp.save({"loader": first_version(loader)}, checkpoint_id=tmp_path / "dcp")
+    dcp_to_torch_save(tmp_path / "dcp", tmp_path / "state.pt")
+    resumed = make(config)
+    with pytest.raises(CheckpointException, match="Missing key"):  # never half of it
+        dcp.load({"loader": resumed}, checkpoint_id=tmp_path / "dcp")
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt")["loader"])
+    assert taken(resumed, 1) == list(range(24, 32))
+
+
+# a state for any position
+
+
+def test_the_state_at_a_position_is_the_state_there(config):
+    loader, reader = (make(config, dp_size=2, global_batch_size=48, num_samples=150) for _ in range(2))
+    for _ in loader:
+        assert reader.state_at(loader.consumed_samples) == loader.state_dict()
+    assert loader.consumed_samples == 144
+
+
+def test_a_position_between_two_micro_batches_has_no_state(config):
+    loader = make(config, dp_size=2, consumed_samples=6, num_samples=150)
+    assert loader.state_at(22) != loader.state_at(6)
+    for earlier in (0, 3):  # where batches may have been others
+        with make(config) as resumed:
+            resumed.load_state_dict(loader.state_at(earlier))
+            assert resumed.consumed_samples == earlier
+    with pytest.raises(ConfigError, match="found 21, expected 6 or 22, where micro batches of 8 on 2 ranks end"):
+        loader.state_at(21)
+    with pytest.raises(ConfigError, match="found 166, beyond the end of the run at 150"):
+        make(config, dp_size=2, num_samples=150, tail="short").state_at(166)
+    for wrong in (-1, 1.5, True, "8"):
+        with pytest.raises(ConfigError, match="consumed_samples"):
+            loader.state_at(wrong)
+
+
+def test_the_position_cannot_be_set_by_hand(config):
+    with pytest.raises(AttributeError):
+        make(config).consumed_samples = 7
+
+
+# length
+
+
+@pytest.mark.parametrize("tail", ["drop", "wrap", "short"])
+@pytest.mark.parametrize("num_samples", [48, 50, 95, 149])
+def test_the_length_is_that_of_the_whole_run_wherever_it_stands(config, num_samples, tail):
+    options = {"dp_size": 3, "micro_batch_size": 4, "global_batch_size": 24, "num_samples": num_samples, "tail": tail}
+    whole = make(config, **options)
+    length, group = len(whole), 12
+    assert length == len(list(whole))
+    for consumed in (0, 12, 24, 36):
+        resumed = make(config, **options)
+        resumed.load_state_dict(whole.state_at(consumed))
+        assert len(resumed) == length
+        assert len(list(resumed)) == length - consumed // group
+
+
+def test_a_run_without_end_has_no_length_and_is_true(config):
+    loader = make(config)
+    assert loader
+    with pytest.raises(TypeError, match="no length; give make_dataloader num_samples") as caught:
+        len(loader)
+    assert isinstance(caught.value, ConceptloaderError)
+
+
+# the end of a run
+
+
+@pytest.mark.parametrize("batches", range(1, 20))
+def test_resumed_within_a_global_batch_a_run_trains_what_it_would_have(config, batches):
+    """160 samples in global batches of 32: none is dropped because the run was stopped inside one."""
+    options = {"global_batch_size": 32, "num_samples": 160}
+    first = make(config, **options)
+    seen = taken(first, batches)
+    resumed = make(config, **options)
+    resumed.load_state_dict(first.state_dict())
+    assert seen + taken(resumed) == list(range(160))
+
+
+def test_the_same_loader_goes_on_within_a_global_batch(config):
+    loader = make(config, global_batch_size=32, num_samples=165)
+    assert taken(loader, 3) + taken(loader, 2) + taken(loader) == list(range(160))
+
+
+def test_where_a_global_batch_cannot_be_gone_on_with_nothing_is_left_out_silently(config):
+    state = after(config, 1, global_batch_size=32, num_samples=160)
+    sizes = {"micro_batch_size": 16, "global_batch_size": 32}
+    with pytest.raises(ResumeError, match=r"8 samples into a global batch.* would leave out 24 samples"):
+        make(config, **sizes, num_samples=160).load_state_dict(state)
+    for options in ({"num_samples": 160, "tail": "short"}, {"num_samples": 168}):
+        loader = make(config, **sizes, **options)
+        loader.load_state_dict(state)
+        assert taken(loader) == list(range(8, options["num_samples"]))
+
+
+def test_a_second_loop_after_the_end_is_an_error(config, caplog):
+    loader = make(config, num_samples=16)
+    assert taken(loader) == list(range(16))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"num_samples=16 samples has ended.*larger num_samples"):
+            taken(loader)
+    longer = make(config, num_samples=32)
+    longer.load_state_dict(loader.state_dict())
+    assert taken(longer) == list(range(16, 32))
+    # A job that has ended and is started again has nothing to do: it says so.
+    again = make(config, num_samples=16)
+    again.load_state_dict(loader.state_dict())
+    with caplog.at_level(logging.WARNING, "conceptloader"):
+        assert taken(again) == []
+    assert "has ended at 16: nothing is left to read" in caplog.text
+
+
+def test_a_run_of_less_than_a_global_batch_is_refused(config):
+    with pytest.raises(ConfigError, match="num_samples: found 5, less than a global batch of 8"):
+        make(config, num_samples=5)
+    assert taken(make(config, num_samples=5, tail="short")) == list(range(5))
+
+
+# evaluation
+
+
+@pytest.mark.parametrize(("dp_size", "batch"), [(1, None), (2, None), (2, 64), (3, 48)])
+def test_evaluation_reads_every_window_once_on_any_number_of_ranks(config, dp_size, batch):
+    total = sum(cl.open_blend(evaluation(config)).order.sizes)
+    assert total % (8 * dp_size)
+    seen, lengths = [], set()
+    for rank in range(dp_size):
+        loader = make(evaluation(config), dp_rank=rank, dp_size=dp_size, global_batch_size=batch)
+        batches = list(loader)
+        lengths |= {len(batches), len(loader)}
+        seen += [k for b in batches for k in b["sample_index"].tolist()]
+    assert sorted(seen) == list(range(total))
+    assert lengths == {-(-total // (8 * dp_size))}  # as many batches on each rank, none in which nobody has a sample
+
+
+def test_each_evaluation_starts_at_its_beginning(config):
+    loader = make(evaluation(config))
+    total = loader.num_samples
+    assert taken(loader, 2) == taken(loader, 2) == list(range(16))  # a limited one too
+    assert taken(loader) == taken(loader) == list(range(total))
+    # One that was stopped in the middle goes on there, once.
+    taken(loader, 2)
+    resumed = make(evaluation(config))
+    resumed.load_state_dict(loader.state_dict())
+    assert taken(resumed) == list(range(16, total))
+    assert taken(resumed) == list(range(total))
+
+
+def test_the_end_of_a_pass_is_not_taken_for_the_beginning_of_the_next(config):
+    """Some trainers ask for the rest of the pass then, others for the next one: never an empty loop in its place."""
+    loader = make(evaluation(config))
+    resumed = make(evaluation(config))
+    resumed.load_state_dict(loader.state_at(loader.num_samples))
+    with pytest.raises(ConfigError, match=r"end of a pass.*state_at\(0\)"):
+        taken(resumed)
+    resumed.load_state_dict(resumed.state_at(0))
+    assert taken(resumed) == list(range(loader.num_samples))
+    resumed.load_state_dict(resumed.state_dict())  # after the loop the next pass is at its beginning
+    assert taken(resumed) == list(range(loader.num_samples))
+
+
+def test_an_evaluation_of_the_first_release_keeps_its_tail(config):
+    loader = make(evaluation(config))
+    total = loader.num_samples
+    for options, stop in (({}, total // 8 * 8), ({"tail": "short"}, total)):
+        resumed = make(evaluation(config), **options)
+        resumed.load_state_dict(first_version(loader))
+        assert taken(resumed) == list(range(stop))
+
+
+# what else it is given to
+
+
+@pytest.mark.parametrize("options", [{"batch_size": None}, {}, {"batch_size": 2, "num_workers": 1}])
+def test_a_dataloader_around_a_loader_is_refused(config, options):
+    with pytest.raises(ConfigError, match="iterate over it as it is, or wrap"):
+        next(iter(DataLoader(make(config, num_samples=16), **options)))
+
+
+@pytest.mark.parametrize("device", ["cuda:9999", "meta", "nonsense", torch.device("mps")])
+def test_a_device_that_is_not_there_is_refused_when_the_loader_is_made(config, device):
+    with pytest.raises(ConfigError, match="device: found"):
+        make(config, device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
+def test_cuda_without_cuda_is_refused_when_the_loader_is_made(config):
+    with pytest.raises(ConfigError, match="torch sees 0 CUDA devices"):
+        make(config, device="cuda")
+
+
+def test_open_blend_takes_what_make_dataloader_takes(config, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps(config))  # which is YAML
+    blends = [cl.open_blend(source) for source in (path, str(path), config, cl.load_config(config))]
+    assert {blend.spec.hash for blend in blends} == {make(config).blend.spec.hash}
+    assert cl.open_blend(blends[0]) is blends[0]
+    assert cl.build_mixture(str(path)).sizes == blends[0].order.sizes
+    with pytest.raises(ConfigError, match="for an open Blend"):
+        cl.open_blend(blends[0], blends[0].datasets)
+    with pytest.raises(ConfigError, match="found 3, expected a path or a mapping"):
+        cl.open_blend(3)

@@ -1,0 +1,164 @@
+"""Samplers in torchdata's StatefulDataLoader, stopped on some ranks and resumed on others."""
+
+import itertools
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import conceptloader as cl
+from conceptloader.errors import ResumeError
+from conceptloader.samplers import PositionIterator
+
+SIZE = 240
+
+
+class Numbers:
+    """A dataset that gives the index asked for."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def loaders(
+    ranks: int, workers: int = 0, drop_last: bool = False, size: int = SIZE, kind: str = "epoch"
+) -> list[StatefulDataLoader]:
+    def sampler(rank: int) -> cl.EpochSampler:
+        if kind == "epoch":
+            return cl.EpochSampler(size, ranks, rank, drop_last)
+        return cl.MixtureSampler([0, 100, size], [3, 1], ranks, rank, seed=4, drop_last=drop_last)
+
+    return [
+        StatefulDataLoader(Numbers(), batch_size=5, sampler=sampler(rank), num_workers=workers) for rank in range(ranks)
+    ]
+
+
+def run(made: list[StatefulDataLoader], batches: int | None = None) -> tuple[list[int], list[Any]]:
+    """Indices of all ranks in the next batches of each, and each rank's state after them."""
+    seen, states = [], []
+    for loader in made:
+        seen += [k for batch in itertools.islice(loader, batches) for k in batch.tolist()]
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    return seen, states
+
+
+@pytest.mark.parametrize("kind", ["epoch", "mixture"])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("before", "after"), [(2, 4), (2, 1), (1, 4), (4, 2)])
+def test_on_another_number_of_ranks_every_sample_is_trained_once(before, after, workers, kind):
+    whole, _ = run(loaders(1, kind=kind))
+    first, states = run(loaders(before, workers, kind=kind), 4)
+    resumed = loaders(after, workers, kind=kind)
+    for loader in resumed:
+        loader.load_state_dict(states[-1])  # any rank's
+    rest, _ = run(resumed)
+    assert sorted(first + rest) == sorted(whole)
+    assert sorted(first) == sorted(whole[: before * 20])
+    again = [loader.sampler for loader in resumed]
+    for sampler in again:
+        sampler.set_epoch(1)
+    second, _ = run(resumed)
+    reference = loaders(1, kind=kind)
+    reference[0].sampler.set_epoch(1)
+    assert sorted(second) == sorted(run(reference)[0])  # and the epoch after it
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 4), (3, 2), (4, 1), (2, 7), (7, 3)])
+def test_every_position_may_be_gone_on_from(before, after, drop_last):
+    """Also where they do not divide: an epoch of 37 samples, left after each."""
+    for given in range(37 // before + 1):
+        ranks = [iter(cl.EpochSampler(37, before, rank, drop_last)) for rank in range(before)]
+        first = [index for iterator in ranks for index in itertools.islice(iterator, given)]
+        states = [iterator.state_dict() for iterator in ranks]
+        assert all(state == states[0] for state in states)
+        parts = []
+        for rank in range(after):
+            iterator = iter(cl.EpochSampler(37, after, rank, drop_last))
+            iterator.load_state_dict(states[0])
+            parts.append(list(iterator))
+        assert len({len(part) for part in parts}) == 1
+        counts = Counter(first + [index for part in parts for index in part])
+        left = 37 - len(first)
+        if drop_last:
+            assert set(counts.values()) <= {1}
+            assert sum(counts.values()) == 37 - left % after
+        else:
+            assert set(counts) == set(range(37))
+            assert sum(counts.values()) == 37 + -left % after
+
+
+def test_states_are_one_string_and_an_edited_one_is_refused():
+    sampler = cl.MixtureSampler([0, 100, SIZE], [3, 1], 2, 0)
+    iterator = iter(sampler)
+    assert isinstance(iterator, PositionIterator)
+    next(iterator)
+    for thing, edit in ((sampler, ('"epoch":0', '"epoch":1')), (iterator, ('"consumed":2', '"consumed":1'))):
+        state = thing.state_dict()
+        assert list(state) == ["conceptloader"]
+        edited = {"conceptloader": state["conceptloader"].replace(*edit)}
+        assert edited != state
+        with pytest.raises(ResumeError, match=r"sampler .*it was edited"):
+            thing.load_state_dict(edited)
+
+
+def test_an_iterator_of_an_epoch_of_another_size_is_refused():
+    state = iter(cl.EpochSampler(240, 2, 0)).state_dict()
+    with pytest.raises(ResumeError, match="epoch_size: saved 240, now 241"):
+        iter(cl.EpochSampler(241, 2, 0)).load_state_dict(state)
+
+
+def test_the_state_of_another_kind_of_sampler_is_refused():
+    mixed = cl.MixtureSampler([0, 100, SIZE], [3, 1], 1, 0).state_dict()
+    with pytest.raises(ResumeError, match="order_version: saved 1, now None"):
+        cl.EpochSampler(SIZE, 1, 0).load_state_dict(mixed)
+
+
+def test_states_of_the_first_release_are_read(caplog):
+    sampler = cl.MixtureSampler([0, 100, SIZE], [3, 1], 2, 1, seed=4)
+    old = {
+        "version": 1, "epoch": 3, "epoch_size": SIZE, "seed": 4, "shuffle": True, "sizes": [100, 140],
+        "order_version": 1, "phases": [{"start": 0, "weights": {"000000": 3, "000001": 1}}],
+    }  # fmt: skip
+    sampler.set_epoch(3)
+    whole = list(sampler)
+    resumed = cl.MixtureSampler([0, 100, SIZE], [3, 1], 2, 1, seed=4)
+    resumed.load_state_dict(old)
+    iterator = iter(resumed)
+    with caplog.at_level(logging.WARNING, "conceptloader"):
+        iterator.load_state_dict({"epoch": 3, "given": 20})
+    assert list(iterator) == whole[20:]
+    assert "does not say how many ranks saved it; it is right for 2" in caplog.text
+    for change in ({"seed": 5}, {"epoch": -1}, {"phases": [{}]}, {"version": 7}):
+        with pytest.raises(ResumeError, match="sampler state"):
+            resumed.load_state_dict({**old, **change})
+    for damaged in ({"epoch": 3, "given": -1}, {"epoch": None, "given": 1}, {}, {"given": 1}):
+        with pytest.raises(ResumeError, match="sampler iterator state"):
+            iterator.load_state_dict(damaged)
+
+
+def test_a_whole_state_of_the_first_release_resumes():
+    """As torchdata nests it: that of the sampler is version 1's too."""
+    [made] = loaders(1)
+    _, [state] = run([made], 4)
+
+    def older(value: Any) -> Any:
+        if isinstance(value, Mapping) and "conceptloader" in value:
+            fields = json.loads(value["conceptloader"])
+            if "consumed" in fields:
+                return {"epoch": fields["epoch"], "given": fields["consumed"]}
+            return {"version": 1, "epoch": fields["epoch"], "epoch_size": fields["epoch_size"]}
+        return {k: older(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+
+    old = older(state)
+    assert old != state
+    [resumed] = loaders(1)
+    resumed.load_state_dict(old)
+    assert run([resumed])[0] == list(range(20, SIZE))

@@ -199,13 +199,17 @@ def _warn(path: str, reason: str) -> None:
 
 def _file_name(function: Any, signature: str) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    processor = llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()
     versions = numba.__version__, llvmlite.__version__, np.__version__, sys.implementation.cache_tag
     settings = [getattr(config, name, None) for name in _DECISIVE]
-    digest.update(repr((signature, inspect.getfile(function), processor, versions, settings)).encode())
+    digest.update(repr((signature, inspect.getfile(function), _processor(), versions, settings)).encode())
     digest.update(Path(__file__).read_bytes())
     _add(digest, function, set())
     return f"{function.__name__}-{digest.hexdigest()}.kernel"
+
+
+@functools.cache
+def _processor() -> tuple[str, str]:
+    return llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()
 
 
 def _add(digest: Any, value: Any, seen: set[Any]) -> None:

@@ -53,7 +53,7 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
             if (now := progress()) != failed_at:
                 failed, failed_at = 0, now
             if failed == len(BACKOFF_S):
-                attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check the file system"
+                attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check the file system, or the store"
                 raise ReadError(error.errno, f"{error.strerror}; {attempts}") from error
             logger.warning("%s; trying again in %g s", error.strerror, BACKOFF_S[failed])
         sleep(BACKOFF_S[failed])

@@ -1,11 +1,10 @@
 """The one way in which this project compiles: the `kernel` decorator, `inlined` and `inner` for the pieces of kernels.
 
-Machine code is cached on disk, a file for each function and signature, named by the hash of everything it depends on:
-sources, versions, processor. So files are never changed, only added: processes of any versions on any machines may
-share a directory. What a file holds is numba's own cache of that one function, packed with a checksum and unpacked into
-a directory of this process alone for numba to load: numba's cache by itself does not go by what a function calls in
-other files, believes damaged files, needs a directory that it can write to, and names files by a counter that writers
-on two machines may both use.
+Machine code is cached on disk, a file for each function and signature, named by the hash of all that it depends on. So
+files are never changed, only added, and processes of any versions on any machines may share a directory. A file holds
+numba's own cache of that one function with a checksum, unpacked into a directory of this process alone for numba to load:
+by itself numba does not go by what a function calls in other files, believes damage, needs a directory that it can write
+to, and names files by a counter that writers on two machines may both use.
 
 Machine code runs as whoever loads it, so none is loaded that somebody else could have written (owned.py).
 """
@@ -44,9 +43,9 @@ _CHECKSUM = 32
 _BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__", "kernels")
 # What of numba's configuration decides about machine code.
 _DECISIVE = (
-    "BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO_DEFAULT", "ENABLE_AVX", "LOOP_VECTORIZE", "OPT",
-    "SLP_VECTORIZE",
-)  # fmt: skip
+    *("BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO_DEFAULT"),
+    *("ENABLE_AVX", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE"),
+)
 _compile: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy")
 _inline: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy", inline="always")
 # No way in from Python, and no counting of references: an inner function owns no array. Halves the time to compile.
@@ -106,20 +105,20 @@ def cache_directories() -> list[str]:
 
 def _compile_cached(dispatcher: Any, compile_now: Callable[[], Any], signature: str) -> Any:
     """compile_now(), while numba's cache of this function is a directory of our own that holds what the disk has."""
-    name = _file_name(dispatcher.py_func, signature)
-    directories = [path for path in cache_directories() if _usable(path)]
-    packed = _load(directories, name)
-    with contextlib.nullcontext() if packed or not directories else _machine_lock(directories[0]):
-        packed = packed or _load(directories, name)
-        with contextlib.suppress(OSError), tempfile.TemporaryDirectory(prefix="conceptloader-") as scratch:
-            if _let_numba_cache(dispatcher, scratch, packed):
-                # numba writes last: if the disk is full, the function is compiled nevertheless
-                entry = compile_now()
-                now = {str(file.relative_to(scratch)): file.read_bytes() for file in Path(scratch).rglob("*.nb?")}
-                if now and now != packed:
-                    _save(directories, name, now)
-                return entry
-        return compile_now()
+    with contextlib.suppress(OSError):  # without sources or room on a disk it is compiled nevertheless
+        name = _file_name(dispatcher.py_func, signature)
+        directories = [path for path in cache_directories() if _usable(path)]
+        packed = _load(directories, name)
+        with contextlib.nullcontext() if packed or not directories else _machine_lock(directories[0]):
+            packed = packed or _load(directories, name)
+            with tempfile.TemporaryDirectory(prefix="conceptloader-") as scratch:
+                if _let_numba_cache(dispatcher, scratch, packed):
+                    entry = compile_now()
+                    now = {str(file.relative_to(scratch)): file.read_bytes() for file in Path(scratch).rglob("*.nb?")}
+                    if now and now != packed:
+                        _save(directories, name, now)
+                    return entry
+    return compile_now()
 
 
 def _let_numba_cache(dispatcher: Any, scratch: str, packed: dict[str, bytes] | None) -> bool:

@@ -121,6 +121,8 @@ def fail(*_, **__): raise OSError(errno.ENOSPC, "No space left on device")
     assert run(before=in_numba, NUMBA_CACHE_DIR=cache) == (42, 0, 1)
     assert files(tmp_path) == []
     assert not list(tmp_path.rglob("*.tmp"))
+    without_source = "import os, kernels; os.unlink(kernels.__file__)"
+    assert run(before=f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {without_source}") == (42, 0, 1)
 
 
 def owned_by_another(path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Machine code is cached on disk, a file for each function and signature, named by the hash of all that it depends on. So
 files are never changed, only added, and processes of any versions on any machines may share a directory. A file holds
-numba's own cache of that one function with a checksum, unpacked into a directory of this process alone for numba to load:
-by itself numba does not go by what a function calls in other files, believes damage, needs a directory that it can write
+numba's own cache of that one function with a checksum, unpacked into a directory of this process for numba to load:
+by itself numba does not go by what a function calls in other files, believes damage, needs a directory it can write
 to, and names files by a counter that writers on two machines may both use.
 
 Machine code runs as whoever loads it, so none is loaded that somebody else could have written (owned.py).

@@ -16,7 +16,7 @@ INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22"]
 MEGATRON = [*TORCH, "megatron-core>=0.16.1"]
 NANOTRON = [*TORCH, "nanotron>=0.4"]
 DATATROVE = [*INGEST, "datatrove>=0.4"]
-REMOTE = ["obstore>=0.6", "fsspec>=2023.5"]
+REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 PLOT = ["matplotlib>=3.8"]
 DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
 TEST = [

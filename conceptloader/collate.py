@@ -20,13 +20,30 @@ def to_tensors(batch: Batch) -> TensorBatch:
     """Tensors over the memory of the batch's arrays."""
     own = {"input_ids", "labels"} if "tokens" in batch else set()  # so that these share the tensor, not only its memory
     tensors = {name: value for name, value in batch.items() if name not in own}
-    return share({name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in tensors.items()})
+    return share({name: _to_tensor(v) if isinstance(v, np.ndarray) else v for name, v in tensors.items()})
+
+
+def _to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    """A tensor over an array; a view of the block's own tensor if PyTorch allocated it.
+
+    PyTorch knows by a tensor's storage which of its blocks a copy reads from. The storage of torch.from_numpy begins at
+    the array, so that only the array at the start of a block would keep it from being used again during a copy.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    tensor = torch.from_numpy(array)
+    if not isinstance(owner, torch.Tensor):
+        return tensor
+    at = (array.__array_interface__["data"][0] - owner.data_ptr()) // array.itemsize
+    return torch.empty(0, dtype=tensor.dtype).set_(owner.untyped_storage(), at, array.shape, tensor.stride())
 
 
 def pinned_block(size: int) -> npt.NDArray[np.uint8]:
     """A block of page-locked memory, so that `.to(device, non_blocking=True)` overlaps with work on the device.
 
-    The memory is PyTorch's: a freed block is used again, but not before copies from it have ended.
+    The memory is PyTorch's: a freed block is used again, but not before copies from any tensor of `to_tensors` over it
+    have ended.
     """
     block: npt.NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
     return block

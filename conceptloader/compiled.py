@@ -1,14 +1,19 @@
 """The one way in which this project compiles: the `kernel` decorator, `inlined` and `inner` for the pieces of kernels.
 
-Machine code is cached on disk, a file for each function, signature and processor, named after everything it depends on.
-So files are never changed, only added: any number of processes of any versions on any machines may share a directory.
-numba's own cache does not go by what a function calls in other files, and its index may name a file of another writer.
+Machine code is cached on disk, a file for each function and signature, named by the hash of all that it depends on. So
+files are never changed, only added, and processes of any versions on any machines may share a directory. A file holds
+numba's own cache of that one function with a checksum, unpacked into a directory of this process for numba to load:
+by itself numba does not go by what a function calls in other files, believes damage, needs a directory it can write
+to, and names files by a counter that writers on two machines may both use.
+
+Machine code runs as whoever loads it, so none is loaded that somebody else could have written (owned.py).
 """
 
 import contextlib
 import fcntl
-import gc
+import functools
 import hashlib
+import inspect
 import logging
 import os
 import pickle
@@ -18,30 +23,29 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import llvmlite
+import llvmlite.binding
 import numba
-import numba.core.caching
-import numba.core.compiler
-import numba.core.config
-import numba.core.dispatcher
-import numba.core.serialize
-import numba.extending
 import numpy as np
+
+from .owned import distrust, distrust_file, make_directory
 
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Parts of numba without types. All have been there, in this form, since before 0.59.
-config: Any = numba.core.config
-rebuild: Any = numba.core.compiler.CompileResult._rebuild
-dumps: Any = numba.core.serialize.dumps
-Dispatcher: Any = numba.core.dispatcher.Dispatcher
-Intrinsic: Any = vars(numba.extending)["_Intrinsic"]
-
+config: Any = numba.config
 _LOCK_WAIT_S = 120.0
+_CHECKSUM = 32
+_BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__", "kernels")
+# What of numba's configuration decides about machine code.
+_DECISIVE = (
+    *("BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO_DEFAULT"),
+    *("ENABLE_AVX", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE"),
+)
 _compile: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy")
 _inline: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy", inline="always")
 # No way in from Python, and no counting of references: an inner function owns no array. Halves the time to compile.
@@ -55,15 +59,15 @@ def kernel(function: F) -> F:
     Division by zero follows numpy (no exception), so a kernel must check its divisors itself.
     """
     dispatcher = _compile(function)
-    dispatcher._cache = cache = KernelCache(function)
     compile_signature = dispatcher.compile
 
-    def compile_once(signature: Any) -> Any:
-        """One process of a machine compiles; the others wait for its file."""
-        with _threads, contextlib.nullcontext() if cache.has(signature, dispatcher.targetctx) else _compiling():
-            return compile_signature(signature)
+    def compile_cached(signature: Any) -> Any:
+        with _threads:
+            if signature in dispatcher.overloads:
+                return compile_signature(signature)
+            return _compile_cached(dispatcher, functools.partial(compile_signature, signature), str(signature))
 
-    dispatcher.compile = compile_once
+    dispatcher.compile = compile_cached
     compiled: F = dispatcher
     return compiled
 
@@ -94,141 +98,143 @@ def cache_directories() -> list[str]:
     $NUMBA_CACHE_DIR if it is set; or else beside the package, which an administrator can warm, and the user's cache.
     """
     if config.CACHE_DIR:
-        return [os.path.join(config.CACHE_DIR, "conceptloader")]
+        return [os.path.abspath(os.path.join(config.CACHE_DIR, "conceptloader"))]
     user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__", "kernels")
-    return [beside, *([os.path.join(user, "conceptloader")] if os.path.isabs(user) else [])]
+    return [_BESIDE, *([os.path.abspath(os.path.join(user, "conceptloader"))] if os.path.isabs(user) else [])]
 
 
-class KernelCache(numba.core.caching._Cache):
-    """Takes the place of numba's cache of one function. A file is a checksum and a pickle of the machine code."""
+def _compile_cached(dispatcher: Any, compile_now: Callable[[], Any], signature: str) -> Any:
+    """compile_now(), while numba's cache of this function is a directory of our own that holds what the disk has."""
+    with contextlib.suppress(OSError):  # without sources or room on a disk it is compiled nevertheless
+        name = _file_name(dispatcher.py_func, signature)
+        directories = [path for path in cache_directories() if _usable(path)]
+        packed = _load(directories, name)
+        with contextlib.nullcontext() if packed or not directories else _machine_lock(directories[0]):
+            packed = packed or _load(directories, name)
+            with tempfile.TemporaryDirectory(prefix="conceptloader-") as scratch:
+                if _let_numba_cache(dispatcher, scratch, packed):
+                    entry = compile_now()
+                    now = {str(file.relative_to(scratch)): file.read_bytes() for file in Path(scratch).rglob("*.nb?")}
+                    if now and now != packed:
+                        _save(directories, name, now)
+                    return entry
+    return compile_now()
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self._digest: str | None = None
-        self._enabled = True
 
-    @property
-    def cache_path(self) -> str:
-        return cache_directories()[0]
+def _let_numba_cache(dispatcher: Any, scratch: str, packed: dict[str, bytes] | None) -> bool:
+    """Whether numba agrees to keep its cache of a function in `scratch`, and nowhere else."""
+    for path, data in (packed or {}).items():
+        os.makedirs(os.path.dirname(os.path.join(scratch, path)), exist_ok=True)
+        Path(scratch, path).write_bytes(data)
+    before, config.CACHE_DIR = config.CACHE_DIR, scratch
+    try:
+        attempt = _compile(dispatcher.py_func)
+        attempt.enable_caching()
+        agreed = str(attempt.stats.cache_path).startswith(scratch)
+        if agreed:
+            dispatcher.enable_caching()
+    except RuntimeError:  # a function without a file
+        return False
+    finally:
+        config.CACHE_DIR = before
+    return agreed
 
-    def enable(self) -> None:
-        self._enabled = True
 
-    def disable(self) -> None:
-        self._enabled = False
+def _load(directories: list[str], name: str) -> dict[str, bytes] | None:
+    """The files of numba's cache that `name` holds; None if it is nowhere, damaged, or not ours."""
+    for directory in directories:
+        path = os.path.join(directory, name)
+        with contextlib.suppress(OSError):
+            with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                if reason := distrust_file(os.fstat(file.fileno())):
+                    _warn(path, reason)
+                    continue
+                checksum, data = file.read(_CHECKSUM), file.read()
+            if hashlib.blake2b(data, digest_size=_CHECKSUM).digest() == checksum:
+                packed: dict[str, bytes] = pickle.loads(data)
+                return packed
+    return None
 
-    def flush(self) -> None:
-        """Nothing: files are valid as long as their names are asked for."""
 
-    def has(self, signature: Any, target_context: Any) -> bool:
-        """Whether a file is there."""
-        name = self._file_name(signature, target_context)
-        return self._enabled and any(os.path.exists(os.path.join(path, name)) for path in cache_directories())
-
-    def load_overload(self, signature: Any, target_context: Any) -> Any:
-        target_context.refresh()
-        name = self._file_name(signature, target_context)
-        for path in cache_directories() if self._enabled else ():
-            payload = _read(os.path.join(path, name))
-            if payload is not None:
-                return rebuild(target_context, *payload)
-        return None
-
-    def save_overload(self, signature: Any, result: Any) -> None:
-        if not self._enabled or result.library.has_dynamic_globals or result.lifted:
+def _save(directories: list[str], name: str, packed: dict[str, bytes]) -> None:
+    """Into the first directory that takes it; the file has its name only when it is complete."""
+    data = pickle.dumps(packed)
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            descriptor, temporary = tempfile.mkstemp(dir=directory, suffix=".tmp")
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(hashlib.blake2b(data, digest_size=_CHECKSUM).digest() + data)
+                os.chmod(temporary, 0o644)
+                os.replace(temporary, os.path.join(directory, name))
+            except BaseException:
+                os.unlink(temporary)
+                raise
             return
-        name = self._file_name(signature, result.target_context)
-        data = dumps(result._reduce())
-        for path in cache_directories():
-            with contextlib.suppress(OSError):
-                _write(os.path.join(path, name), data)
-                return
-        logger.warning(
-            "compiled code can be cached in none of %s: every process compiles for itself; set NUMBA_CACHE_DIR",
-            cache_directories(),
-        )
-
-    def _file_name(self, signature: Any, target_context: Any) -> str:
-        if self._digest is None:
-            digest = hashlib.blake2b(digest_size=16)
-            _add_function(digest, self._function, set())
-            self._digest = digest.hexdigest()
-        depends = (
-            self._digest, str(signature), target_context.codegen().magic_tuple(), numba.__version__,
-            llvmlite.__version__, np.__version__, sys.implementation.cache_tag, config.BOUNDSCHECK, config.OPT,
-            config.LOOP_VECTORIZE, config.SLP_VECTORIZE, config.DEBUGINFO_DEFAULT,
-        )  # fmt: skip
-        suffix = hashlib.blake2b(repr(depends).encode(), digest_size=16).hexdigest()
-        return f"{self._function.__name__}-{suffix}.kernel"
+    _warn(", ".join(cache_directories()), "none of them can be used")
 
 
-def _read(path: str) -> Any:
-    """What a file holds; None if there is none, or it is damaged."""
+def _usable(directory: str) -> bool:
+    """Whether machine code in `directory`, made here if it is missing, may be run; a warning says why not.
+
+    Beside the package nothing above it counts: who can write there can change the package itself.
+    """
     try:
-        with open(path, "rb") as file:
-            checksum, data = file.read(32), file.read()
-    except OSError:
-        return None
-    return pickle.loads(data) if hashlib.blake2b(data, digest_size=32).digest() == checksum else None
+        make_directory(directory)
+        reason = distrust(directory, above=directory != _BESIDE)
+    except OSError:  # it can't be made: the next one may do, and _save says when none does
+        return False
+    if reason:
+        _warn(directory, reason)
+    return not reason
 
 
-def _write(path: str, data: bytes) -> None:
-    """Write a file that has its name only when it is complete. Raises OSError."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(hashlib.blake2b(data, digest_size=32).digest() + data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+@functools.cache
+def _warn(path: str, reason: str) -> None:
+    """Once a process."""
+    remedy = "compiled again unless another directory has it; set NUMBA_CACHE_DIR to one that only you can write to"
+    logger.warning("compiled code is not used from, nor kept in, %s: %s; it is %s", path, reason, remedy)
 
 
-def _add_function(digest: Any, function: Any, seen: set[int]) -> None:
-    """Everything of this project that the machine code of `function` depends on: its code, and what it refers to."""
-    if id(function) in seen:
-        return
-    seen.add(id(function))
-    codes, names = [function.__code__], set()
-    while codes:
-        code = codes.pop()
-        names |= set(code.co_names)
-        constants = [value for value in code.co_consts if not isinstance(value, types.CodeType)]
-        codes += [value for value in code.co_consts if isinstance(value, types.CodeType)]
-        digest.update(repr((code.co_name, code.co_code, code.co_names, code.co_varnames, constants)).encode())
-    for name in sorted(names & function.__globals__.keys()):
-        digest.update(name.encode())
-        _add_value(digest, function.__globals__[name], seen)
+def _file_name(function: Any, signature: str) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    versions = numba.__version__, llvmlite.__version__, np.__version__, sys.implementation.cache_tag
+    settings = [getattr(config, name, None) for name in _DECISIVE]
+    digest.update(repr((signature, inspect.getfile(function), _processor(), versions, settings)).encode())
+    digest.update(Path(__file__).read_bytes())
+    _add(digest, function, set())
+    return f"{function.__name__}-{digest.hexdigest()}.kernel"
 
 
-def _add_value(digest: Any, value: Any, seen: set[int]) -> None:
-    if isinstance(value, Dispatcher):
-        digest.update(repr(sorted(value.targetoptions.items(), key=str)).encode())
-        _add_function(digest, value.py_func, seen)
-    elif isinstance(value, Intrinsic):
-        _add_function(digest, value._defn, seen)
-    elif isinstance(value, (bool, int, float, str, tuple, np.generic)):
+@functools.cache
+def _processor() -> tuple[str, str]:
+    return llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()
+
+
+def _add(digest: Any, value: Any, seen: set[Any]) -> None:
+    """What machine code depends on of a function, or of anything else that a function refers to: of what is ours the
+    whole file, and whatever the function's names stand for."""
+    value = inspect.unwrap(value)
+    if isinstance(value, (bool, int, float, str, bytes, tuple, np.generic, np.dtype)):
         digest.update(repr(value).encode())
+    elif isinstance(value, types.FunctionType) and value not in seen and not value.__module__.startswith("numba."):
+        seen.add(value)
+        file = value.__code__.co_filename
+        if file not in seen:
+            seen.add(file)
+            digest.update(Path(file).read_bytes())
+        for name in sorted(_names(value.__code__) & value.__globals__.keys()):
+            digest.update(name.encode())
+            _add(digest, value.__globals__[name], seen)
     elif isinstance(value, types.ModuleType) and value.__name__.startswith(f"{__package__}."):
-        with open(str(value.__file__), "rb") as file:
-            digest.update(file.read())
+        digest.update(Path(str(value.__file__)).read_bytes())
     else:
         digest.update(getattr(value, "__name__", type(value).__name__).encode())
 
 
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Compiling makes many objects; searching all of PyTorch for garbage again and again takes as long as loading."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def _names(code: types.CodeType) -> set[str]:
+    inside = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*inside)
 
 
 _threads = threading.RLock()
@@ -238,33 +244,26 @@ os.register_at_fork(before=_threads.acquire, after_in_parent=_threads.release, a
 
 
 @contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """Hold this machine's lock on compiling. It only saves work: no process waits for it longer than _LOCK_WAIT_S."""
+def _machine_lock(directory: str) -> Iterator[None]:
+    """One process of a machine compiles into a directory; the others wait for its file. It only saves work: nobody
+    waits for longer than _LOCK_WAIT_S, nor for a lock that another user made."""
     global _held
-    with _threads:
-        _held += 1
-        try:
-            with _machine_lock() if _held == 1 else contextlib.nullcontext():
-                yield
-        finally:
-            _held -= 1
-
-
-@contextlib.contextmanager
-def _machine_lock() -> Iterator[None]:
-    path = os.path.join(tempfile.gettempdir(), f"conceptloader-{os.getuid()}.lock")
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        yield
-        return
+    descriptor = None
+    if not _held:  # a kernel that a kernel calls is compiled meanwhile
+        name = hashlib.blake2b(directory.encode(), digest_size=8).hexdigest()
+        path = os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}-{name}.lock")
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    _held += 1
     try:
         deadline = time.monotonic() + _LOCK_WAIT_S
-        while time.monotonic() < deadline:
+        while descriptor is not None and not distrust_file(os.fstat(descriptor)) and time.monotonic() < deadline:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             time.sleep(0.02)
         yield
     finally:
-        os.close(descriptor)
+        _held -= 1
+        if descriptor is not None:
+            os.close(descriptor)

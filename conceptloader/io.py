@@ -53,7 +53,8 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
             if (now := progress()) != failed_at:
                 failed, failed_at = 0, now
             if failed == len(BACKOFF_S):
-                attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check the file system"
+                place = "the store and the network" if "://" in str(error.strerror) else "the file system"
+                attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check {place}"
                 raise ReadError(error.errno, f"{error.strerror}; {attempts}") from error
             logger.warning("%s; trying again in %g s", error.strerror, BACKOFF_S[failed])
         sleep(BACKOFF_S[failed])

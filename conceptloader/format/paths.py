@@ -39,8 +39,12 @@ class Roots:
             if directory in seen:
                 continue
             seen.add(directory)
-            if not _with_separator(self.resolve(path[: -len(name)] or ".")).startswith(tuple(self._lexical)):
+            if not self.allows(self.resolve(path[: -len(name)] or ".")):
                 raise self._outside(where, path)
+
+    def allows(self, directory: str) -> bool:
+        """Whether files of a resolved directory may be read, links aside."""
+        return _with_separator(directory).startswith(tuple(self._lexical))
 
     def check_real(self, path: str) -> None:
         """Refuse a file that is outside the roots once symbolic links are followed.

@@ -2,13 +2,12 @@
 
 import errno
 import os
-import posixpath
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import NoReturn, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format import layout as fmt
@@ -23,7 +22,8 @@ from conceptloader.format.sample import sample_checksum, sample_places
 from conceptloader.io import PinnedFile, retrying
 from conceptloader.remote.pool import shared_pool
 from conceptloader.remote.settings import disk_reader, memory_reader, settings
-from conceptloader.remote.stores import Part, is_url, object_size, object_version, read_range
+from conceptloader.remote.stores import is_url, object_size, object_version, read_range
+from conceptloader.remote.urls import below, normal, parent
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,62 +38,79 @@ def open_files(
     path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None, check_files: bool
 ) -> Files:
     """The files of a dataset in a directory or at a URL, and its manifest. check_files: see Files."""
+    path = _local(path)
     if not is_url(path):
         return open_local(path, roots, check_files)
     remote = RemoteRoots(os.fspath(path), roots)
     file = f"{remote.directory}/{fmt.MANIFEST}"
 
     def load() -> Manifest:
-        return parse_manifest(load_sealed(read_object(file, _MANIFEST_LIMIT), file))
+        return parse_manifest(load_sealed(remote.read_whole(file, _MANIFEST_LIMIT), file))
 
-    guard = ManifestGuard(file, lambda: retrying(lambda: object_version(file)), load) if check_files else None
+    guard = (
+        ManifestGuard(file, lambda: retrying(lambda: object_version(file, remote.allows)), load)
+        if check_files
+        else None
+    )
     manifest = load()
     check_paths(manifest, remote, file)
     return RemoteFiles(manifest, remote, guard, check_files)
 
 
-def read_object(url: str, limit: int) -> bytes:
-    """A whole small object. Raises: ReadError, FormatError if it is larger than `limit`."""
-    size = retrying(lambda: object_size(url))
-    if size > limit:
-        raise FormatError(f"{url}: found {size} bytes, expected at most {limit}; this is not such a file")
-    return retrying(lambda: _whole(url, size)).data if size else b""
-
-
-def _whole(url: str, size: int) -> Part:
-    part = read_range(url, 0, size)
-    if len(part.data) != size:
-        raise ReadError(errno.EIO, f"{url}: found {len(part.data)} bytes, expected {size}")
-    return part
+def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """A URL of a local directory as its path, so that it is checked and read like one."""
+    parts = urlsplit(path) if isinstance(path, str) and path.startswith(("file://", "local://")) else None
+    if parts is None:
+        return path
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError(
+            f"{path}: found the host {parts.netloc!r} of a local directory, expected none; write its path"
+        )
+    return unquote(parts.path)
 
 
 class RemoteRoots(Roots):
-    """Roots that are URLs; by default the parent of the dataset's URL."""
+    """Roots that are URLs; by default the parent of the dataset's URL, in its own host or bucket."""
 
     def __init__(self, url: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
-        self.directory = _normal(url)
+        self.directory = normal(url)
         if isinstance(roots, (str, os.PathLike)):
             raise ConfigError(f"roots: found the single path {roots!r}, expected a list of URLs; write [...]")
         # Local roots of a configuration are for its local datasets.
-        self.given = None if roots is None else [_normal(os.fspath(root)) for root in roots if is_url(root)]
-        chosen = [posixpath.dirname(self.directory)] if self.given is None else [self.directory, *self.given]
+        self.given = None if roots is None else [normal(os.fspath(root)) for root in roots if is_url(root)]
+        chosen = [parent(self.directory)] if self.given is None else [self.directory, *self.given]
         self.roots = list(dict.fromkeys(chosen))
-        self._lexical = [root.rstrip("/") + "/" for root in self.roots]
 
     def resolve(self, path: str) -> str:
-        return path if is_url(path) else _normal(f"{self.directory}/{path}")
+        return normal(path if is_url(path) else f"{self.directory}/{path}")
+
+    def check(self, paths: Iterable[str], where: str) -> None:
+        """See Roots, which looks at directories only: here a name may hold an escaped slash."""
+        paths = list(paths)
+        super().check(paths, where)
+        for path in paths:
+            if ("%" in path or "\\" in path) and not self.allows(self.resolve(path)):
+                raise self._outside(where, path)
+
+    def allows(self, url: str) -> bool:
+        """Whether a file may be read there, by its name or since a server redirects to it."""
+        return any(below(url, root) for root in self.roots)
 
     def check_real(self, path: str) -> None:
-        """There are no symbolic links."""
+        """There are no symbolic links; redirects are checked as they come."""
 
     def read_whole(self, path: str, limit: int) -> bytes:
-        return read_object(path, limit)
+        """A small object. Raises: ReadError, FormatError if it is larger than `limit` bytes."""
+        size = retrying(lambda: object_size(path, self.allows))
+        if size > limit:
+            raise FormatError(f"{path}: found {size} bytes, expected at most {limit}; this is not such a file")
+        return retrying(lambda: self._whole(path, size)) if size else b""
 
-
-def _normal(url: str) -> str:
-    """The URL without `.`, `..` and a slash at the end."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc, posixpath.normpath(parts.path or "/").rstrip("/"), "", ""))
+    def _whole(self, path: str, size: int) -> bytes:
+        data = read_range(path, 0, size, self.allows).data
+        if len(data) != size:
+            raise ReadError(errno.EIO, f"{path}: found {len(data)} bytes, expected {size}")
+        return data
 
 
 class RemoteFiles(Files):
@@ -109,6 +126,7 @@ class RemoteFiles(Files):
         self, manifest: Manifest, roots: RemoteRoots, guard: ManifestGuard | None = None, check_files: bool = True
     ) -> None:
         super().__init__(manifest, roots, guard=guard, check_files=check_files)
+        self._remote_roots = roots
         self._settings = settings()
         self._versions: dict[str, str | None] = {}
         self._asking: dict[str, threading.Lock] = {}
@@ -183,10 +201,10 @@ class RemoteFiles(Files):
 
     def _attempt(self, url: str, total: int, offset: int, size: int) -> bytes:
         try:
-            part = read_range(url, offset, size)
+            part = read_range(url, offset, size, self._remote_roots.allows)
         except ReadError as error:
             if error.errno == errno.EIO:  # a range behind the end of an object is an error like any other
-                self._check_size(url, object_size(url), total)
+                self._check_size(url, object_size(url, self._remote_roots.allows), total)
             raise
         self._check_size(url, part.size, total)
         if len(part.data) != size:

@@ -1,7 +1,8 @@
 """Object stores behind one call: a range of an object, with the size and the version of the whole.
 
-obstore serves s3, gs, az and http(s), since a request costs a fourth of the processor time that it does by fsspec
-(docs/remote.md). Every other URL goes to fsspec. Both take credentials and endpoints from the environment.
+obstore serves s3, gs and az, since a request costs a fourth of the processor time that it does by fsspec
+(docs/remote.md); http.py serves http(s), whose servers may redirect; every other URL goes to fsspec. All take
+credentials and endpoints from the environment.
 """
 
 import errno
@@ -13,9 +14,19 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from conceptloader.errors import ConfigError, ReadError
+from conceptloader.remote.http import Allows, Http
 
-OBSTORE_SCHEMES = ("s3", "gs", "az", "http", "https")
 _INSTALL = "pip install 'conceptloader[remote]'"
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
+    "AWS_ENDPOINT_URL, or AWS_SKIP_SIGNATURE=true for a public bucket",
+    "gs": "set GOOGLE_SERVICE_ACCOUNT to the file of a service account's key, or GOOGLE_SKIP_SIGNATURE=true for a "
+    "public bucket",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_SKIP_SIGNATURE=true for a public "
+    "container",
+}
+# Asked for credentials, by the clients, when the environment has none.
+_METADATA = ("//169.254.169.254", "//metadata.google", "//169.254.170.2")
 
 
 @dataclass(frozen=True)
@@ -29,13 +40,16 @@ class Part:
 
 
 class Store(Protocol):
-    """Raises: ReadError, with an errno that tells what may pass (EIO) from what does not (ENOENT, EACCES)."""
+    """Raises: ReadError, with an errno that tells what may pass (EIO) from what does not (ENOENT, EACCES).
 
-    def get(self, path: str, offset: int, size: int) -> Part: ...
+    allows: whether a redirect to a URL is followed.
+    """
 
-    def size(self, path: str) -> int: ...
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part: ...
 
-    def forget(self, path: str) -> None:
+    def size(self, url: str, allows: Allows) -> int: ...
+
+    def forget(self, url: str) -> None:
         """Ask the store anew about an object."""
 
 
@@ -43,37 +57,49 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return isinstance(path, str) and "://" in path
 
 
-def read_range(url: str, offset: int, size: int) -> Part:
-    """Bytes [offset, offset + size) of the object at `url`, one attempt. Raises: ReadError."""
-    store, path = _locate(url)
-    return store.get(path, offset, size)
+def read_range(url: str, offset: int, size: int, allows: Allows) -> Part:
+    """Bytes [offset, offset + size) of the object at `url`, one attempt. Raises: ReadError, FormatError."""
+    return _store_of(url).get(url, offset, size, allows)
 
 
-def object_size(url: str) -> int:
-    """Raises: ReadError."""
-    store, path = _locate(url)
-    return store.size(path)
+def object_size(url: str, allows: Allows) -> int:
+    """Raises: ReadError, FormatError."""
+    return _store_of(url).size(url, allows)
 
 
-def object_version(url: str) -> tuple[int, str | None]:
+def object_version(url: str, allows: Allows) -> tuple[int, str | None]:
     """Size and version of the object now. Raises: ReadError."""
-    store, path = _locate(url)
-    store.forget(path)
-    part = store.get(path, 0, 1)
+    store = _store_of(url)
+    store.forget(url)
+    part = store.get(url, 0, 1, allows)
     return part.size, part.version
 
 
-def _locate(url: str) -> tuple[Store, str]:
+def _store_of(url: str) -> Store:
     parts = urlsplit(url)
-    root = f"{parts.scheme}://{parts.netloc}"
-    store = _open_store(parts.scheme, root, os.getpid())
-    return store, parts.path.lstrip("/") if isinstance(store, _Obstore) else url
+    return _open_store(parts.scheme, f"{parts.scheme}://{parts.netloc}", os.getpid())
 
 
 @lru_cache(maxsize=64)
 def _open_store(scheme: str, root: str, process: int) -> Store:
     """One store per bucket, container or host. process: stores do not survive a fork."""
-    return _Obstore(scheme, root) if scheme in OBSTORE_SCHEMES else _Fsspec(scheme)
+    if scheme in ("http", "https"):
+        return _Http(root)
+    return _Obstore(scheme, root) if scheme in _CREDENTIALS else _Fsspec(scheme)
+
+
+class _Http:
+    def __init__(self, root: str) -> None:
+        self._http = Http(root, _INSTALL)
+
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+        return Part(*self._http.get(url, offset, size, allows))
+
+    def size(self, url: str, allows: Allows) -> int:
+        return self._http.size(url, allows)
+
+    def forget(self, url: str) -> None:
+        """Nothing is kept."""
 
 
 class _Obstore:
@@ -85,44 +111,55 @@ class _Obstore:
             raise ConfigError(f"{root}: needs the obstore package to read {scheme}://; {_INSTALL}") from error
         self._obstore: Any = obstore
         self._errors: Any = exceptions
-        self._root = root
+        self._scheme, self._root, self._worked = scheme, root, False
         # Few and short retries here: those that matter are the caller's, which logs them.
         retry: Any = {"max_retries": 1, "retry_timeout": timedelta(seconds=20)}
         client: Any = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
-        if scheme == "http" or os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
             client["allow_http"] = True
         try:
             opened: Any = store
             self._store = opened.from_url(root, client_options=client, retry_config=retry)
         except Exception as error:  # whatever the backends raise for their configuration
-            raise ConfigError(f"{root}: cannot be opened: {error}; check the URL and the environment") from error
+            remedy = f"check the URL, and {_CREDENTIALS[scheme]}"
+            raise ConfigError(f"{root}: cannot be opened: {_first_line(error)}; {remedy}") from error
 
-    def get(self, path: str, offset: int, size: int) -> Part:
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
         try:
-            found = self._obstore.get(self._store, path, options={"range": (offset, offset + size)})
+            found = self._obstore.get(self._store, self._path(url), options={"range": (offset, offset + size)})
             data = bytes(found.bytes())
+            self._worked = True
             return Part(data, found.meta["size"], found.meta.get("e_tag"))
-        except self._errors.BaseError as error:
-            raise self._read_error(path, offset, error) from error
-        except OSError as error:
-            raise self._read_error(path, offset, error) from error
-
-    def size(self, path: str) -> int:
-        try:
-            return int(self._obstore.head(self._store, path)["size"])
         except (self._errors.BaseError, OSError) as error:
-            raise self._read_error(path, 0, error) from error
+            raise self._read_error(url, offset, error) from error
 
-    def forget(self, path: str) -> None:
+    def size(self, url: str, allows: Allows) -> int:
+        try:
+            size = int(self._obstore.head(self._store, self._path(url))["size"])
+        except (self._errors.BaseError, OSError) as error:
+            raise self._read_error(url, 0, error) from error
+        self._worked = True
+        return size
+
+    def forget(self, url: str) -> None:
         """Nothing is kept."""
 
-    def _read_error(self, path: str, offset: int, error: Exception) -> ReadError:
-        number = errno.EIO
+    def _path(self, url: str) -> str:
+        return url[len(self._root) :].lstrip("/")
+
+    def _read_error(self, url: str, offset: int, error: Exception) -> ReadError:
+        """What can't pass is named at once, with what to do. What worked before may have failed for a moment only."""
+        text, number, remedy = str(error), errno.EIO, ""
         if isinstance(error, FileNotFoundError | self._errors.NotFoundError):
             number = errno.ENOENT
+            remedy = "" if self._worked else "check the bucket's name, the path, the region and the endpoint"
         elif isinstance(error, self._errors.PermissionDeniedError | self._errors.UnauthenticatedError):
-            number = errno.EACCES
-        return _read_error(f"{self._root}/{path}", offset, number, error)
+            number, remedy = errno.EACCES, f"the store refuses what it was given: {_CREDENTIALS[self._scheme]}"
+        elif not self._worked and any(place in text for place in _METADATA):
+            number, remedy = errno.EACCES, f"the environment has no credentials: {_CREDENTIALS[self._scheme]}"
+        elif not self._worked and "Name or service not known" in text:
+            number, remedy = errno.ENXIO, "there is no such host: check the endpoint and the region"
+        return _read_error(url, offset, number, error, remedy)
 
 
 class _Fsspec:
@@ -137,24 +174,24 @@ class _Fsspec:
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{scheme}://: fsspec cannot read it: {error}; install what it names") from error
 
-    def get(self, path: str, offset: int, size: int) -> Part:
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
         try:
-            info = self._info(path)
-            data: bytes = self._files.cat_file(path, start=offset, end=offset + size)
+            info = self._info(url)
+            data: bytes = self._files.cat_file(url, start=offset, end=offset + size)
         except Exception as error:  # file systems raise whatever their clients do
-            raise self._read_error(path, offset, error) from error
+            raise self._read_error(url, offset, error) from error
         version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("created")
         return Part(data, info["size"], None if version is None else str(version))
 
-    def size(self, path: str) -> int:
+    def size(self, url: str, allows: Allows) -> int:
         try:
-            return int(self._info(path)["size"])
+            return int(self._info(url)["size"])
         except Exception as error:
-            raise self._read_error(path, 0, error) from error
+            raise self._read_error(url, 0, error) from error
 
-    def forget(self, path: str) -> None:
-        self._infos.pop(path, None)
-        self._files.invalidate_cache(path)
+    def forget(self, url: str) -> None:
+        self._infos.pop(url, None)
+        self._files.invalidate_cache(url)
 
     def _info(self, path: str) -> dict[str, Any]:
         """Asked for once: most file systems need a request for it."""
@@ -163,13 +200,17 @@ class _Fsspec:
             found = self._infos[path] = self._files.info(path)
         return found
 
-    def _read_error(self, path: str, offset: int, error: Exception) -> ReadError:
+    def _read_error(self, url: str, offset: int, error: Exception) -> ReadError:
         kinds = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
         number = next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO)
-        return _read_error(path, offset, number, error)
+        return _read_error(url, offset, number, error)
 
 
-def _read_error(url: str, offset: int, number: int, error: Exception) -> ReadError:
+def _read_error(url: str, offset: int, number: int, error: Exception, remedy: str = "") -> ReadError:
+    message = f"{url}: cannot be read at offset {offset}: {_first_line(error)}"
+    return ReadError(number, f"{message}; {remedy}" if remedy else message)
+
+
+def _first_line(error: Exception) -> str:
     """The first line of a store's message says it; the rest are its own internals."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return ReadError(number, f"{url}: cannot be read at offset {offset}: {lines[0][:300]}")
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

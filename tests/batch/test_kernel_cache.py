@@ -1,5 +1,6 @@
 """The cache of compiled code: shared by processes, proof against damage and read-only installations."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -8,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+CHECKOUT = Path(__file__).parents[2]
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
+
 SCRIPT = """
 import sys, warnings
 sys.path.insert(0, {module!r})
 from kernels import add
-print(int(add(40)), sum(add._cache_hits.values()), sum(add._cache_misses.values()))
+import logging
+logging.basicConfig()
+print(int(add(40)), sum(add.stats.cache_hits.values()), sum(add.stats.cache_misses.values()))
 """
 KERNELS = """
 import numpy as np
@@ -34,20 +41,26 @@ def add(x):
 def run(tmp_path: Path):
     """Run add(40) in a process of its own: (result, cache hits, cache misses)."""
 
-    def start(shift: int = 2, **environment: str) -> subprocess.Popen:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    def start(shift: int = 2, before: str = "", **environment: str) -> subprocess.Popen:
         (tmp_path / "kernels.py").write_text(textwrap.dedent(KERNELS.format(shift=shift)))
-        script = SCRIPT.format(module=str(tmp_path))
+        os.utime(tmp_path / "kernels.py", (shift, shift))  # versions of numba differ in whether they look at the time
+        script = f"{before}\n{SCRIPT.format(module=str(tmp_path))}"
+        environment = {**os.environ, "TMPDIR": str(temporary), **environment}
+        command = [sys.executable, "-c", script]
         return subprocess.Popen(
-            [sys.executable, "-c", script], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=CHECKOUT
         )
 
     def finish(process: subprocess.Popen) -> tuple[int, ...]:
-        output = process.communicate(timeout=100)[0]
-        assert process.returncode == 0
+        output, call.log = process.communicate(timeout=100)
+        assert process.returncode == 0, call.log
         return tuple(map(int, output.split()))
 
-    def call(shift: int = 2, **environment: str) -> tuple[int, ...]:
-        return finish(start(shift, **environment))
+    def call(shift: int = 2, before: str = "", **environment: str) -> tuple[int, ...]:
+        return finish(start(shift, before, **environment))
 
     call.start, call.finish = start, finish
     return call
@@ -59,7 +72,7 @@ def files(path: Path) -> list[Path]:
 
 def test_processes_that_start_together_compile_once_and_leave_one_file(run, tmp_path):
     cache = str(tmp_path / "cache")
-    started = [run.start(NUMBA_CACHE_DIR=cache, TMPDIR=str(tmp_path)) for _ in range(4)]
+    started = [run.start(NUMBA_CACHE_DIR=cache) for _ in range(4)]
     found = sorted(run.finish(process) for process in started)
     assert found == [(42, 0, 1), (42, 1, 0), (42, 1, 0), (42, 1, 0)]
     assert len(files(tmp_path)) == 1
@@ -92,6 +105,105 @@ def test_without_a_place_to_write_to_everything_works(run, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("no directory")
     assert run(NUMBA_CACHE_DIR=str(blocked)) == (42, 0, 1)
+    assert "none of them can be used" in run.log
+    assert run(NUMBA_CACHE_DIR=str(tmp_path / "cache"), TMPDIR=str(blocked)) == (42, 0, 1)
+
+
+def test_a_full_disk_costs_the_cache_and_nothing_else(run, tmp_path):
+    cache = str(tmp_path / "cache")
+    full = """
+import errno, pathlib, tempfile
+def fail(*_, **__): raise OSError(errno.ENOSPC, "No space left on device")
+"""
+    assert run(before=f"{full}\ntempfile.mkstemp = fail", NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    assert "none of them can be used" in run.log
+    in_numba = f"{full}\nimport numba.core.caching\nnumba.core.caching.IndexDataCacheFile.save = fail"
+    assert run(before=in_numba, NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    assert files(tmp_path) == []
+    assert not list(tmp_path.rglob("*.tmp"))
+    without_source = "import os, kernels; os.unlink(kernels.__file__)"
+    assert run(before=f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {without_source}") == (42, 0, 1)
+
+
+def owned_by_another(path: Path) -> None:
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+
+def another_link(path: Path) -> None:
+    """A link of another user in place of a directory."""
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+    owned_by_another(path)
+
+
+PLACES = {"directory": "a/b/conceptloader", "parent": "a/b", "above": "a", "file": "a/b/conceptloader/*.kernel"}
+TRICKS = {
+    "owner": (owned_by_another, f"belongs to user {NOBODY}", list(PLACES)),
+    "group": (lambda path: path.chmod(0o770), r"others can write to it (mode 770)", ["directory"]),
+    "others": (lambda path: path.chmod(0o757), r"others can write to it (mode 757)", list(PLACES)),
+    "link": (another_link, f"belongs to user {NOBODY}", ["parent", "above"]),
+    "own link": (another_link, "it is a symbolic link", ["directory"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("trick", "place"), [(trick, place) for trick, (_, _, places) in TRICKS.items() for place in places]
+)
+def test_what_others_could_have_written_is_not_loaded(run, tmp_path, trick, place):
+    change, reason, _ = TRICKS[trick]
+    if change in (owned_by_another, another_link) and os.geteuid() != 0:
+        pytest.skip("only root gives files to other users")
+    cache = str(tmp_path / "a" / "b")
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 1, 0)
+    assert run.log == ""
+    [path] = tmp_path.glob(PLACES[place])
+    change(path)
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    assert reason in run.log
+    assert str(path) in run.log
+    assert "NUMBA_CACHE_DIR" in run.log
+
+
+@needs_root
+def test_code_in_the_cache_of_another_user_is_not_run(run, tmp_path):
+    """A pickle that runs a command, with the right name and the right checksum."""
+    cache = tmp_path / "cache"
+    assert run(NUMBA_CACHE_DIR=str(cache)) == (42, 0, 1)
+    [path] = files(tmp_path)
+    data = b"cos\nsystem\n(S'touch " + str(tmp_path / "run").encode() + b"'\ntR."
+    path.write_bytes(hashlib.blake2b(data, digest_size=32).digest() + data)
+    owned_by_another(path)
+    assert run(NUMBA_CACHE_DIR=str(cache)) == (42, 0, 1)
+    assert not (tmp_path / "run").exists()
+    assert path.stat().st_uid == 0, "it was compiled afresh and took the place of the other"
+    assert run(NUMBA_CACHE_DIR=str(cache)) == (42, 1, 0)
+
+
+def test_a_sticky_directory_and_one_s_own_links_above_are_fine(run, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (tmp_path / "link").symlink_to(shared)
+    cache = str(tmp_path / "link" / "me")
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 1, 0)
+    assert run.log == ""
+
+
+def test_what_is_made_is_not_for_others_to_write_to_whatever_the_umask(run, tmp_path):
+    cache = str(tmp_path / "new" / "cache")
+    assert run(before="import os; os.umask(0)", NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 1, 0)
+
+
+@needs_root
+def test_a_read_only_cache_that_root_has_warmed_is_used(run, tmp_path):
+    cache = str(tmp_path / "cache")
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    read_only = "import tempfile\nmake = tempfile.mkstemp\ndef fail(*_, **__): raise PermissionError(13, 'no')\n"
+    assert run(before=read_only + "tempfile.mkstemp = fail", NUMBA_CACHE_DIR=cache) == (42, 1, 0)
+    assert run.log == ""
 
 
 def test_the_user_cache_stands_in_for_a_read_only_installation(run, tmp_path, monkeypatch):
@@ -102,7 +214,7 @@ def test_the_user_cache_stands_in_for_a_read_only_installation(run, tmp_path, mo
     beside, user = compiled.cache_directories()
     assert beside.startswith(os.path.dirname(compiled.__file__))
     assert user == str(tmp_path / "conceptloader")
-    monkeypatch.setattr(compiled, "cache_directories", lambda: ["/proc/none", user])
+    monkeypatch.setattr(compiled, "cache_directories", lambda: ["/proc/none", user])  # nothing can be made there
 
     @compiled.kernel
     def twice(x):
@@ -120,7 +232,7 @@ def test_warming_up_leaves_nothing_to_compile(tmp_path):
         import conceptloader.batch.fill as fill
         from conceptloader.batch.warm import warm_up
         warm_up()
-        print(len(fill.fill_samples.signatures), sum(fill.fill_samples._cache_misses.values()))
+        print(len(fill.fill_samples.signatures), sum(fill.fill_samples.stats.cache_misses.values()))
     """)
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     outputs = [

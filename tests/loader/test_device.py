@@ -1,10 +1,14 @@
 """Copies to a device: in order, one ahead, waited for by the stream that uses them."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.collate import on_device
+from conceptloader import collate
+from conceptloader.collate import on_device, pinned_block, to_tensors
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -57,6 +61,77 @@ def test_the_next_batch_is_copied_before_one_is_handed_out(monkeypatch):
         "copy", "current waits for 2", "keep for current", "use 1",
         "current waits for 3", "keep for current", "use 2",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The tensors that own blocks of memory as PyTorch allocates them; without CUDA they are just not page-locked."""
+    made: list[torch.Tensor] = []
+    empty = torch.empty
+
+    def allocate(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        tensor = empty(*size, **options)
+        if pin_memory:
+            made.append(tensor)
+        return tensor
+
+    monkeypatch.setattr(collate.torch, "empty", allocate)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    return made
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+@pytest.mark.parametrize("layout", ["padded", "ragged"])
+def test_every_tensor_of_a_pinned_batch_holds_its_whole_block(config, blocks, engine, layout):
+    """PyTorch finds the block that a copy reads from by the tensor's storage (or by the address where a block begins),
+    and puts an event on it, until which nobody gets the block. The storage of every tensor must be the block's, then.
+    """
+    plain = cl.make_dataloader(config, micro_batch_size=4)
+    config["loader"] = {**config["loader"], "pin_memory": True, "engine": engine}
+    config["concepts"]["concepts"]["layout"] = layout
+    with plain, cl.make_dataloader(config, micro_batch_size=4) as pinned:
+        for _, batch, same in zip(range(10), pinned, plain, strict=False):
+            batch.pop("concepts_values", None)  # of a length of its own: no page-locked memory, its copies wait
+            storages = {t.untyped_storage().data_ptr() for t in batch.values() if isinstance(t, torch.Tensor)}
+            assert len(storages) == 1
+            assert storages <= {block.untyped_storage().data_ptr() for block in blocks}
+            assert torch.equal(batch["input_ids"], same["input_ids"])
+            assert torch.equal(batch["labels"], same["labels"])
+            assert torch.equal(batch["cu_seqlens"], same["cu_seqlens"])
+
+
+def test_tensors_over_a_block_are_the_arrays(blocks):
+    block = pinned_block(4096)
+    arrays = {
+        "first": np.ndarray((4, 8), np.int64, block, 0),
+        "second": np.ndarray((3,), np.float16, block, 512)[1:],
+        "strided": np.ndarray((4, 8), np.int32, block, 1024)[1:, ::2],
+        "none": np.ndarray((0, 3), np.uint16, block, 2048),
+        "flags": np.ndarray((9,), np.bool_, block, 2111),
+    }
+    block[:] = np.random.default_rng(0).integers(0, 2, 4096)
+    tensors = to_tensors(arrays)
+    for name, array in arrays.items():
+        assert np.array_equal(tensors[name].numpy(), array), name
+        assert tensors[name].untyped_storage().data_ptr() == blocks[0].data_ptr(), name
+    tensors["strided"].fill_(7)
+    assert (arrays["strided"] == 7).all()
+
+
+@needs_cuda
+def test_a_pinned_block_is_not_used_again_while_any_tensor_of_it_is_copied():
+    size = 1 << 22
+    block = pinned_block(size)
+    block[:] = 7
+    batch = to_tensors({name: np.ndarray(size // 2, np.uint8, block, k * size // 2) for k, name in enumerate("ab")})
+    where = block.__array_interface__["data"][0]
+    torch.cuda._sleep(1 << 31)  # about a second: the copy waits behind it
+    copied = batch["b"].to("cuda", non_blocking=True)
+    del block, batch
+    again = pinned_block(size)
+    assert again.__array_interface__["data"][0] != where, "the copy has not been made yet"
+    again[:] = 9
+    assert bool((copied == 7).all())
 
 
 @needs_cuda

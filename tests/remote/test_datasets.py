@@ -123,7 +123,9 @@ def test_faults_that_stay(local: Path, server: Server) -> None:
     server.plan()
     far.tokens(0, 10)
     server.plan(unavailable=10**6)
-    with pytest.raises(ReadError, match=r"s3://.*/ds/00000\.stream\.bin: cannot be read.*failed 5 times"):
+    with pytest.raises(
+        ReadError, match=r"s3://.*/ds/00000\.stream\.bin: cannot be read.*failed 5 times in .* check the store"
+    ):
         far.tokens(0, 10)
 
 

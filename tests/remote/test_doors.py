@@ -1,0 +1,299 @@
+"""A dataset leads to no host, bucket or directory but its roots; a store that cannot be used is named at once."""
+
+import http.server
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+import conceptloader as cl
+from conceptloader import io
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.format.remote import RemoteRoots
+from conceptloader.remote import stores
+from conceptloader.remote.urls import normal
+from tests.hostile.targets import resealed
+from tests.remote.conftest import Server
+
+
+class FileServer(http.server.ThreadingHTTPServer):
+    """Serves `folder` by ranges; redirects: where to, by path. asked: the paths of all requests."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder, self.asked, self.redirects = folder, [], {}
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        target = self.server.redirects.get(self.path)
+        file = self.server.folder / self.path.partition("?")[0].lstrip("/")
+        if target or not file.is_file():
+            self.send_response(302 if target else 404)
+            if target:
+                self.send_header("Location", target)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        data = file.read_bytes()
+        first, last = 0, len(data) - 1
+        if wanted := self.headers["Range"]:
+            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+            last = min(last, len(data) - 1)
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data[first : last + 1])
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    path = tmp_path / "trusted" / "data" / "ds"
+    build = cl.create_build(path, cl.BuildOptions())
+    with build.shard(0) as writer:
+        writer.add_document([1, 2, 3])
+    cl.finalize(path)
+    return path
+
+
+@pytest.fixture
+def servers(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FileServer]]:
+    """One that is trusted, and another one with the same files."""
+    monkeypatch.setattr(io, "BACKOFF_S", (0.001,))
+    monkeypatch.setenv("no_proxy", "*")
+    shutil.copytree(tmp_path / "trusted", tmp_path / "other")
+    started = [FileServer(tmp_path / name) for name in ("trusted", "other")]
+    for server in started:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield started
+    for server in started:
+        server.shutdown()
+        server.server_close()
+
+
+ROOTS = {
+    "https://host/ds": ["https://other/x", "http://host/x", "https://host:444/x", "https://host@other/x"],
+    "https://host": ["https://other/x", "https://hostile/x", "s3://host/x"],
+    "s3://bucket/ds": ["s3://other/x", "gs://bucket/x", "s3://bucket2/x"],
+    "s3://bucket": ["s3://other/x", "s3://bucket2/x"],
+    "https://host/a/b/ds": [
+        "https://host/a/x",
+        "https://host/a/bb/x",
+        "https://host/a/b/../x",
+        "https://host/a/b/%2e%2e/x",
+        "https://host/a/b/%2E./x",
+        "https://host/a/b/..%2fx",
+        "https://host/a/b/%252e%252e%252fx",
+        "https://host/a/b/..\\x",
+        "https://user:password@host/a/b/x",
+        "../../x",
+        "..%2f..%2fx",
+        "./c/../../../x",
+    ],
+}
+SAME = {
+    "https://host/ds": ["https://HOST/x", "HTTPS://host:443/x", "https://host//x/./y", "https://host./x", "../x", "x"],
+    "https://host": ["https://host/x", "x"],
+    "https://host:8443/a/ds": ["https://host:8443/a/x"],
+    "https://me:secret@host/a/ds": ["https://me:secret@host/a/x", "https://host/a/x", "x"],
+    "https://host/my%20data/ds": ["https://host/my%20data/x", "https://host/%6dy data/x"],
+    "s3://bucket": ["s3://bucket/a/x", "x"],
+    "s3://bucket/ds": ["s3://bucket/x", "s3://bucket//a//x"],
+}
+
+
+@pytest.mark.parametrize(("url", "path"), [(url, path) for url, paths in ROOTS.items() for path in paths])
+@pytest.mark.parametrize("given", [False, True])
+def test_urls_outside_of_the_roots_are_refused(url: str, path: str, given: bool) -> None:
+    roots = RemoteRoots(url, [url if url.count("/") == 2 else url.removesuffix("/ds")] if given else None)
+    with pytest.raises(FormatError, match=r"roots=\[...\]"):
+        roots.check([path], "manifest")
+
+
+@pytest.mark.parametrize(("url", "path"), [(url, path) for url, paths in SAME.items() for path in paths])
+def test_urls_of_the_same_place_are_allowed(url: str, path: str) -> None:
+    roots = RemoteRoots(url, None)
+    roots.check([path], "manifest")
+    assert normal(roots.resolve(path)) == roots.resolve(path)
+
+
+def refer(dataset: Path, to: str) -> None:
+    """Let the manifest say that the files of its shard are somewhere else, with a checksum that fits."""
+    file = dataset / "manifest.json"
+    head = json.loads(file.read_bytes())
+    head.pop("checksum", None)
+    head["shards"]["path"] = [to]
+    file.write_bytes(resealed(json.dumps(head).encode()))
+
+
+def test_a_manifest_leads_to_no_other_host(dataset: Path, servers: list[FileServer]) -> None:
+    trusted, other = servers
+    refer(dataset, f"{other.url}/data/ds/00000")
+    with pytest.raises(FormatError, match=r"roots=\[...\]"):
+        cl.open_dataset(f"{trusted.url}/data/ds").tokens(0, 3)
+    assert other.asked == []
+    allowed = cl.open_dataset(f"{trusted.url}/data/ds", roots=[other.url])
+    assert allowed.tokens(0, 3).tolist() == [1, 2, 3]
+
+
+def test_redirects_leave_the_roots_only_if_allowed(servers: list[FileServer]) -> None:
+    trusted, other = servers
+    assert cl.open_dataset(f"{trusted.url}/data/ds").tokens(0, 3).tolist() == [1, 2, 3]
+    file = "/data/ds/00000.stream.bin"
+    trusted.redirects[file] = f"{other.url}{file}?signature=1"
+    with pytest.raises(FormatError, match=rf"{file}: found a redirect to {other.url}.*roots=\[...\]"):
+        cl.open_dataset(f"{trusted.url}/data/ds").tokens(0, 3)
+    assert other.asked == []
+    assert cl.open_dataset(f"{trusted.url}/data/ds", roots=[other.url]).tokens(0, 3).tolist() == [1, 2, 3]
+    assert other.asked == [f"{file}?signature=1"]
+    trusted.redirects = {file: "/data/ds/../moved.bin"}
+    shutil.copy(trusted.folder / file[1:], trusted.folder / "data" / "moved.bin")
+    assert cl.open_dataset(f"{trusted.url}/data/ds").tokens(0, 3).tolist() == [1, 2, 3]
+    trusted.redirects = {"/data/ds/manifest.json": f"{other.url}/data/ds/manifest.json"}
+    with pytest.raises(FormatError, match="found a redirect"):
+        cl.open_dataset(f"{trusted.url}/data/ds")
+    trusted.redirects = {file: file}
+    with pytest.raises(ReadError, match="more than 5 redirects"):
+        cl.open_dataset(f"{trusted.url}/data/ds").tokens(0, 3)
+
+
+def test_a_file_url_is_a_directory(dataset: Path, tmp_path: Path) -> None:
+    url = f"file://{dataset}"
+    assert cl.open_dataset(url).tokens(0, 3).tolist() == [1, 2, 3]
+    assert not cl.open_dataset(url).files.remote
+    with pytest.raises(ConfigError, match="found the host 'host'"):
+        cl.open_dataset("file://host/data/ds")
+    secret = tmp_path / "secret"
+    shutil.copytree(dataset, secret)
+    for path in (f"file://{dataset.parent}/../../secret/00000", "../../../secret/00000"):
+        refer(dataset, path)
+        with pytest.raises((FormatError, ReadError)):
+            cl.open_dataset(url).tokens(0, 3)
+
+
+def test_a_url_of_any_store_cannot_climb(dataset: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(str(dataset), "/doors/secret", recursive=True)
+    refer(dataset, "memory://doors/data/../secret/00000")
+    memory.put(str(dataset), "/doors/data/ds", recursive=True)
+    with pytest.raises(FormatError, match=r"roots=\[...\]"):
+        cl.open_dataset("memory://doors/data/ds").tokens(0, 3)
+    assert cl.open_dataset("memory://doors/data/ds", roots=["memory://doors"]).tokens(0, 3).tolist() == [1, 2, 3]
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that would have been made."""
+    pauses: list[float] = []
+    monkeypatch.setattr(io, "sleep", pauses.append)
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "ENDPOINT_URL", "REGION", "SESSION_TOKEN", "SKIP_SIGNATURE"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    stores._open_store.cache_clear()
+    yield pauses
+    stores._open_store.cache_clear()
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """The same answer to everything, as S3 writes it."""
+
+    status, code = 403, "InvalidAccessKeyId"
+
+    def do_GET(self) -> None:
+        body = b"" if self.command == "HEAD" else f"<Error><Code>{self.code}</Code></Error>".encode()
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_PUT = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_missing_credentials_are_named_at_once(no_waiting: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as metadata:
+        threading.Thread(target=metadata.serve_forever, daemon=True).start()
+        # In place of the address that every cloud has its metadata server at.
+        monkeypatch.setattr(stores, "_METADATA", (f"//127.0.0.1:{metadata.server_port}",))
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{metadata.server_port}")
+        with pytest.raises(ReadError, match="the environment has no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET"):
+            cl.open_dataset("s3://bucket/ds")
+        metadata.shutdown()
+    assert no_waiting == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (403, "InvalidAccessKeyId", "the store refuses what it was given: set AWS_ACCESS_KEY_ID"),
+        (404, "NoSuchBucket", "check the bucket's name, the path, the region and the endpoint"),
+    ],
+)
+def test_wrong_credentials_and_buckets_are_named_at_once(
+    no_waiting: list[float], monkeypatch: pytest.MonkeyPatch, status: int, code: str, message: str
+) -> None:
+    handler = type("Handler", (Answers,), {"status": status, "code": code})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as store:
+        threading.Thread(target=store.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{store.server_port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        with pytest.raises(ReadError, match=message):
+            cl.open_dataset("s3://bucket/ds")
+        store.shutdown()
+    assert no_waiting == []
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/ds", "http://no-such-host.invalid/ds"])
+def test_a_host_that_does_not_exist_is_named_at_once(
+    url: str, no_waiting: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # for http; obstore asks the system itself
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    with pytest.raises(ReadError, match="there is no such host"):
+        cl.open_dataset(url)
+    assert no_waiting == []
+
+
+def test_a_store_without_its_settings_is_named_at_once(
+    no_waiting: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    with pytest.raises(ConfigError, match=r"Missing SecretAccessKey; check the URL, and set AWS_ACCESS_KEY_ID"):
+        cl.open_dataset("s3://bucket/ds")
+    with pytest.raises(ConfigError, match=r"Account must be specified; check the URL, and set AZURE_STORAGE_ACCOUNT"):
+        cl.open_dataset("az://bucket/ds")
+
+
+def test_a_store_that_worked_before_is_asked_again(
+    server: Server, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials that a metadata server does not renew for a moment are no reason to end a training."""
+    url = server.upload(dataset.parent, "worked") + "/ds"
+    far = cl.open_dataset(url)
+    monkeypatch.setattr(stores, "_METADATA", ("503",))
+    server.plan(unavailable=3)
+    assert far.tokens(0, 3).tolist() == [1, 2, 3]
+    assert server.count() > 3

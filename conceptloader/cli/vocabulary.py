@@ -31,22 +31,25 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.format.durable import write_file
     from conceptloader.ingest.inputs import find_sources
 
-    if os.path.exists(arguments.out):
-        raise ConfigError(f"--out {arguments.out}: found a file, expected none; remove it or choose another name")
+    taken = ConfigError(f"--out {arguments.out}: found a file, expected none; remove it or choose another name")
+    if os.path.lexists(arguments.out):
+        raise taken
     names: Counter[str] = Counter()
     for source in find_sources(arguments.inputs):
         count_names(source, arguments.column, arguments.max_line_bytes, names)
+        source.check_unchanged()
     kept = sorted(
         (name for name, n in names.items() if n >= arguments.min_count), key=lambda name: (-names[name], name)
     )
     unfit = next((name for name in kept if not name or "\n" in name or name != name.removesuffix("\r")), None)
-    if unfit is not None or (kept and kept[0].startswith("[")):
+    if unfit is not None or (kept and kept[0].startswith(("[", "\ufeff"))):
         from conceptloader.format.vocabulary import dump_vocabulary
 
         data = dump_vocabulary(kept)  # names that lines cannot hold: a JSON list, which `build` reads as well
     else:
         data = "".join(f"{name}\n" for name in kept).encode("utf-8")
-    write_file(os.path.abspath(arguments.out), data, exclusive=True)
+    if not write_file(os.path.abspath(arguments.out), data, exclusive=True):
+        raise taken
     value: dict[str, Any] = {"file": arguments.out, "names": len(kept), "left_out": len(names) - len(kept)}
     output.result(value, [f"{arguments.out}: {len(kept):,} names, {value['left_out']:,} rarer ones left out"])
     return 0

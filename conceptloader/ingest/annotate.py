@@ -145,6 +145,8 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
             total += flush()
             size = 0
     total += flush()
+    for one in sources:
+        one.check_unchanged()
     if not total:
         raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
 

@@ -61,12 +61,19 @@ def test_another_build_is_running(tmp_path: Path, source: Path, capsys: pytest.C
 
 
 def test_tasks_of_one_build_share_it(tmp_path: Path) -> None:
-    with build_lock(tmp_path, shared=True), build_lock(tmp_path, shared=True):
-        with pytest.raises(ConfigError, match="another build is running there"), build_lock(tmp_path):
-            pass
-    with build_lock(tmp_path):
-        with pytest.raises(ConfigError, match="another build is running there"), build_lock(tmp_path, shared=True):
-            pass
+    with (
+        build_lock(tmp_path, shared=True),
+        build_lock(tmp_path, shared=True),
+        pytest.raises(ConfigError, match="another build is running there"),
+        build_lock(tmp_path),
+    ):
+        pass
+    with (
+        build_lock(tmp_path),
+        pytest.raises(ConfigError, match="another build is running there"),
+        build_lock(tmp_path, shared=True),
+    ):
+        pass
     assert not os.listdir(tmp_path)
 
 

@@ -3,10 +3,17 @@
 Public names are imported on first use, so that `import conceptloader` costs neither numba nor torch.
 """
 
+import os
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+
+if os.name != "posix":
+    raise ImportError(
+        f"conceptloader: found the operating system {os.name!r}, expected Linux, whose positioned reads and file locks "
+        "it uses; on Windows run it in WSL"
+    )
 
 _PUBLIC = {
     "open_dataset": "dataset",
@@ -51,7 +58,17 @@ __all__ = sorted([*_PUBLIC, "__version__"])
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        try:
+            return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            from conceptloader.errors import MissingPackageError
+
+            raise MissingPackageError(
+                f"conceptloader.{name}: needs the torch package, which is not installed; pip install "
+                "'conceptloader[torch]'"
+            ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -9,6 +9,7 @@ without it, since every file appears under its name at once.
 import contextlib
 import errno
 import fcntl
+import io
 import logging
 import os
 import socket
@@ -19,7 +20,7 @@ from conceptloader.format.durable import make_directories
 
 log = logging.getLogger(__name__)
 
-LOCK = ".build.lock"
+LOCK = ".build.lock.tmp"  # temporary: a complete dataset has none, or one that means nothing
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
@@ -32,44 +33,43 @@ def build_lock(directory: str | os.PathLike[str], *, shared: bool = False) -> It
     """
     path = os.path.join(os.path.abspath(directory), LOCK)
     make_directories(os.path.dirname(path))
-    descriptor = _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    try:
-        if not shared:
-            with contextlib.suppress(OSError):  # for the message of another build alone
-                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        yield
-    finally:
-        if not shared:
-            with contextlib.suppress(OSError):  # a file that stays keeps nobody out
-                os.unlink(path)
-        os.close(descriptor)
+    with _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX) as file:
+        with contextlib.suppress(OSError):  # for the message of another build alone
+            file.truncate(0)
+            file.write(b"" if shared else f"process {os.getpid()} on {socket.gethostname()}".encode())
+        try:
+            yield
+        finally:
+            if not shared:
+                with contextlib.suppress(OSError):  # a file that stays keeps nobody out
+                    os.unlink(path)
 
 
-def _locked(path: str, kind: int) -> int:
-    """A descriptor that holds the lock. Who waits for a file that its holder removes would lock what has no name."""
+def _locked(path: str, kind: int) -> io.FileIO:
+    """The file, locked until it is closed. Its last holder may have removed it between our opening and our locking."""
+    directory = os.path.dirname(path)
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the lock is held
         except OSError as error:
             raise ReadError(error.errno, f"{path}: cannot be written: {error.strerror}") from error
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    return descriptor
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    return file
         except OSError as error:
             if error.errno in _NO_LOCKS:
-                log.warning(
-                    "%s: the file system has no locks (%s); make sure that no other build runs there",
-                    os.path.dirname(path), error.strerror,
-                )  # fmt: skip
-                return descriptor
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-            os.close(descriptor)
+                problem = "the file system has no locks"
+                log.warning("%s: %s (%s); make sure that no other build runs there", directory, problem, error.strerror)
+                return file
+            file.seek(0)
+            holder = file.read(200).decode("utf-8", "replace") or "of several tasks"
+            file.close()
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise ReadError(error.errno, f"{path}: cannot be locked: {error.strerror}") from error
             raise ConfigError(
-                f"{os.path.dirname(path)}: another build is running there ({holder or 'of several tasks'}), expected "
-                "none; wait for its end, or build into another directory"
+                f"{directory}: another build is running there ({holder}), expected none; wait for its end, or build "
+                "into another directory"
             ) from error
-        os.close(descriptor)
+        file.close()

@@ -278,6 +278,8 @@ def _write_shards(
             )
         finished = build.num_shards - len(errors)
         kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
-        skip = "run again with --skip-bad FILE to leave such records out, or " if type(errors[0]) is BadRecord else ""
         where = "build into another directory" if finished else "run again"
-        raise type(errors[0])(f"{errors[0]}{others}; {kept}: {skip}mend the input and {where}")
+        remedy, kind = f"mend the input and {where}", type(errors[0])
+        if kind is BadRecord:
+            remedy, kind = f"run again with --skip-bad FILE to leave such records out, or {remedy}", InputError
+        raise kind(f"{errors[0]}{others}; {kept}: {remedy}")

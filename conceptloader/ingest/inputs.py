@@ -14,7 +14,7 @@ from conceptloader.format.build import OtherBuild
 from conceptloader.format.durable import write_file
 from conceptloader.format.jsonfile import dump_json, load_json
 
-TIMES = ".inputs.json"  # when each input was modified, while a build goes on
+TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
 
 _LINES = (".jsonl", ".ndjson", ".json")
 _COMPRESSED = {".gz": "gz", ".zst": "zst"}

@@ -81,7 +81,7 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeyp
     """The holder removes the file between our opening and our locking it."""
     real, calls = fcntl.flock, 0
 
-    def flock(descriptor: int, kind: int) -> None:
+    def flock(descriptor: Any, kind: int) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
@@ -97,7 +97,7 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeyp
 def test_a_file_system_without_locks(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def flock(descriptor: int, kind: int) -> Any:
+    def flock(descriptor: Any, kind: int) -> Any:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)

@@ -107,7 +107,7 @@ def test_between_two_runs_of_a_build(tmp_path: Path) -> None:
     source.write_bytes(data)
     os.utime(source, ns=(before.stamp[0], before.stamp[0]))
     assert build(source, out, on_bad=lambda *_: None).documents == DOCUMENTS
-    assert not (out / ".inputs.json").exists()
+    assert not (out / ".inputs.json.tmp").exists()
 
 
 def test_another_input_is_named(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
         except ModuleNotFoundError as error:
-            if error.name != "torch":
+            if (error.name or "").partition(".")[0] != "torch":
                 raise
             from conceptloader.errors import MissingPackageError
 

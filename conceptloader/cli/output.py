@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,15 +63,17 @@ def _plain(value: Any) -> Any:
 
 class _Guarded:
     """A stream behind which there may be a terminal. Whoever writes to it, argparse and tracebacks included, no
-    character passes that a terminal obeys, but for those of `keep`; nor one that the stream cannot encode."""
+    character passes that a terminal obeys, nor one that the stream cannot encode. Progress bars return to the begin of
+    their line, before or after all else that they write."""
 
-    def __init__(self, stream: Any, keep: str) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._keep = keep
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
 
     def write(self, text: str) -> int:
-        shown = printable(text, keep=self._keep)
+        body = text.strip("\r")
+        before, _, after = text.partition(body) if body else (text, "", "")
+        shown = before + printable(body, keep="\n\t") + after
         self._stream.write(shown.encode(self._encoding, "backslashreplace").decode(self._encoding))
         return len(text)
 
@@ -81,12 +83,10 @@ class _Guarded:
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """In the block, stdout and stderr are fit for a terminal; progress bars on stderr return to the line's begin."""
-    with ExitStack() as stack:
-        out: Any = _Guarded(sys.stdout, "\n\t")
-        err: Any = _Guarded(sys.stderr, "\n\t\r")
-        stack.enter_context(redirect_stdout(out))
-        stack.enter_context(redirect_stderr(err))
+    """In the block, stdout and stderr are fit for a terminal."""
+    out: Any = _Guarded(sys.stdout)
+    err: Any = _Guarded(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
         yield
 
 

@@ -5,9 +5,9 @@ import os
 from collections import Counter
 from typing import Any
 
-from conceptloader.cli.arguments import size
+from conceptloader.cli.arguments import positive, size
 from conceptloader.cli.output import Output
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, InputError
 
 SUMMARY = "collect the concept names of jsonl or parquet files"
 DESCRIPTION = """\
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
     parser.add_argument("--out", required=True, metavar="FILE", help="file to write; must not exist")
     parser.add_argument("--column", default="spans", metavar="NAME", help="column of the spans (default: spans)")
-    parser.add_argument("--min-count", type=int, default=1, metavar="N", help="leave out rarer names (default: 1)")
+    parser.add_argument("--min-count", type=positive, default=1, metavar="N", help="leave out rarer names (default: 1)")
     parser.add_argument("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE")
 
 
@@ -38,6 +38,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     for source in find_sources(arguments.inputs):
         count_names(source, arguments.column, arguments.max_line_bytes, names)
         source.check_unchanged()
+    if not names:
+        raise InputError(
+            f"{', '.join(arguments.inputs)}: found no concept by name in column {arguments.column!r}, expected at least "
+            "one; name the column of the spans (--column)"
+        )
     kept = sorted(
         (name for name, n in names.items() if n >= arguments.min_count), key=lambda name: (-names[name], name)
     )
@@ -57,7 +62,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def count_names(source: Any, column: str, max_line_bytes: int, names: "Counter[str]") -> None:
     """Count the concept names in one column of one file. Raises: InputError naming file and line."""
-    from conceptloader.errors import InputError
     from conceptloader.ingest.records import read_records
     from conceptloader.ingest.table import read_column
 

@@ -147,8 +147,8 @@ def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     notes.write_text("".join(f'{{"document": {i}, "start": 0, "end": 1, "concepts": [1]}}\n' for i in range(100)))
     real = annotating.read_rows
 
-    def changing(sources: Any) -> Any:
-        for i, row in enumerate(real(sources)):
+    def changing(*arguments: Any) -> Any:
+        for i, row in enumerate(real(*arguments)):
             if i == 1:
                 truncate(notes)
             yield row

@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         source.check_unchanged()
     if not names:
         raise InputError(
-            f"{', '.join(arguments.inputs)}: found no concept by name in column {arguments.column!r}, expected at least "
-            "one; name the column of the spans (--column)"
+            f"{', '.join(arguments.inputs)}: found no concept by name in column {arguments.column!r}, expected "
+            "at least one; name the column of the spans (--column)"
         )
     kept = sorted(
         (name for name, n in names.items() if n >= arguments.min_count), key=lambda name: (-names[name], name)

@@ -208,7 +208,9 @@ def _complete(path: str, sources: Sequence[Source], options: BuildOptions, input
     elif any(found.options.tracks[name].vocabulary != track.vocabulary for name, track in options.tracks.items()):
         problem = "other vocabularies, expected the same"
     if problem:
-        raise ConfigError(f"{path}: found a complete dataset of {problem}; build into a new directory")
+        raise ConfigError(
+            f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory"
+        )
     check_older(path, sources)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)

@@ -3,10 +3,17 @@
 Public names are imported on first use, so that `import conceptloader` costs neither numba nor torch.
 """
 
+import os
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+
+if os.name != "posix":
+    raise ImportError(
+        f"conceptloader: found the operating system {os.name!r}, expected Linux, whose positioned reads and file locks "
+        "it uses; on Windows run it in WSL"
+    )
 
 _PUBLIC = {
     "open_dataset": "dataset",
@@ -57,11 +64,10 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if str(error.name).partition(".")[0] != "torch":
                 raise
-            from .errors import MissingPackageError
+            from conceptloader.errors import MissingPackageError
 
             raise MissingPackageError(
-                f"conceptloader.{name}: the torch package is not installed; pip install 'conceptloader[torch]'",
-                name="torch",
+                f"conceptloader.{name}: the torch package is not installed; pip install 'conceptloader[torch]'"
             ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

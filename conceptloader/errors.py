@@ -3,13 +3,23 @@
 A message says four things: what and where (file, key or argument), what was found, what was expected, what to do.
 """
 
+from conceptloader.terminal import printable
+
 
 class ConceptloaderError(Exception):
-    """Base of all errors raised on purpose by conceptloader."""
+    """Base of all errors raised on purpose by conceptloader. Messages quote files of others: as text they hold no
+    character that a terminal obeys."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
 
 
 class ConfigError(ConceptloaderError, ValueError):
     """A configuration value or an argument breaks a rule."""
+
+
+class MissingPackageError(ConfigError, ImportError):
+    """A package that is not installed is needed; the message has the line that installs it."""
 
 
 class FormatError(ConceptloaderError, ValueError):
@@ -30,7 +40,3 @@ class ResumeError(ConceptloaderError, ValueError):
 
 class EndlessError(ConceptloaderError, TypeError):
     """A loader without an end was asked for its length. A TypeError, which is what `len` means by "has none"."""
-
-
-class MissingPackageError(ConceptloaderError, ImportError):
-    """A package that this part of conceptloader needs is not installed."""

@@ -9,13 +9,15 @@ Data goes to stdout, logs and progress to stderr. Exit codes: 0 fine, 1 the data
 """
 
 import argparse
+import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
 from conceptloader import __version__
-from conceptloader.cli.output import Output, configure_logging
+from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.errors import ConceptloaderError, ConfigError
 
 # To add a subcommand, add its module to this package and its name here. A dash in a name is _ in the module's.
@@ -35,6 +37,11 @@ Build, check and look into datasets of tokens with concepts attached.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
+    with guarded_streams():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = make_parser().parse_args(argv)
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
@@ -49,8 +56,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of stdout, `head` for instance, has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_stdout()
         return 141
+    except OSError as error:  # stdout on a full disk
+        _let_go_of_stdout()
+        print(f"conceptloader: {error}", file=sys.stderr)
+        return 1
+    except Exception:
+        traceback.print_exc()
+        print(
+            "conceptloader: this is a defect of conceptloader; please report it, with the lines above", file=sys.stderr
+        )
+        return 1
+
+
+def _let_go_of_stdout() -> None:
+    """What is buffered cannot be written, and must not fail once more when the process ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_parser() -> argparse.ArgumentParser:

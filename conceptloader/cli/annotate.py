@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--ignore-column", action="append", default=[], metavar="NAME")
     group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
 
+    group("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE", help="longest line (default: 256M)")
+
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.annotate import AnnotateOptions, annotate
@@ -68,6 +70,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         levels=arguments.levels,
         ignored=arguments.ignore_column,
         sort_bytes=arguments.sort_memory,
+        max_line_bytes=arguments.max_line_bytes,
     )
     manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root)
     records = sum(manifest.shards.tracks[arguments.track].records.tolist())

@@ -42,6 +42,12 @@ def add_overlap(add: Callable[..., Any]) -> None:
 def at_least_one(value: int) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"found {value}, expected at least 1")
+    return in_64_bits(value)
+
+
+def in_64_bits(value: int) -> int:
+    if value >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"found {value}, expected less than 2**63")
     return value
 
 

@@ -115,6 +115,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         metadata_columns=arguments.metadata_column,
         fields=dict(arguments.field),
         ignored=arguments.ignore_column,
+        max_line_bytes=arguments.max_line_bytes,
     )
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:

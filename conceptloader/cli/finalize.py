@@ -19,8 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.format.build import open_build
     from conceptloader.format.finalize import finalize
+    from conceptloader.format.lock import build_lock
 
-    manifest = finalize(arguments.build)
+    with build_lock(open_build(arguments.build).path):
+        manifest = finalize(arguments.build)
     output.manifest(arguments.build, manifest, os.path.abspath(arguments.build))
     return 0

@@ -3,12 +3,14 @@
 import json
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from conceptloader.errors import ConceptloaderError
+from conceptloader.terminal import printable, printable_json
 
 if TYPE_CHECKING:
     from conceptloader.format.manifest import Manifest
@@ -23,10 +25,11 @@ class Output:
     def result(self, value: Any, text: Iterable[str]) -> None:
         """Print `value` as JSON if asked to, else the lines of `text`."""
         if self.as_json:
-            print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+            plain = (sys.stdout.encoding or "utf-8").lower() not in ("utf-8", "utf8")
+            print(printable_json(json.dumps(value, indent=2, ensure_ascii=plain, default=_plain)))
             return
         for line in text:
-            print(line)
+            print(printable(line))
 
     def manifest(self, name: str, manifest: "Manifest", path: str | None = None) -> None:
         """Tell what dataset there is now, under its `name` on the command line; path: in JSON, if not the same."""
@@ -45,7 +48,7 @@ class Output:
         """Tell an error on stderr; with --json also as an object on stdout."""
         if self.as_json:
             self.result({"error": {"kind": type(error).__name__, "message": str(error)}}, ())
-        print(f"conceptloader: {error}", file=sys.stderr)
+        print("\n  ".join(f"conceptloader: {error}".split("\n")), file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:
@@ -58,13 +61,42 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+class _Guarded:
+    """A stream behind which there may be a terminal. Whoever writes to it, argparse and tracebacks included, no
+    character passes that a terminal obeys, nor one that the stream cannot encode. Progress bars return to the begin of
+    their line, before or after all else that they write."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        body = text.strip("\r")
+        before, _, after = text.partition(body) if body else (text, "", "")
+        shown = before + printable(body, keep="\n\t") + after
+        self._stream.write(shown.encode(self._encoding, "backslashreplace").decode(self._encoding))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def guarded_streams() -> Iterator[None]:
+    """In the block, stdout and stderr are fit for a terminal."""
+    out: Any = _Guarded(sys.stdout)
+    err: Any = _Guarded(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
+        yield
+
+
 class _Handler(logging.Handler):
     """Log lines above a progress bar, if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(self.format(record), file=sys.stderr)
+        tqdm.write(printable(self.format(record), keep="\n"), file=sys.stderr)
 
 
 def configure_logging(verbose: bool, quiet: bool) -> None:
@@ -75,15 +107,9 @@ def configure_logging(verbose: bool, quiet: bool) -> None:
     logger.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
 
 
-def printable(text: str, width: int | None = None) -> str:
-    """Text on one line, cut to `width`; control characters, which a terminal would obey, are shown as escapes."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return shown if width is None or len(shown) <= width else shown[: max(0, width - 3)] + "..."
-
-
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> list[str]:
     """Aligned columns; numbers to the right."""
-    shown = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    shown = [[f"{cell:,}" if isinstance(cell, int) else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *shown, strict=True)]
     right = [bool(rows) and all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(header))]
 

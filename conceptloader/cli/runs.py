@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import in_64_bits, positive
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,4 +60,4 @@ def not_negative(text: str) -> int:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected an integer") from None
     if value < 0:
         raise argparse.ArgumentTypeError(f"found {value}, expected 0 or more")
-    return value
+    return in_64_bits(value)

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.cli.arguments import positive
-from conceptloader.cli.output import Output, printable, table
+from conceptloader.cli.output import Output, table
 from conceptloader.dataset import Dataset, open_dataset
 from conceptloader.errors import ConfigError
+from conceptloader.terminal import printable
 
 SUMMARY = "count documents, spans and concepts"
 DESCRIPTION = """\

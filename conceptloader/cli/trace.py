@@ -5,8 +5,10 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from conceptloader.cli.output import Output, printable
+from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, not_negative, open_run
+from conceptloader.errors import ConfigError
+from conceptloader.terminal import printable
 
 if TYPE_CHECKING:
     from conceptloader.trace import SampleTrace
@@ -37,6 +39,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
+        if not found:
+            raise ConfigError(f"--rank: found {arguments.rank}, which has none of these samples; check --dp-size")
     output.result({"samples": [one.to_dict() for one in found]}, (line for one in found for line in _lines(one)))
     return 0
 

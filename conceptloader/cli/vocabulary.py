@@ -5,9 +5,9 @@ import os
 from collections import Counter
 from typing import Any
 
-from conceptloader.cli.arguments import size
+from conceptloader.cli.arguments import positive, size
 from conceptloader.cli.output import Output
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, InputError
 
 SUMMARY = "collect the concept names of jsonl or parquet files"
 DESCRIPTION = """\
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
     parser.add_argument("--out", required=True, metavar="FILE", help="file to write; must not exist")
     parser.add_argument("--column", default="spans", metavar="NAME", help="column of the spans (default: spans)")
-    parser.add_argument("--min-count", type=int, default=1, metavar="N", help="leave out rarer names (default: 1)")
+    parser.add_argument("--min-count", type=positive, default=1, metavar="N", help="leave out rarer names (default: 1)")
     parser.add_argument("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE")
 
 
@@ -31,22 +31,30 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.format.durable import write_file
     from conceptloader.ingest.inputs import find_sources
 
-    if os.path.exists(arguments.out):
-        raise ConfigError(f"--out {arguments.out}: found a file, expected none; remove it or choose another name")
+    taken = ConfigError(f"--out {arguments.out}: found a file, expected none; remove it or choose another name")
+    if os.path.lexists(arguments.out):
+        raise taken
     names: Counter[str] = Counter()
     for source in find_sources(arguments.inputs):
         count_names(source, arguments.column, arguments.max_line_bytes, names)
+        source.check_unchanged()
+    if not names:
+        raise InputError(
+            f"{', '.join(arguments.inputs)}: found no concept by name in column {arguments.column!r}, expected "
+            "at least one; name the column of the spans (--column)"
+        )
     kept = sorted(
         (name for name, n in names.items() if n >= arguments.min_count), key=lambda name: (-names[name], name)
     )
     unfit = next((name for name in kept if not name or "\n" in name or name != name.removesuffix("\r")), None)
-    if unfit is not None or (kept and kept[0].startswith("[")):
+    if unfit is not None or (kept and kept[0].startswith(("[", "\ufeff"))):
         from conceptloader.format.vocabulary import dump_vocabulary
 
         data = dump_vocabulary(kept)  # names that lines cannot hold: a JSON list, which `build` reads as well
     else:
         data = "".join(f"{name}\n" for name in kept).encode("utf-8")
-    write_file(os.path.abspath(arguments.out), data, exclusive=True)
+    if not write_file(os.path.abspath(arguments.out), data, exclusive=True):
+        raise taken
     value: dict[str, Any] = {"file": arguments.out, "names": len(kept), "left_out": len(names) - len(kept)}
     output.result(value, [f"{arguments.out}: {len(kept):,} names, {value['left_out']:,} rarer ones left out"])
     return 0
@@ -54,7 +62,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def count_names(source: Any, column: str, max_line_bytes: int, names: "Counter[str]") -> None:
     """Count the concept names in one column of one file. Raises: InputError naming file and line."""
-    from conceptloader.errors import InputError
     from conceptloader.ingest.records import read_records
     from conceptloader.ingest.table import read_column
 

@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from conceptloader.cli.output import printable
 from conceptloader.dataset import Dataset
 from conceptloader.errors import ConfigError
 from conceptloader.format.files import Files
 from conceptloader.ingest.build import TOKENIZER_FILE
 from conceptloader.ingest.tokenizer import Tokenizer, load_tokenizer
+from conceptloader.terminal import printable
 
 _WIDTH = 100
 

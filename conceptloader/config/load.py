@@ -105,7 +105,7 @@ def _read(path: Path) -> str:
     if len(data) > MAX_BYTES:
         raise ConfigError(f"found more than {MAX_BYTES >> 20} MiB, expected a configuration; is this the right file?")
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"found bytes that are not UTF-8 at offset {error.start}, expected text") from error
 

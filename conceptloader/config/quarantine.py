@@ -30,7 +30,7 @@ def read_quarantine(entries: Sequence[QuarantineConfig], num_tokens: Mapping[str
 def _read(path: str) -> list[tuple[tuple[int, int], str]]:
     """Lines of "first end"; # starts a comment."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ReadError(f"{path}: cannot read quarantined ranges: {error}") from error
     ranges = []

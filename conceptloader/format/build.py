@@ -3,15 +3,18 @@
 create -> build.json (first) -> shards, each by one process, in any order -> finalize -> manifest.json (last).
 """
 
+import contextlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format import layout as fmt
 from conceptloader.format.codecs import Codec, get_codec
-from conceptloader.format.durable import make_directories, write_file
+from conceptloader.format.durable import TEMPORARY, make_directories, sync_directory, write_file
 from conceptloader.format.jsonfile import JsonObject, dump_json, expect_format, load_json
 from conceptloader.format.manifest import Vocabulary
 from conceptloader.format.options import BuildOptions, options_from_json
@@ -22,6 +25,11 @@ from conceptloader.hashing import canonical_json, fingerprint
 
 BUILD_FORMAT = "conceptstream-build"
 SHARD_FORMAT = "conceptstream-shard"
+_OF_SHARD = re.compile(r"[0-9]{5,7}\..+")
+
+
+class OtherBuild(ConfigError):
+    """A directory holds a build of other inputs or options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +107,7 @@ def create_build(
     inputs, plan: JSON; they enter the hash that keeps builds apart. The plan has one element per shard and must not
     depend on the number of workers.
 
-    Raises: ConfigError if the directory holds another build, a complete dataset or foreign files.
+    Raises: OtherBuild if the directory holds another one, ConfigError for a complete dataset or foreign files.
     """
     directory = os.path.abspath(path)
     if not plan or len(plan) > fmt.MAX_SHARDS:
@@ -125,8 +133,8 @@ def create_build(
     found = load_json(target)
     expect_format(found, BUILD_FORMAT, fmt.VERSIONS)
     if found.take("options_hash", str) != options_hash:
-        raise ConfigError(
-            f"{target}: found a build of {_difference(found.value, content)}; "
+        raise OtherBuild(
+            f"{target}: found a build of {difference(found.value, content)}; "
             "continue with the same options, build into another directory, or remove this one"
         )
     for name, data in files.items():
@@ -164,7 +172,33 @@ def open_build(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None 
     )
 
 
-def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
+    """Remove a build from files of which no shard is finished, with the `hidden` files that its maker wrote, and
+    nothing else. The caller holds the lock of the directory, as `maker`, a key of the options' `extra`, always does.
+
+    build.json is the last to go, so that this can be done again after a crash. Returns: whether it was removed.
+    """
+    names = os.listdir(path)
+    if any(name.endswith(".shard.json") for name in names):
+        return False
+    head = load_json(os.path.join(path, fmt.BUILD))
+    if not head.take("inputs", list) or maker not in head.object("options").object("extra").value:
+        return False  # of another program, or of tasks on many machines, which may wait in a queue
+    for name in names:
+        if (
+            name in hidden
+            or TEMPORARY.fullmatch(name)
+            or _OF_SHARD.fullmatch(name)
+            or name.endswith(".vocabulary.json")
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, name))
+    sync_directory(path)
+    os.unlink(os.path.join(path, fmt.BUILD))
+    return True
+
+
+def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Where two builds differ, as far as a short message can say it."""
     for key in ("options", "inputs", "plan"):
         a, b = found.get(key), wanted[key]
@@ -175,5 +209,9 @@ def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
             if inner is not None:
                 found_text, wanted_text = canonical_json(a.get(inner)), canonical_json(b[inner])
                 return f"other options ({inner}: {found_text[:200]}), expected {wanted_text[:200]}"
+        if key == "inputs" and isinstance(a, list):
+            pair = next((p for p in zip_longest(a, b) if canonical_json(p[0]) != canonical_json(p[1])), ())
+            shown = ["none" if one is None else canonical_json(one)[:300] for one in pair]
+            return f"other inputs, expected the same: found {shown[0]}, expected {shown[1]}"
         return f"other {key}, expected the same"
     return "another version, expected the same"

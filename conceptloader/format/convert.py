@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from conceptloader.format.build import create_build
 from conceptloader.format.codecs import Codec
 from conceptloader.format.files import Files, load_manifest
 from conceptloader.format.finalize import finalize
+from conceptloader.format.lock import build_lock
 from conceptloader.format.manifest import Manifest
 from conceptloader.format.options import BuildOptions, TrackOptions
 from conceptloader.format.reader import Reader
@@ -61,15 +63,13 @@ def convert(
         block_tokens=manifest.block_tokens,
     )
     inputs = {"stream": manifest.stream_fingerprint(), "tracks": manifest.tracks_fingerprint()}
-    build = create_build(out, options, inputs=[inputs], plan=list(range(len(manifest.shards))), codecs=codecs)
-    try:
+    with build_lock(out), closing(source.files):
+        build = create_build(out, options, inputs=[inputs], plan=list(range(len(manifest.shards))), codecs=codecs)
         for shard in range(build.num_shards):
             if not build.is_finished(shard):
                 with build.shard(shard) as writer:
                     _copy(source, shard, writer, list(fields))
-    finally:
-        source.files.close()
-    return finalize(out)
+        return finalize(out)
 
 
 def _copy(source: Reader, shard: int, writer: ShardWriter, fields: Sequence[str]) -> None:

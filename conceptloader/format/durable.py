@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from conceptloader.errors import ReadError
+from conceptloader.errors import ConfigError, ReadError
 from conceptloader.format.sample import sample_checksum
 from conceptloader.io import read_at
 
@@ -38,15 +38,25 @@ def sync_directory(path: str) -> None:
 
 
 def make_directories(path: str) -> None:
-    """Create a directory and its missing parents, permanently. Raises: ReadError naming it."""
+    """Create a directory and its missing parents, permanently.
+
+    Raises: ConfigError if something else has the name of one of them, ReadError naming it.
+    """
     missing = []
     while path and not os.path.isdir(path):
         missing.append(path)
         path = os.path.dirname(path)
     try:
         for directory in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another process of the build was faster
+            try:
                 os.mkdir(directory)
+            except FileExistsError:
+                if not os.path.isdir(directory):  # else another process of the build was faster
+                    what = "a link to nowhere" if os.path.islink(directory) else "a file"
+                    raise ConfigError(
+                        f"{directory}: found {what}, expected a directory or nothing; nothing was changed: choose "
+                        "another name"
+                    ) from None
             sync_directory(os.path.dirname(directory) or ".")
     except OSError as error:
         raise ReadError(error.errno, f"{directory}: cannot be created: {error.strerror}") from error
@@ -169,5 +179,5 @@ class Spool:
 
 
 def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(path)

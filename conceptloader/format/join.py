@@ -12,7 +12,7 @@ from conceptloader import __version__
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format import layout as fmt
 from conceptloader.format.borders import with_border_windows
-from conceptloader.format.durable import write_file
+from conceptloader.format.durable import make_directories, write_file
 from conceptloader.format.files import load_manifest
 from conceptloader.format.jsonfile import load_sealed
 from conceptloader.format.layout import StreamLayout
@@ -76,7 +76,7 @@ def write_manifest(manifest: Manifest, directory: str) -> None:
     path = os.path.join(directory, fmt.MANIFEST)
     data = manifest.dump()
     parse_manifest(load_sealed(data, path))
-    os.makedirs(directory, exist_ok=True)
+    make_directories(directory)
     write_file(path, data)
     try:
         load_manifest(directory, None)

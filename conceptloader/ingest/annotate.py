@@ -31,6 +31,7 @@ from conceptloader.ingest.annotate_write import ShardTracks
 from conceptloader.ingest.build import TOKENIZER_FILE
 from conceptloader.ingest.derived import new_directory, relative, write_manifest
 from conceptloader.ingest.inputs import Source, find_sources
+from conceptloader.ingest.lines import MAX_LINE_BYTES
 from conceptloader.ingest.overlap import OVERLAPS
 from conceptloader.ingest.place import level_names
 from conceptloader.ingest.tokenizer import Tokenizer
@@ -56,6 +57,7 @@ class AnnotateOptions:
     levels: int = 3
     ignored: Sequence[str] = ()
     sort_bytes: int = 64 << 20
+    max_line_bytes: int = MAX_LINE_BYTES
 
     def check(self) -> TrackOptions:
         options = TrackOptions(
@@ -136,7 +138,7 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
         sorter.add(items.items, items.records)
         return len(items.items)
 
-    for source, number, row in read_rows(sources):
+    for source, number, row in read_rows(sources, options.max_line_bytes):
         try:
             size += parser.add(row, source, number)
         except ValueError as error:
@@ -145,6 +147,8 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
             total += flush()
             size = 0
     total += flush()
+    for one in sources:
+        one.check_unchanged()
     if not total:
         raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
 

@@ -11,6 +11,7 @@ from conceptloader.errors import InputError
 from conceptloader.format.codecs import Codec
 from conceptloader.format.layout import MAX_RECORD_BYTES
 from conceptloader.ingest.inputs import Source
+from conceptloader.ingest.lines import MAX_LINE_BYTES
 from conceptloader.ingest.records import check_id, read_records
 from conceptloader.ingest.table import open_parquet
 from conceptloader.ingest.vocabulary import Concepts
@@ -124,10 +125,10 @@ class RowParser:
         return result
 
 
-def read_rows(sources: Sequence[Source]) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+def read_rows(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
     """(source, number of the row from 1, row) of all files. Raises: InputError naming file and line."""
     for number, source in enumerate(sources):
-        rows = read_records(source) if source.row_groups is None else _parquet_rows(source.path)
+        rows = read_records(source, limit) if source.row_groups is None else _parquet_rows(source.path)
         yield from ((number, row, value) for row, value in rows)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.errors import InputError
+
 Ints = NDArray[np.int64]
 
 
@@ -18,6 +20,10 @@ class BadRow(Exception):
         super().__init__(problem)
         self.row = row
         self.problem = problem
+
+
+class BadRecord(InputError):
+    """A record, named by file and line or row, that a build can go on without."""
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Building a dataset from raw records: plan, worker processes, manifest."""
 
+import contextlib
 import logging
 import os
 import time
@@ -9,15 +10,17 @@ from typing import Any
 
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
 from conceptloader.format import layout as fmt
-from conceptloader.format.build import Build, create_build, open_build
+from conceptloader.format.build import Build, OtherBuild, create_build, difference, discard_unfinished, open_build
 from conceptloader.format.durable import write_file
 from conceptloader.format.files import load_manifest
 from conceptloader.format.finalize import finalize
+from conceptloader.format.lock import LOCK, build_lock
 from conceptloader.format.manifest import Tokenizer as TokenizerFacts
 from conceptloader.format.options import BuildOptions, TrackOptions
 from conceptloader.hashing import canonical_json
+from conceptloader.ingest.batch import BadRecord
 from conceptloader.ingest.columns import METADATA_TRACK, Columns
-from conceptloader.ingest.inputs import Source
+from conceptloader.ingest.inputs import TIMES, Source, check_older, check_since_start
 from conceptloader.ingest.lines import MAX_LINE_BYTES
 from conceptloader.ingest.place import level_names
 from conceptloader.ingest.plan import Piece, default_shard_bytes, piece_bytes, plan_shards
@@ -102,8 +105,8 @@ def build_dataset(
     they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
     with each Progress.
 
-    Raises: InputError naming file and line for bad input, after all other shards are finished; ConfigError for options
-    that contradict each other or the build in `out`.
+    Raises: InputError naming file and line for bad input, or a file that changed meanwhile, after all other shards are
+    finished; ConfigError for options that contradict each other or the build in `out`, or if another one runs there.
     """
     began = time.monotonic()
     path = os.path.abspath(out)
@@ -114,21 +117,38 @@ def build_dataset(
     pieces = [[piece.to_json() for piece in shard] for shard in plan]
     content = format_options(options)
     if os.path.exists(os.path.join(path, fmt.MANIFEST)):
-        return _complete(path, content, inputs, pieces)
-    build = create_build(path, content, inputs=inputs, plan=pieces)
-    _check_unchanged(build, sources)
-    definition = options.tokenizer.definition if options.tokenizer else None
-    if definition is not None:
-        write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
-
-    summary = Summary(path)
-    missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
-    summary.kept_shards = build.num_shards - len(missing)
-    _write_shards(build, sources, plan, options, missing, workers, summary, on_bad, watch)
-    manifest = finalize(path)
+        return _complete(path, sources, content, inputs, pieces)
+    with build_lock(path):
+        if os.path.exists(os.path.join(path, fmt.MANIFEST)):  # another build has just ended
+            return _complete(path, sources, content, inputs, pieces)
+        build = _begin(path, sources, content, inputs, pieces)
+        definition = options.tokenizer.definition if options.tokenizer else None
+        if definition is not None:
+            write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
+        summary = Summary(path)
+        missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
+        summary.kept_shards = build.num_shards - len(missing)
+        _write_shards(build, sources, plan, options, missing, workers, summary, on_bad, watch)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, TIMES))
+        manifest = finalize(path)
     summary.shards, summary.documents, summary.tokens = build.num_shards, manifest.num_documents, manifest.num_tokens
     summary.seconds = time.monotonic() - began
     return summary
+
+
+def _begin(path: str, sources: Sequence[Source], options: BuildOptions, inputs: list[Any], plan: list[Any]) -> Build:
+    """The build in `path`, new or taken up. One of other inputs or options makes room if no shard of it is finished."""
+    try:
+        build = create_build(path, options, inputs=inputs, plan=plan)
+        check_since_start(path, sources)
+    except OtherBuild as error:
+        if not discard_unfinished(path, "ingest", (TOKENIZER_FILE, TIMES)):
+            raise
+        log.warning("%s; no shard of it was finished: begun anew", error)
+        build = create_build(path, options, inputs=inputs, plan=plan)
+        check_since_start(path, sources)
+    return build
 
 
 def format_options(options: IngestOptions) -> BuildOptions:
@@ -173,33 +193,28 @@ def format_options(options: IngestOptions) -> BuildOptions:
     )
 
 
-def _complete(path: str, options: BuildOptions, inputs: Any, plan: Any) -> Summary:
+def _complete(path: str, sources: Sequence[Source], options: BuildOptions, inputs: Any, plan: Any) -> Summary:
     """The summary of a dataset that is there already, if it is this one."""
+    if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
+        with contextlib.suppress(ConceptloaderError), build_lock(path):
+            pass
     found = open_build(path)
     wanted = options.to_json(found.vocabularies)
-    same = (
-        canonical_json([found.inputs, found.plan, found.options.to_json(found.vocabularies)])
-        == canonical_json([inputs, plan, wanted])
-    ) and all(found.options.tracks[name].vocabulary == track.vocabulary for name, track in options.tracks.items())
-    if not same:
+    built = {"options": found.options.to_json(found.vocabularies), "inputs": found.inputs, "plan": found.plan}
+    asked = {"options": wanted, "inputs": inputs, "plan": plan}
+    problem = None
+    if canonical_json(built) != canonical_json(asked):
+        problem = difference(built, asked)
+    elif any(found.options.tracks[name].vocabulary != track.vocabulary for name, track in options.tracks.items()):
+        problem = "other vocabularies, expected the same"
+    if problem:
         raise ConfigError(
-            f"{path}: found a complete dataset of other inputs or options, expected a new directory; nothing was "
-            "changed"
+            f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory"
         )
+    check_older(path, sources)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     return Summary(path, found.num_shards, found.num_shards, manifest.num_documents, manifest.num_tokens)
-
-
-def _check_unchanged(build: Build, sources: Sequence[Source]) -> None:
-    """No input is newer than build.json. Together with the samples in build.json this finds edits between two runs."""
-    since = os.stat(os.path.join(build.path, fmt.BUILD)).st_mtime_ns
-    for source in sources:
-        if os.stat(source.path).st_mtime_ns > since:
-            raise ConfigError(
-                f"{source.path}: found it changed since the build in {build.path} began, expected unchanged inputs; "
-                "build into another directory"
-            )
 
 
 def _write_shards(
@@ -263,8 +278,10 @@ def _write_shards(
                 f"{errors[0].strerror or errors[0]}{others}; what is finished is kept: make sure that the disk can be "
                 "written, then run the same command again",
             )
-        raise type(errors[0])(
-            f"{errors[0]}{others}; {build.num_shards - len(errors)} of {build.num_shards} shards are finished and "
-            "kept: run again with --skip-bad FILE to leave such records out, or mend the input and build into another "
-            "directory"
-        )
+        finished = build.num_shards - len(errors)
+        kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
+        where = "build into another directory" if finished else "run again"
+        remedy, kind = f"mend the input and {where}", type(errors[0])
+        if kind is BadRecord:
+            remedy, kind = f"run again with --skip-bad FILE to leave such records out, or {remedy}", InputError
+        raise kind(f"{errors[0]}{others}; {kept}: {remedy}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.columns import MAIN_TRACK, Columns
 from conceptloader.ingest.inputs import Source
-from conceptloader.ingest.lines import read_lines
+from conceptloader.ingest.lines import MAX_LINE_BYTES, read_lines
 from conceptloader.ingest.records import parse_json
 from conceptloader.ingest.table import column_names
 
@@ -22,6 +22,7 @@ def detect_columns(
     metadata_columns: Sequence[str] = (),
     fields: Mapping[str, str] | None = None,
     ignored: Sequence[str] = (),
+    max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Columns:
     """Columns as given, and for the rest as the first block of records has them.
 
@@ -30,7 +31,7 @@ def detect_columns(
 
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records.
     """
-    found = first_columns(sources) - set(ignored)
+    found = first_columns(sources, max_line_bytes) - set(ignored)
     if text is None and tokens is None:
         if {"text", "tokens"} <= found:
             raise ConfigError(
@@ -53,12 +54,12 @@ def detect_columns(
     )
 
 
-def first_columns(sources: Sequence[Source]) -> set[str]:
+def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> set[str]:
     """Names of the columns in the first block of the first file that holds a record."""
     for source in sources:
         if source.row_groups is not None:
             return set(column_names(source.path))
-        for lines, _ in read_lines(source.path, compression=source.compression):
+        for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
             names: set[str] = set()
             for number, line in enumerate(lines, 1):
                 if line.strip():

@@ -1,13 +1,20 @@
 """Input files: which they are, how they can be cut, and how a restart notices that one has changed."""
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import xxhash
 
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format import layout as fmt
+from conceptloader.format.build import OtherBuild
+from conceptloader.format.durable import write_file
+from conceptloader.format.jsonfile import dump_json, load_json
+
+TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
 
 _LINES = (".jsonl", ".ndjson", ".json")
 _COMPRESSED = {".gz": "gz", ".zst": "zst"}
@@ -21,6 +28,7 @@ class Source:
     name: path relative to the directory that all inputs share, so that a moved corpus gives the same build.
     compression: None, "gz" or "zst". row_groups: stored bytes of each row group of a parquet file, else None.
     sample: xxh3-64 of pieces spread over the file; with `size` it tells a changed file without reading all of it.
+    stamp: (modification, change of status, inode, device) as found before anything was read, times in ns.
     """
 
     path: str
@@ -29,9 +37,28 @@ class Source:
     row_groups: tuple[int, ...] | None
     size: int
     sample: str
+    stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size, "sample": self.sample}
+
+    def check_unchanged(self) -> None:
+        """To be called when the file has been read. Raises: InputError if it is not the one that was found at first:
+        of another size or time of modification; or given another inode or status (a move in its place, its time set
+        back) and with other samples.
+        """
+        try:
+            found = os.stat(self.path)
+            same = (found.st_size, found.st_mtime_ns) == (self.size, self.stamp[0])
+            if same and (_stamp(found) == self.stamp or _sample(self.path, self.size) == self.sample):
+                return
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{self.path}: found it changed while it was read ({found.st_size} bytes, modified at "
+            f"{found.st_mtime_ns} ns), expected {self.size} bytes, modified at {self.stamp[0]} ns, as at the start; "
+            "what was read now is not kept: wait until the file is complete, then begin anew"
+        )
 
 
 def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
@@ -83,8 +110,10 @@ def _describe(path: str, name: str) -> Source:
     kind = _kind(path)
     assert kind is not None
     try:
-        size = os.stat(path).st_size
-        sample = _sample(path, size)
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(f"input {path}: found no regular file, expected one; write the records to a file first")
+        sample = _sample(path, found.st_size)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     groups = None
@@ -92,7 +121,14 @@ def _describe(path: str, name: str) -> Source:
         from conceptloader.ingest.table import row_group_sizes
 
         groups = row_group_sizes(path)
-    return Source(path=path, name=name, compression=kind[1], row_groups=groups, size=size, sample=sample)
+    return Source(
+        path=path, name=name, compression=kind[1], row_groups=groups, size=found.st_size, sample=sample,
+        stamp=_stamp(found),
+    )  # fmt: skip
+
+
+def _stamp(found: os.stat_result) -> tuple[int, int, int, int]:
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
 
 
 def _sample(path: str, size: int) -> str:
@@ -103,3 +139,31 @@ def _sample(path: str, size: int) -> str:
             file.seek(offset)
             digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def check_older(directory: str, sources: Sequence[Source]) -> None:
+    """No input was modified after the build in `directory` began. Raises: OtherBuild."""
+    since = os.stat(os.path.join(directory, fmt.BUILD)).st_mtime_ns
+    for source in sources:
+        if source.stamp[0] > since:
+            _refuse(source, directory, since)
+
+
+def check_since_start(directory: str, sources: Sequence[Source]) -> None:
+    """No input has changed since the unfinished build in `directory` began. Together with the samples in build.json
+    this finds files that were edited, or replaced by older ones, between two runs. Raises: OtherBuild.
+    """
+    path = os.path.join(directory, TIMES)
+    write_file(path, dump_json({"times": {source.name: source.stamp[0] for source in sources}}), exclusive=True)
+    times = load_json(path).take("times", dict)
+    for source in sources:
+        if source.stamp[0] != times.get(source.name):
+            _refuse(source, directory, times.get(source.name))
+    check_older(directory, sources)
+
+
+def _refuse(source: Source, directory: str, time: int | None) -> NoReturn:
+    raise OtherBuild(
+        f"{source.path}: found it changed since the build in {directory} began (modified at {source.stamp[0]} ns, then "
+        f"{time} ns), expected unchanged inputs; build into another directory"
+    )

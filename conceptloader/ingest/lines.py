@@ -10,7 +10,9 @@ from conceptloader.errors import ConfigError, InputError
 
 CHUNK = 1 << 20
 MAX_LINE_BYTES = 256 << 20
-_STORED_CHUNK = 1 << 16  # of compressed input: what it expands to is held in memory
+BOM = b"\xef\xbb\xbf"  # which some editors and exports put in front of UTF-8
+# Compressed bytes expanded at a time: to 64 MiB at the worst, since deflate makes 1 kB of a byte, zstd 128 KiB of four.
+_STORED = {"gz": 1 << 16, "zst": 1 << 11}
 
 
 def read_lines(
@@ -19,7 +21,8 @@ def read_lines(
     """Whole lines, without their ends, in blocks of about a MiB; with each block the stored bytes consumed so far.
 
     begin, end: of an uncompressed file, only the lines whose first byte is in [begin, end). The last line of the file
-    need not end in a line feed. compression: None, "gz" or "zst". Lines are not decoded.
+    need not end in a line feed. compression: None, "gz" or "zst". Lines are not decoded; a byte order mark in front of
+    the first one is left out. Memory: a few times `limit` at most, whatever compressed data expand to.
 
     Raises: InputError for a file that cannot be read or decompressed, or a line of more than `limit` bytes.
     """
@@ -31,6 +34,8 @@ def read_lines(
                 lines = block.split(b"\n")
                 if not lines[-1]:
                     lines.pop()
+                if not begin and not count and lines:
+                    lines[0] = lines[0].removeprefix(BOM)
                 long = next((i for i, line in enumerate(lines) if len(line) > limit), None)
                 if long is not None:
                     raise InputError(
@@ -64,7 +69,7 @@ def lines_before(path: str, offset: int) -> int:
 def _blocks(read: Callable[[], bytes | None], limit: int) -> Iterator[bytes]:
     """What `read` returns, until None, cut so that each block consists of whole lines.
 
-    A line that grows over `limit` is handed out unfinished: the caller refuses it.
+    Of a line that grows over `limit`, more than `limit` bytes are handed out as its all: the caller refuses it.
     """
     parts: list[bytes] = []
     size = 0
@@ -76,7 +81,8 @@ def _blocks(read: Callable[[], bytes | None], limit: int) -> Iterator[bytes]:
         parts.append(chunk[cut:])
         size += len(chunk) - cut
         if size > limit:
-            break
+            yield bytes(limit + len(BOM) + 1)  # what it says does not matter any more
+            return
     if size:
         yield b"".join(parts)
 
@@ -119,14 +125,19 @@ def _line_rest(file: io.FileIO, offset: int) -> int:
 
 
 def _decompressed(file: io.FileIO, compression: str) -> Callable[[], bytes | None]:
-    """Decompresses a file of any number of members or frames. At the end of the data, not of a frame: EOFError."""
-    new = _new_gzip if compression == "gz" else _new_zstd(file.name)
-    stream: Any = None
-    rest = b""
+    """Decompresses a file of any number of members or frames, about a chunk at a call, however far the data expand.
 
-    def read() -> bytes | None:
+    At the end of the data, not of a frame: EOFError.
+    """
+    new = _new_gzip if compression == "gz" else _new_zstd(file.name)
+    stored = io.BufferedReader(file, CHUNK)
+    stream: Any = None
+    rest = held = b""
+    at = 0
+
+    def expand() -> bytes | None:
         nonlocal stream, rest
-        data = rest or file.read(_STORED_CHUNK)
+        data = rest or stored.read(_STORED[compression])
         rest = b""
         if not data:
             if stream is not None:
@@ -138,6 +149,21 @@ def _decompressed(file: io.FileIO, compression: str) -> Callable[[], bytes | Non
         if stream.eof:
             rest, stream = stream.unused_data, None
         return decompressed
+
+    def read() -> bytes | None:
+        nonlocal held, at
+        if at == len(held):
+            parts: list[bytes] = []
+            size = 0
+            while size < CHUNK and (part := expand()) is not None:
+                parts.append(part)
+                size += len(part)
+            if not parts:
+                return None
+            held, at = b"".join(parts), 0
+        found = held[at : at + 2 * CHUNK]  # of what has expanded far; else all of it, and no copy
+        at += len(found)
+        return found
 
     return read
 

@@ -12,7 +12,7 @@ import numpy as np
 from conceptloader.errors import InputError
 from conceptloader.format.build import Build, open_build
 from conceptloader.format.writer import ShardWriter
-from conceptloader.ingest.batch import BadRow, Batch
+from conceptloader.ingest.batch import BadRecord, BadRow, Batch
 from conceptloader.ingest.columns import Columns
 from conceptloader.ingest.inputs import Source
 from conceptloader.ingest.lines import MAX_LINE_BYTES, lines_before, read_lines
@@ -84,6 +84,8 @@ def write_shard(job: ShardJob, report: Report) -> None:
                     progress.documents, progress.lost = len(placed.ids), placed.lost
                     progress.tokens = len(placed.tokens.values)
                 report(progress)
+        for number in sorted({numbers[0] for numbers in build.plan[job.shard]}):
+            job.sources[number].check_unchanged()
 
 
 def _placed(
@@ -107,7 +109,7 @@ def _placed(
                 raise InputError(f"{rows.path}: {error.problem}") from error
             where = rows.where(error.row)
             if not job.skip_bad:
-                raise InputError(f"{rows.path}: {where}: {error.problem}") from error
+                raise BadRecord(f"{rows.path}: {where}: {error.problem}") from error
             progress.bad.append((rows.path, where, error.problem))
             rows = rows.without(error.row)
     return None

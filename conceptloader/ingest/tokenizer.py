@@ -61,6 +61,7 @@ class FileTokenizer:
 
     def __init__(self, definition: bytes, path: str, eos: str | int | None) -> None:
         tokenizers = _import_tokenizers(path)
+        definition = definition.removeprefix(b"\xef\xbb\xbf")
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
         except Exception as error:  # the package raises plain Exception
@@ -148,7 +149,7 @@ def _configured_eos(folder: str) -> str | None:
         path = os.path.join(folder, name)
         if os.path.exists(path):
             try:
-                with open(path, encoding="utf-8") as file:
+                with open(path, encoding="utf-8-sig") as file:
                     found = json.load(file).get("eos_token")
             except (OSError, ValueError, AttributeError) as error:
                 raise InputError(f"{path}: found no configuration ({error}), expected a JSON object") from error

@@ -18,7 +18,7 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     file = os.fspath(path)
     data = read_file(file, _LIMIT)
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8").removeprefix("\ufeff")  # a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(f"{file}: line {line}: found bytes that are not UTF-8; convert the file to UTF-8") from error

@@ -13,6 +13,7 @@ from conceptloader.format import layout as fmt
 from conceptloader.format.build import Build, create_build, open_build
 from conceptloader.format.durable import write_file
 from conceptloader.format.finalize import finalize
+from conceptloader.format.lock import build_lock
 from conceptloader.format.writer import ShardWriter
 from conceptloader.ingest.batch import BadRow
 from conceptloader.ingest.build import TOKENIZER_FILE, IngestOptions, format_options
@@ -84,7 +85,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             self.stat_update("finished before")
             return
         concepts = {track: Concepts(options.vocabularies.get(track)) for track in self.spans}
-        with build.shard(rank) as writer:
+        with build_lock(self.out, shared=True), build.shard(rank) as writer:
             for documents in _batches(data or (), self.batch_documents):
                 with self.track_time("batch"):
                     placed = self._place(documents, writer, tokenizer, options, concepts, rank)
@@ -172,7 +173,8 @@ class ConceptStreamFinalize(PipelineStep):  # type: ignore[misc]
         if world_size != 1:
             raise ConfigError(f"finalize: found {world_size} tasks, expected one; give it an executor of its own")
         if not os.path.exists(os.path.join(self.out, fmt.MANIFEST)):
-            finalize(self.out)
+            with build_lock(open_build(self.out).path):
+                finalize(self.out)
 
 
 def _batches(data: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -98,9 +98,9 @@ def test_a_second_run_of_a_complete_build_is_harmless(tmp_path: Path) -> None:
     before = content(tmp_path / "out")
     assert build([source], tmp_path / "out").kept_shards == 1
     assert content(tmp_path / "out") == before
-    with pytest.raises(ConfigError, match="other inputs or options"):
+    with pytest.raises(ConfigError, match="found a complete dataset of other"):
         build([source], tmp_path / "out", append_eos=False)
-    with pytest.raises(ConfigError, match="other inputs or options"):
+    with pytest.raises(ConfigError, match="found a complete dataset of other"):
         build([source], tmp_path / "out", vocabularies={"concepts": ["animal", "other"]})
 
 

@@ -2,7 +2,10 @@
 
 import gzip
 import itertools
+import tracemalloc
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -13,19 +16,21 @@ from conceptloader.errors import InputError
 from conceptloader.ingest import lines as module
 from conceptloader.ingest.lines import lines_before, read_lines
 
-CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc" * 5, b"d" * 37, b"\r\n"]), max_size=30).map(b"".join)
+BOM = b"\xef\xbb\xbf"
+CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc" * 5, b"d" * 37, b"\r\n", BOM]), max_size=30).map(b"".join)
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that lines cross the borders of chunks."""
     monkeypatch.setattr(module, "CHUNK", 16)
-    monkeypatch.setattr(module, "_STORED_CHUNK", 7)
+    monkeypatch.setattr(module, "_STORED", {"gz": 7, "zst": 7})
 
 
 def expected(content: bytes) -> list[bytes]:
     lines = content.split(b"\n")
-    return lines if lines[-1] else lines[:-1]
+    lines = lines if lines[-1] else lines[:-1]
+    return [lines[0].removeprefix(BOM), *lines[1:]] if lines else lines
 
 
 def read(path: Path, *arguments: object, **more: object) -> list[bytes]:
@@ -71,3 +76,30 @@ def test_long_lines_are_refused_by_number(file: Path, length: int) -> None:
     for begin in (0, 3):
         with pytest.raises(InputError, match=r"line 3: found more than 40 bytes"):
             read(file, begin, limit=40)
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_what_little_input_expands_to_is_never_held_at_once(
+    file: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 MiB of short lines, and then of one line, compressed to some 10 kB: memory is bounded by the chunks."""
+    monkeypatch.undo()
+    for line in (b"a" * 1023 + b"\n", b"a" * 1024):
+        file.write_bytes(_compressed(kind, line * 1024, 200))
+        tracemalloc.start()
+        try:
+            blocks = read_lines(str(file), compression=kind, limit=1 << 20)
+            if line.endswith(b"\n"):
+                assert sum(len(lines) for lines, _ in blocks) == 200 << 10
+            else:
+                with pytest.raises(InputError, match=r"line 1: found more than 1048576 bytes.*--max-line-bytes"):
+                    list(blocks)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 3 * 64 << 20, f"{peak >> 20} MiB"
+
+
+def _compressed(kind: str, data: bytes, times: int) -> bytes:
+    stream: Any = zlib.compressobj(wbits=31) if kind == "gz" else zstandard.ZstdCompressor().compressobj()
+    return b"".join([*(stream.compress(data) for _ in range(times)), stream.flush()])

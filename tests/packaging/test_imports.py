@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def modules_after(statement: str, checkout: Path) -> set[str]:
     script = f"import sys\n{statement}\nprint(*sys.modules)"
@@ -24,20 +26,36 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(conceptloader, name) is not None, name
 
 
-def test_a_missing_torch_is_named_with_what_to_install(checkout: Path) -> None:
-    script = """
-import sys
-sys.modules["torch"] = None  # as if it were not installed
-import conceptloader as cl
-assert cl.open_blend and cl.Mixture
-for name in ("make_dataloader", "Loader", "SampleDataset", "collate_fn", "EpochSampler"):
-    try:
-        getattr(cl, name)
-    except cl.errors.ConceptloaderError as error:
-        assert isinstance(error, ImportError), error
-        assert f"conceptloader.{name}: the torch package is not installed; pip install" in str(error), error
-    else:
-        raise SystemExit(name)
-"""
+@pytest.mark.parametrize(
+    ("package", "statement", "extra"),
+    [
+        ("torch", "import conceptloader; conceptloader.make_dataloader", "torch"),
+        ("torch", "from conceptloader import EpochSampler", "torch"),
+        ("tokenizers", "from conceptloader.ingest.tokenizer import load_tokenizer; load_tokenizer('setup.py')", "ingest"),  # noqa: E501
+        ("pyarrow", "from conceptloader.ingest.table import open_parquet; open_parquet('x.parquet')", "ingest"),
+        ("zstandard", "from conceptloader.ingest.lines import read_lines; [*read_lines('setup.py', 0, None, 'zst')]", "ingest"),  # noqa: E501
+        ("msgpack", "from conceptloader.format.codecs import MsgpackCodec; MsgpackCodec()", "ingest"),
+        ("obstore", "from conceptloader.remote.stores import read_range; read_range('s3://a/b', 0, 1, bool)", "remote"),
+        ("fsspec", "from conceptloader.remote.stores import read_range; read_range('ftp://a/b', 0, 1, bool)", "remote"),
+        (
+            "matplotlib",
+            "from conceptloader.cli.stats import draw; draw({'tracks': {}}, 'x.png', 1)",
+            "plot",
+        ),
+    ],
+)  # fmt: skip
+def test_a_missing_package_is_named_with_what_installs_it(
+    package: str, statement: str, extra: str, checkout: Path
+) -> None:
+    script = f"import sys\nsys.modules[{package!r}] = None\n{statement}"
     done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("conceptloader.errors."), done.stderr
+    assert f"pip install 'conceptloader[{extra}]'" in last
+    assert package in last
+
+
+def test_windows_is_named(checkout: Path) -> None:
+    script = "import os\nos.name = 'nt'\nimport conceptloader"
+    done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True)
+    assert "ImportError: conceptloader: found the operating system 'nt', expected Linux" in done.stderr

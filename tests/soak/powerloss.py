@@ -44,8 +44,9 @@ class Recorder:
         opened = builtins.open
 
         def watching_open(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+            new = "x" in mode or "w" in mode or ("a" in mode and not os.path.exists(file))
             result = opened(file, mode, *args, **options)
-            if "x" in mode or "w" in mode:
+            if new:
                 self._created(str(file))
             return result
 

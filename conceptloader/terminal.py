@@ -1,0 +1,28 @@
+"""Text that others wrote (corpora, manifests, names of files), made fit for a terminal: the one place for it.
+
+A terminal obeys control characters (C0, DEL, C1 such as U+009B), and marks of direction (U+202E) reorder what is seen.
+Messages of our errors, whatever the command prints, and its JSON go through here.
+"""
+
+import json
+
+
+def printable(text: str, width: int | None = None, keep: str = "") -> str:
+    """Text cut to `width`, with everything that is not plainly visible shown as an escape, but for the characters of
+    `keep`: control characters and line feeds, marks of direction and of zero width, halves of surrogate pairs."""
+    shown = text
+    if not text.isprintable():
+        shown = "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)
+    return shown if width is None or len(shown) <= width else shown[: max(0, width - 3)] + "..."
+
+
+def printable_json(text: str) -> str:
+    """JSON that says the same, by escapes of JSON. Outside of its strings there are only spaces and line feeds."""
+    return "\n".join(
+        line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+        for line in text.split("\n")
+    )
+
+
+def _escape(c: str) -> str:
+    return c.encode("unicode_escape").decode("ascii")

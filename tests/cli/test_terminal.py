@@ -1,0 +1,152 @@
+"""No character of a corpus, a manifest or a file name that a terminal obeys gets through any command, JSON included."""
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conceptloader.cli import main
+from conceptloader.cli.output import Output, configure_logging
+from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
+from conceptloader.terminal import printable, printable_json
+
+EVIL = "\x1b[31m \x9b31m \x07 \r \x7f \u202e \u2066 \u200b \u2028 \U000e0041 \x00"
+IN_NAMES = EVIL.replace("\x00", "") + "end"
+SAFE = [" ", "\n"]
+
+
+def check(text: str) -> None:
+    assert all(c.isprintable() or c in SAFE for c in text), ascii(text)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    folder = tmp_path / IN_NAMES
+    folder.mkdir()
+    spans = [{"start": 0, "end": 3, "concepts": [IN_NAMES]}]
+    records = [{"id": IN_NAMES, "text": "red " + EVIL, "spans": spans, "metadata": {IN_NAMES: IN_NAMES}}] * 9
+    (folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "names.txt").write_text(json.dumps([IN_NAMES]))
+    more = ["--concepts-vocabulary", str(folder / "names.txt"), "--workers", "1"]
+    assert main(["build", str(folder / "in.jsonl"), "--out", str(folder / "ds"), "--tokenizer", "bytes", *more]) == 0
+    (folder / "run.yaml").write_text("seq_len: 16\ndatasets:\n  d: {path: ds}\nconcepts: {concepts: {}}\n")
+    return folder
+
+
+COMMANDS: list[list[str]] = [
+    ["inspect", "ds"], ["inspect", "ds", "--document-number", "0"],
+    ["inspect", "ds", "--window", "0", "--seq-len", "16"],
+    ["inspect", "ds", "--document", "nobody " + IN_NAMES], ["inspect", "nowhere"], ["inspect", "ds", IN_NAMES],
+    ["sample", "ds", "--documents"], ["stats", "ds"], ["verify", "ds"], ["join", "ds", "--out", "joined"],
+    ["trace", "run.yaml", "--sample", "0"], ["when", "run.yaml", "--document", IN_NAMES],
+    ["when", "run.yaml", "--concept", IN_NAMES], ["plan", "run.yaml", "--global-batch", "4"],
+    ["build", "in.jsonl", "--out", "other", "--tokenizer", "bytes"], ["vocabulary", "in.jsonl", "--out", "found.txt"],
+    ["vocabulary", "in.jsonl", "--out", "missing/found.txt"], ["trace", "no.yaml", "--sample", "0"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_no_command_lets_them_through(
+    dataset: Path, as_json: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"ds", "in.jsonl", "run.yaml", "nowhere", "joined", "other", "found.txt", "missing/found.txt", "no.yaml"}
+    for command in COMMANDS:
+        arguments = [str(dataset / word) if word in files else word for word in command]
+        capfd.readouterr()
+        try:
+            main([*arguments, "--json"] if as_json else arguments)
+        except SystemExit:
+            assert IN_NAMES in command
+        printed = capfd.readouterr()
+        check(printed.out)
+        check(printed.err)
+        assert "Traceback" not in printed.err, command
+        if as_json and printed.out:
+            json.loads(printed.out)
+    main(["inspect", str(dataset / "ds"), "--document-number", "0", "--json"])
+    found = json.loads(capfd.readouterr().out)
+    assert found["text"] == "red " + EVIL, "JSON says the same"
+    assert found["documents"][0]["id"] == IN_NAMES
+
+
+def test_logs_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(verbose=True, quiet=False)
+    logging.getLogger("conceptloader.test").warning("%s", EVIL)
+    Output(False).error(ConfigError(EVIL + "\nmore"))
+    check(capsys.readouterr().err)
+    for error in (ConceptloaderError(EVIL), ConfigError(EVIL), ReadError(5, EVIL)):
+        check(str(error))
+        check("".join(__import__("traceback").format_exception(error)))
+
+
+def test_printable() -> None:
+    assert printable("größe 日本 😀") == "größe 日本 😀"
+    assert printable("a\x9b\u202eb") == r"a\x9b\u202eb"
+    assert printable("\ud800") == r"\ud800"
+    for text in (EVIL, "größe 😀 \ud800"):
+        dumped = printable_json(json.dumps({"k": [text]}, indent=2, ensure_ascii=False))
+        check(dumped)
+        assert json.loads(dumped) == {"k": [text]}
+
+
+def test_a_defect_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError(EVIL)
+
+    monkeypatch.setattr("conceptloader.cli.plan.open_run", broken)
+    assert main(["plan", "x"]) == 1
+    printed = capsys.readouterr().err
+    check(printed)
+    assert "Traceback" in printed
+    assert "ZeroDivisionError" in printed
+    assert "defect" in printed
+
+
+def test_a_terminal_that_knows_no_umlauts(dataset: Path) -> None:
+    """And JSON stays JSON there."""
+    for encoding in ("ascii", "latin-1"):
+        command = [sys.executable, "-m", "conceptloader", "inspect", dataset / "ds", "--document-number", "0", "--json"]
+        done = subprocess.run(command, env={"PYTHONIOENCODING": encoding, **_path()}, capture_output=True, check=True)
+        assert json.loads(done.stdout.decode(encoding))["text"] == "red " + EVIL
+        done = subprocess.run(command[:-1], env={"PYTHONIOENCODING": encoding, **_path()}, capture_output=True)
+        assert done.returncode == 0, done.stderr
+
+
+def _path() -> dict[str, str]:
+    import os
+
+    return {key: os.environ[key] for key in ("PATH", "PYTHONPATH", "HOME") if key in os.environ}
+
+
+def test_stdout_on_a_full_disk(dataset: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "conceptloader", "inspect", dataset / "ds"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["plan", "run.yaml", "--global-batch", "4", "--step", str(10**23)],
+        ["when", "run.yaml", "--document", "a", "--samples", str(10**23)],
+        ["trace", "run.yaml", "--step", "0", "--global-batch", "4", "--rank", "7"],
+        ["vocabulary", "in.jsonl", "--out", "none.txt", "--column", "nothing"],
+        ["vocabulary", "in.jsonl", "--out", "none.txt", "--min-count", "-5"],
+    ],
+)
+def test_what_a_stranger_types(dataset: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback, and no success that shows or writes nothing."""
+    try:
+        code = main([str(dataset / word) if "." in word else word for word in command])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    assert code in (1, 2)
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (dataset / "none.txt").exists()

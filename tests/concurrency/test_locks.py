@@ -1,0 +1,141 @@
+"""One build at a time in a directory; the lock ends with its process; tasks of one build share it."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError
+from conceptloader.format.lock import LOCK, build_lock
+
+SLOW = """
+import sys, time
+from conceptloader.ingest.build import IngestOptions, build_dataset
+from conceptloader.ingest.detect import detect_columns
+from conceptloader.ingest.inputs import find_sources
+from conceptloader.ingest.tokenizer import load_tokenizer
+def wait(progress):
+    print("running", flush=True)
+    time.sleep(600)
+sources = find_sources(sys.argv[1:2])
+options = IngestOptions(columns=detect_columns(sources), tokenizer=load_tokenizer("bytes"))
+build_dataset(sources, sys.argv[2], options, watch=lambda total, done: wait)
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(100)))
+    return path
+
+
+def command(source: Path, out: Path) -> list[str]:
+    return ["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
+
+
+def test_another_build_is_running(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    first = subprocess.Popen([sys.executable, "-c", SLOW, source, out], stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    try:
+        assert first.stdout.readline() == b"running\n"
+        assert main(command(source, out)) == 2
+        assert f"{out}: another build is running there (process {first.pid} on " in capsys.readouterr().err
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        first.stdout.close()
+    assert (out / LOCK).exists(), "the file stays behind, and nothing else of the lock"
+    assert main(command(source, out)) == 0
+    assert not (out / LOCK).exists()
+
+
+def test_tasks_of_one_build_share_it(tmp_path: Path) -> None:
+    with (
+        build_lock(tmp_path, shared=True),
+        build_lock(tmp_path, shared=True),
+        pytest.raises(ConfigError, match="another build is running there"),
+        build_lock(tmp_path),
+    ):
+        pass
+    with (
+        build_lock(tmp_path),
+        pytest.raises(ConfigError, match="another build is running there"),
+        build_lock(tmp_path, shared=True),
+    ):
+        pass
+    assert not os.listdir(tmp_path)
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder removes the file between our opening and our locking it."""
+    real, calls = fcntl.flock, 0
+
+    def flock(descriptor: Any, kind: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            os.unlink(tmp_path / LOCK)
+        real(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with build_lock(tmp_path):
+        assert calls == 2
+        assert (tmp_path / LOCK).exists()
+
+
+def test_a_file_system_without_locks(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def flock(descriptor: Any, kind: int) -> Any:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with caplog.at_level(logging.WARNING, "conceptloader"), build_lock(tmp_path / "out"):
+        pass
+    assert "has no locks" in caplog.text
+    assert main(command(source, tmp_path / "out")) == 0
+
+
+def test_a_complete_dataset_needs_no_lock(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    assert main(command(source, out)) == 0
+    monkeypatch.setattr(fcntl, "flock", lambda *_: pytest.fail("it may be on a read-only file system"))
+    assert main(command(source, out)) == 0
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link to nowhere", "below a file"])
+@pytest.mark.parametrize("name", ["build", "vocabulary", "annotate", "adopt", "join", "convert"])
+def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str) -> None:
+    taken = tmp_path / "taken"
+    if kind == "a link to nowhere":
+        taken.symlink_to(tmp_path / "nowhere")
+    else:
+        taken.write_text("precious")
+    out = taken / "deeper" if kind == "below a file" else taken
+    ds, tokens = tmp_path / "ds", tmp_path / "tokens.bin"
+    assert main(command(source, ds)) == 0
+    tokens.write_bytes(bytes(100))
+    more = {
+        "build": [source, "--tokenizer", "bytes"],
+        "vocabulary": [source],
+        "annotate": [ds, source, "--track", "new"],
+        "adopt": [tokens, "--kind", "flat", "--dtype", "uint16"],
+        "join": [ds],
+        "convert": [ds, "--dense", "concepts"],
+    }[name]
+    if name == "convert":
+        more = [ds]
+    assert main([name, *map(str, more), "--out", str(out)]) in (1, 2)
+    assert str(taken) in capsys.readouterr().err
+    assert taken.is_symlink() or taken.read_text() == "precious"

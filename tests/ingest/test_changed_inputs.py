@@ -1,0 +1,209 @@
+"""Inputs that change while they are read, or between two runs of a build: an error that names the file."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from conceptloader.cli import main
+from conceptloader.errors import ConceptloaderError, ConfigError, InputError
+from conceptloader.ingest import annotate as annotating
+from conceptloader.ingest.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build import IngestOptions, Summary, build_dataset
+from conceptloader.ingest.detect import detect_columns
+from conceptloader.ingest.inputs import find_sources
+from conceptloader.ingest.tokenizer import load_tokenizer
+
+DOCUMENTS = 6000
+Change = Callable[[Path], None]
+
+
+def write(path: Path, word: str = "word") -> None:
+    """About 600 kB, so that the sampled pieces are not all of it."""
+    records = [{"id": f"{i:06}", "text": f"{word} {i:06} " + "x" * 60} for i in range(DOCUMENTS)]
+    if path.suffix == ".parquet":
+        pa.parquet.write_table(pa.Table.from_pylist(records), path, row_group_size=1000, compression="none")
+    else:
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def build(source: Path, out: Path, on_progress: Callable[[], None] = lambda: None, **more: Any) -> Summary:
+    sources = find_sources([source])
+    options = IngestOptions(
+        columns=detect_columns(sources), tokenizer=load_tokenizer("bytes"), shard_input_bytes=200_000
+    )
+    return build_dataset(sources, out, options, watch=lambda total, done: lambda progress: on_progress(), **more)
+
+
+def truncate(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    os.truncate(path, sum(map(len, lines[: len(lines) // 2])))
+
+
+def edit(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(file.read().replace(b"word", b"WORD"))  # appended: read and write share the position
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replace(path: Path) -> None:
+    """Another file of the same size and time."""
+    other = path.with_name("other" + path.suffix)
+    write(other, "WORD")
+    shutil.copystat(path, other)
+    os.rename(other, path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "change"), [(".jsonl", truncate), (".jsonl", edit), (".jsonl", replace), (".parquet", replace)]
+)
+def test_while_a_build_runs(tmp_path: Path, suffix: str, change: Change) -> None:
+    source, out = tmp_path / f"in{suffix}", tmp_path / "out"
+    write(source)
+    todo = [change]
+
+    def once() -> None:
+        while todo:
+            todo.pop()(source)
+
+    with pytest.raises(InputError, match=rf"{source}: found it changed while it was read"):
+        build(source, out, once)
+    assert not (out / "manifest.json").exists()
+    assert not list(out.glob("*.shard.json")), "the shard that was read meanwhile is not kept"
+
+
+def test_the_same_file_with_another_inode_is_fine(tmp_path: Path) -> None:
+    """Copied by a backup that moves the copy into place: the same content, size and time."""
+    source = tmp_path / "in.jsonl"
+    write(source)
+
+    def swap() -> None:
+        shutil.copy2(source, tmp_path / "copy")
+        os.rename(tmp_path / "copy", source)
+
+    assert build(source, tmp_path / "out", swap).documents == DOCUMENTS
+
+
+def test_between_two_runs_of_a_build(tmp_path: Path) -> None:
+    """Replaced by an older file of the same size, that differs where the samples do not look."""
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    write(source)
+    with open(source, "a") as file:
+        file.write("broken\n")
+    with pytest.raises(InputError, match="3 of 4 shards are finished"):
+        build(source, out)
+    data, before = source.read_bytes(), find_sources([source])[0]
+    source.write_bytes(data.replace(b"word 000300", b"WORD 000300"))
+    os.utime(source, (1e9, 1e9))
+    assert find_sources([source])[0].sample == before.sample, "this test is to change what is not sampled"
+    with pytest.raises(ConfigError, match=rf"{source}: found it changed since the build"):
+        build(source, out, on_bad=lambda *_: None)
+    source.write_bytes(data)
+    os.utime(source, ns=(before.stamp[0], before.stamp[0]))
+    assert build(source, out, on_bad=lambda *_: None).documents == DOCUMENTS
+    assert not (out / ".inputs.json.tmp").exists()
+
+
+def test_another_input_is_named(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    write(source)
+    build(source, out)
+    (tmp_path / "more.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(ConfigError, match=r"other inputs.*more\.jsonl"):
+        main_error(["build", tmp_path / "more.jsonl", "--out", out, "--tokenizer", "bytes"])
+
+
+def main_error(arguments: list[object]) -> None:
+    """Runs a command that fails, and raises its error."""
+    from conceptloader.cli import make_parser
+    from conceptloader.cli.output import Output
+
+    parsed = make_parser().parse_args([str(argument) for argument in arguments])
+    parsed.run(parsed, Output(False))
+
+
+def test_a_complete_dataset_of_an_input_that_was_edited(tmp_path: Path) -> None:
+    """Where the samples do not look: its build is not "complete already"."""
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    write(source)
+    build(source, out)
+    before = find_sources([source])[0].sample
+    source.write_bytes(source.read_bytes().replace(b"word 000300", b"WORD 000300"))
+    assert find_sources([source])[0].sample == before
+    with pytest.raises(ConfigError, match=rf"{source}: found it changed since"):
+        build(source, out)
+
+
+def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, notes = tmp_path / "in.jsonl", tmp_path / "notes.jsonl"
+    write(source)
+    build(source, tmp_path / "ds")
+    notes.write_text("".join(f'{{"document": {i}, "start": 0, "end": 1, "concepts": [1]}}\n' for i in range(100)))
+    real = annotating.read_rows
+
+    def changing(*arguments: Any) -> Any:
+        for i, row in enumerate(real(*arguments)):
+            if i == 1:
+                truncate(notes)
+            yield row
+
+    monkeypatch.setattr(annotating, "read_rows", changing)
+    with pytest.raises(InputError, match=rf"{notes}: found it changed while it was read"):
+        annotate(tmp_path / "ds", [notes], tmp_path / "out", AnnotateOptions(track="new"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_while_names_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from conceptloader.cli import vocabulary
+
+    source = tmp_path / "in.jsonl"
+    line = '{"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["%s"]}]}\n'
+    source.write_text(line % "one" + line % "two")
+    real = vocabulary.count_names
+
+    def changing(*arguments: Any) -> None:
+        real(*arguments)
+        source.write_text(line % "one")
+
+    monkeypatch.setattr(vocabulary, "count_names", changing)
+    with pytest.raises(InputError, match="changed while it was read"):
+        main_error(["vocabulary", source, "--out", tmp_path / "names"])
+    assert not (tmp_path / "names").exists()
+
+
+def test_a_build_without_a_finished_shard_makes_room(tmp_path: Path) -> None:
+    """Wrong options, then an input that is mended in place: the corrected command works in the same directory."""
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text('{"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["red"]}]}\n')
+    (tmp_path / "names").write_text("blue\n")
+    command = ["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
+    names = ["--concepts-vocabulary", str(tmp_path / "names")]
+    assert main(command) == 1
+    assert main([*command, *names]) == 1
+    (tmp_path / "names").write_text("red\n")
+    assert main([*command, *names]) == 0
+    shutil.rmtree(out)
+    assert main(command) == 1
+    source.write_text(source.read_text().replace('["red"]', "[1, 23]"))
+    assert main(command) == 0
+    assert sorted(path.name for path in out.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_build_with_a_finished_shard_does_not(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    write(source)
+    with open(source, "a") as file:
+        file.write("broken\n")
+    with pytest.raises(InputError, match="3 of 4 shards are finished and kept"):
+        build(source, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    write(source)
+    with pytest.raises(ConceptloaderError, match=r"other inputs.*in\.jsonl"):
+        build(source, out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before

@@ -8,8 +8,7 @@ from conceptloader.cli.output import printable
 from conceptloader.dataset import Dataset
 from conceptloader.errors import ConfigError
 from conceptloader.format.files import Files
-from conceptloader.ingest.build import TOKENIZER_FILE
-from conceptloader.ingest.tokenizer import Tokenizer, load_tokenizer
+from conceptloader.ingest.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 
 _WIDTH = 100
 

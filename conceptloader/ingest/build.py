@@ -12,30 +12,31 @@ from conceptloader.format import layout as fmt
 from conceptloader.format.build import Build, create_build, open_build
 from conceptloader.format.durable import write_file
 from conceptloader.format.files import load_manifest
-from conceptloader.format.finalize import finalize
 from conceptloader.format.manifest import Tokenizer as TokenizerFacts
 from conceptloader.format.options import BuildOptions, TrackOptions
 from conceptloader.hashing import canonical_json
 from conceptloader.ingest.columns import METADATA_TRACK, Columns
 from conceptloader.ingest.inputs import Source
 from conceptloader.ingest.lines import MAX_LINE_BYTES
+from conceptloader.ingest.lost import Losses, finalize_within, read_losses
 from conceptloader.ingest.place import level_names
 from conceptloader.ingest.plan import Piece, default_shard_bytes, piece_bytes, plan_shards
+from conceptloader.ingest.rules import SpanRules, refuse_earlier_rules
 from conceptloader.ingest.shard import Progress, ShardJob, write_shard
-from conceptloader.ingest.tokenizer import Tokenizer
+from conceptloader.ingest.tokenizer import TOKENIZER_FILE, Tokenizer
 from conceptloader.ingest.workers import run_tasks
 
 log = logging.getLogger(__name__)
 
-TOKENIZER_FILE = ".tokenizer.json"
+_TELLING = 10_000  # spans after which a part that is lost means something
 
 
 @dataclass(frozen=True, kw_only=True)
-class IngestOptions:
+class IngestOptions(SpanRules):
     """How records become a dataset. What affects the result is stored in build.json.
 
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
-    append_eos: end each document with the tokenizer's eos token. overlap, levels: see `ingest.overlap.resolve`.
+    append_eos: end each document with the tokenizer's eos token. align, eos_span, ...: see `SpanRules`.
     vocabularies: names of the concepts by track, index = id. encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
     """
@@ -45,8 +46,6 @@ class IngestOptions:
     vocab_size: int | None = None
     eos_id: int | None = None
     append_eos: bool = True
-    overlap: str = "refuse"
-    levels: int = 3
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     encoding: str = "auto"
     mode: str | None = None
@@ -70,8 +69,9 @@ class IngestOptions:
 
 @dataclass
 class Summary:
-    """What a build did. lost_spans: spans that hold the first character of no token; shards, documents and tokens are
-    of the whole dataset, spans and bad records of this run."""
+    """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
+
+    Bad records are those of this run, all else is of the whole dataset."""
 
     path: str
     shards: int = 0
@@ -79,6 +79,7 @@ class Summary:
     documents: int = 0
     tokens: int = 0
     lost_spans: int = 0
+    losses: Losses = field(default_factory=Losses)
     bad_records: int = 0
     seconds: float = 0.0
 
@@ -102,8 +103,9 @@ def build_dataset(
     they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
     with each Progress.
 
-    Raises: InputError naming file and line for bad input, after all other shards are finished; ConfigError for options
-    that contradict each other or the build in `out`.
+    Raises: InputError naming file and line for bad input, after all other shards are finished, or naming examples if
+    more than `options.max_lost_spans` of a track's spans got no token; ConfigError for options that contradict each
+    other or the build in `out`.
     """
     began = time.monotonic()
     path = os.path.abspath(out)
@@ -113,8 +115,9 @@ def build_dataset(
     inputs = [source.to_json() for source in sources]
     pieces = [[piece.to_json() for piece in shard] for shard in plan]
     content = format_options(options)
+    refuse_earlier_rules(path)
     if os.path.exists(os.path.join(path, fmt.MANIFEST)):
-        return _complete(path, content, inputs, pieces)
+        return _complete(path, content, inputs, pieces, options.max_lost_spans)
     build = create_build(path, content, inputs=inputs, plan=pieces)
     _check_unchanged(build, sources)
     definition = options.tokenizer.definition if options.tokenizer else None
@@ -125,14 +128,17 @@ def build_dataset(
     missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
     summary.kept_shards = build.num_shards - len(missing)
     _write_shards(build, sources, plan, options, missing, workers, summary, on_bad, watch)
-    manifest = finalize(path)
+    manifest = finalize_within(path, options.max_lost_spans)
     summary.shards, summary.documents, summary.tokens = build.num_shards, manifest.num_documents, manifest.num_tokens
+    summary.losses = read_losses(build)
+    summary.lost_spans = summary.losses.lost
     summary.seconds = time.monotonic() - began
     return summary
 
 
 def format_options(options: IngestOptions) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` whatever else decides the result."""
+    options.check_rules()
     tokenizer = options.tokenizer
     facts = None
     if tokenizer is not None:
@@ -163,17 +169,15 @@ def format_options(options: IngestOptions) -> BuildOptions:
         tracks=tracks,
         extra={
             "ingest": {
-                "version": 1,
+                **options.to_json(bool(columns.tracks)),
                 "append_eos": options.eos is not None,
-                "overlap": options.overlap,
-                "levels": options.levels if options.overlap == "levels" else 1,
                 "columns": columns.to_json(),
             }
         },
     )
 
 
-def _complete(path: str, options: BuildOptions, inputs: Any, plan: Any) -> Summary:
+def _complete(path: str, options: BuildOptions, inputs: Any, plan: Any, max_lost_spans: float) -> Summary:
     """The summary of a dataset that is there already, if it is this one."""
     found = open_build(path)
     wanted = options.to_json(found.vocabularies)
@@ -188,7 +192,11 @@ def _complete(path: str, options: BuildOptions, inputs: Any, plan: Any) -> Summa
         )
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
-    return Summary(path, found.num_shards, found.num_shards, manifest.num_documents, manifest.num_tokens)
+    losses = read_losses(found)
+    losses.check(max_lost_spans, path, "the dataset is complete and stays as it is")
+    summary = Summary(path, found.num_shards, found.num_shards, manifest.num_documents, manifest.num_tokens)
+    summary.losses, summary.lost_spans = losses, losses.lost
+    return summary
 
 
 def _check_unchanged(build: Build, sources: Sequence[Source]) -> None:
@@ -226,8 +234,7 @@ def _write_shards(
             columns=options.columns,
             tokenizer=tokenizer,
             eos=options.eos,
-            overlap=options.overlap,
-            levels=options.levels,
+            rules=options.rules,
             max_line_bytes=options.max_line_bytes,
             skip_bad=on_bad is not None,
         )
@@ -236,9 +243,14 @@ def _write_shards(
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
+    losses, told = Losses(), set[str]()
 
     def on_news(_: int, progress: Progress) -> None:
-        summary.lost_spans += progress.lost
+        losses.add(progress.losses)
+        for track, loss in losses.items():  # hours before the build would end with it
+            if loss.spans >= _TELLING and loss.lost > options.max_lost_spans * loss.spans and track not in told:
+                told.add(track)
+                log.warning("track %r so far: %s; above --max-lost-spans the build will fail", track, loss)
         summary.bad_records += len(progress.bad)
         for record in progress.bad:
             if on_bad is not None:

@@ -34,8 +34,8 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
         raise BadRow(
             int(spans.row[i]),
             f"found span [{spans.start[i]}, {spans.end[i]}) over [{spans.start[i - 1]}, {spans.end[i - 1]}) (in "
-            "tokens; --align any: spans that share a token overlap), expected spans that do not; say what to do with "
-            "such spans (--overlap levels or union)",
+            "tokens), expected spans that do not overlap, or share a token with --align any; say what to do with such "
+            "spans (--overlap levels or union)",
         )
     level = _levels(spans, crossing, levels)
     return [_take(spans, np.flatnonzero(level == i)) for i in range(levels)]

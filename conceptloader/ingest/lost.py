@@ -64,7 +64,7 @@ class Losses(dict[str, TrackLoss]):
 
     def lines(self) -> list[str]:
         """A sentence for each track that lost something."""
-        return [f"{track}: {loss} and were left out" for track, loss in self.items() if loss.lost]
+        return [f"{track}: {loss}; they were left out" for track, loss in self.items() if loss.lost]
 
     def check(self, limit: float, where: str, remedy: str) -> None:
         """Raises: InputError for a track that lost more than the part `limit` of its spans."""

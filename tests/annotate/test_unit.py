@@ -10,6 +10,7 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import build as build_tokens
 from tests.annotate.test_annotate import owners, write_rows
 from tests.ingest.families import definition
@@ -34,8 +35,6 @@ def attach(dataset: Path, rows: list[dict[str, Any]], **more: Any) -> cl.Dataset
 
 
 def said(dataset: cl.Dataset) -> list[str]:
-    from conceptloader.ingest.tokenizer import load_tokenizer
-
     tokenizer = load_tokenizer(str(Path(dataset.path) / ".tokenizer.json"))
     spans = dataset.spans("c", 0, dataset.num_tokens)
     places = zip(spans.start.tolist(), spans.end.tolist(), strict=True)
@@ -56,7 +55,8 @@ def test_characters_are_the_default_where_the_text_is_known(dataset: Path, capsy
     }  # fmt: skip
     command = ["annotate", str(dataset), str(dataset.parent / "rows.jsonl"), "--track", "c", "--out"]
     assert main([*command, str(dataset.parent / "second"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["unit"] == "characters"
+    printed = capsys.readouterr().out
+    assert json.loads(printed[printed.index("{") :])["unit"] == "characters"
     assert main([*command, str(dataset.parent / "third")]) == 0
     assert "offsets in characters" in capsys.readouterr().out
 
@@ -76,8 +76,6 @@ def test_offsets_that_could_be_either_are_refused(dataset: Path) -> None:
 
 def test_one_of_the_two_is_said_by_its_tokenizer_or_by_name(dataset: Path) -> None:
     rows = [{"id": "d0", "start": 4, "end": 7, "concepts": [1]}]
-    from conceptloader.ingest.tokenizer import load_tokenizer
-
     assert said(attach(dataset, rows, unit="characters")) == [" red"]
     (dataset.parent / "out").rename(dataset.parent / "first")
     tokenizer = load_tokenizer(str(dataset.parent / "tokenizer.json"))

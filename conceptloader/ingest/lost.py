@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from conceptloader.errors import InputError
+from conceptloader.errors import FormatError, InputError
 from conceptloader.format.build import Build, open_build
 from conceptloader.format.finalize import finalize
 from conceptloader.format.manifest import Manifest
@@ -77,12 +77,18 @@ class Losses(dict[str, TrackLoss]):
 
 
 def read_losses(build: Build) -> Losses:
-    """What the finished shards of a build lost."""
+    """What the finished shards of a build lost. Raises: FormatError for a record of a shard that is damaged."""
     losses = Losses()
     for shard in range(build.num_shards):
         report = build.report(shard)
         notes: Mapping[str, Any] = report.take("notes", dict, {}) if report else {}
-        losses.add({track: TrackLoss(**loss) for track, loss in notes.get(NOTE, {}).items()})
+        try:
+            losses.add({track: TrackLoss(**loss) for track, loss in notes.get(NOTE, {}).items()})
+        except (TypeError, AttributeError) as error:
+            raise FormatError(
+                f"{build.path}: shard {shard}: found a .shard.json that is not what a writer says ({error!r}), expected "
+                "the counts of its spans; remove it and write the shard again"
+            ) from error
     return losses
 
 

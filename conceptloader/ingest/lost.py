@@ -86,8 +86,8 @@ def read_losses(build: Build) -> Losses:
             losses.add({track: TrackLoss(**loss) for track, loss in notes.get(NOTE, {}).items()})
         except (TypeError, AttributeError) as error:
             raise FormatError(
-                f"{build.path}: shard {shard}: found a .shard.json that is not what a writer says ({error!r}), expected "
-                "the counts of its spans; remove it and write the shard again"
+                f"{build.path}: shard {shard}: found a .shard.json that is not what a writer says ({error!r}), "
+                "expected the counts of its spans; remove it and write the shard again"
             ) from error
     return losses
 

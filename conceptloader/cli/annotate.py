@@ -5,7 +5,7 @@ import json
 import os
 from typing import Any
 
-from conceptloader.cli.arguments import add_overlap, size
+from conceptloader.cli.arguments import add_span_rules, size, span_rules
 from conceptloader.cli.output import Output
 
 SUMMARY = "attach a track to a dataset that exists"
@@ -25,8 +25,9 @@ The value is `concepts` for codec concepts, and `value` for the others. Document
   conceptloader annotate data/web spans.jsonl --track concepts --vocabulary concepts.txt --out data/web-concepts
   conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q
 
-Offsets count tokens of the document. --unit characters counts characters (Unicode code points) of its text, which is
-decoded from the tokens: only for tokenizers that give back every text exactly.
+Offsets count characters (Unicode code points) of the document's text, as in build, if the dataset was built from text;
+else tokens. --unit says which; it must be given where the offsets could be either. The text is decoded from the tokens:
+only for tokenizers that give back every text exactly.
 """
 
 
@@ -42,11 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--codec", choices=["concepts", "numpy", "msgpack", "json"], default="concepts")
     group("--parameters", type=_object, default={}, metavar="JSON", help='of the codec, such as {"dtype": "f4"}')
     group("--vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
-    add_overlap(group)
+    add_span_rules(group)
 
     group = parser.add_argument_group("annotations").add_argument
-    group("--unit", choices=["tokens", "characters"], default="tokens", help="what start and end count")
-    group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with, for --unit characters")
+    group(
+        "--unit",
+        choices=["characters", "tokens"],
+        help="what start and end count (default: characters where the text is known, as in build; else tokens)",
+    )
+    group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with (default: the one kept beside it)")
     group("--ignore-column", action="append", default=[], metavar="NAME")
     group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
 
@@ -55,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.annotate import AnnotateOptions, annotate
+    from conceptloader.ingest.lost import Losses, TrackLoss
     from conceptloader.ingest.tokenizer import load_tokenizer
     from conceptloader.ingest.vocabulary import load_vocabulary
 
@@ -66,14 +72,14 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
         unit=arguments.unit,
         tokenizer=load_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None,
-        overlap=arguments.overlap,
-        levels=arguments.levels,
+        **span_rules(arguments),
         ignored=arguments.ignore_column,
         sort_bytes=arguments.sort_memory,
         max_line_bytes=arguments.max_line_bytes,
     )
     manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root)
     records = sum(manifest.shards.tracks[arguments.track].records.tolist())
+    done = manifest.extra["annotated"][arguments.track]
     value = {
         "path": os.path.abspath(arguments.out),
         "track": arguments.track,
@@ -82,10 +88,12 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         "documents": manifest.num_documents,
         "tokens": manifest.num_tokens,
         "tracks_fingerprint": manifest.tracks_fingerprint(),
+        "unit": done["unit"],
+        "loss": done["loss"],
     }
-    output.result(
-        value, [f"{arguments.out}: {records:,} records of {arguments.track} over {manifest.num_tokens:,} tokens"]
-    )
+    unit = f", offsets in {done['unit']}" if done["unit"] else ", of whole documents"
+    lines = [f"{arguments.out}: {records:,} records of {arguments.track} over {manifest.num_tokens:,} tokens{unit}"]
+    output.result(value, lines + Losses({arguments.track: TrackLoss(**done["loss"])}).lines())
     return 0
 
 

@@ -28,8 +28,32 @@ def positive(text: str) -> int:
     return at_least_one(value)
 
 
-def add_overlap(add: Callable[..., Any]) -> None:
-    """What to do with spans that overlap; `add` is add_argument of a parser or a group."""
+def fraction(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a fraction from 0 to 1, such as 0.05")
+    return value
+
+
+def add_span_rules(add: Callable[..., Any]) -> None:
+    """The options of `SpanRules`; `add` is add_argument of a parser or a group."""
+    add(
+        "--align",
+        choices=["first", "any", "majority"],
+        default="first",
+        help="a token belongs to the span with its first character (default), any, or more than half of its characters",
+    )
+    add(
+        "--eos-span",
+        choices=["none", "last"],
+        default="none",
+        help="the eos of a document belongs to no span (default), or to the one that ends last",
+    )
+    add_max_lost_spans(add)
     add(
         "--overlap",
         choices=["refuse", "levels", "union"],
@@ -37,6 +61,22 @@ def add_overlap(add: Callable[..., Any]) -> None:
         help="spans that overlap or nest: an error (default); one track per level; or segments with all concepts",
     )
     add("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
+
+
+def span_rules(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The values of `add_span_rules`, as keyword arguments."""
+    names = ("align", "eos_span", "overlap", "levels", "max_lost_spans")
+    return {name: getattr(arguments, name) for name in names}
+
+
+def add_max_lost_spans(add: Callable[..., Any]) -> None:
+    add(
+        "--max-lost-spans",
+        type=fraction,
+        default=0.01,
+        metavar="FRACTION",
+        help="of a track's spans that may be left without a token (default: 0.01)",
+    )
 
 
 def at_least_one(value: int) -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from conceptloader.cli.arguments import add_overlap, pair, positive, size
+from conceptloader.cli.arguments import add_span_rules, pair, positive, size, span_rules
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
@@ -24,8 +24,9 @@ A record is one document (a line of jsonl, a row of parquet; .jsonl.gz and .json
   {"id": "a2", "tokens": [5, 7, 9],  "spans": [{"start": 0, "end": 2, "concepts": [17]}]}
 
 start and end count characters (Unicode code points) of the text, or tokens. A token belongs to the span that holds its
-first character. Further columns: spans_<track> makes another track of concepts, metadata (an object) a track of
-documents' metadata. Columns that are not known are refused unless they are ignored.
+first character that is not white space, see --align; eos belongs to none. Further columns: spans_<track> makes another
+track of concepts, metadata (an object) a track of documents' metadata. Columns that are not known are refused unless
+they are ignored.
 
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --concepts-vocabulary concepts.txt
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACK=FILE",
         help="the same for another track",
     )
-    add_overlap(group)
+    add_span_rules(group)
     group(
         "--encoding",
         choices=["auto", "dense", "spans"],
@@ -127,8 +128,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         vocab_size=arguments.vocab_size,
         eos_id=_eos_id(arguments.eos) if tokenizer is None else None,
         append_eos=not arguments.no_eos,
-        overlap=arguments.overlap,
-        levels=arguments.levels,
+        **span_rules(arguments),
         vocabularies=vocabularies,
         encoding=arguments.encoding,
         mode=arguments.mode,
@@ -143,8 +143,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
         f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
     ]
-    if summary.lost_spans:
-        lines.append(f"{summary.lost_spans:,} spans hold the first character of no token and were left out")
+    lines += summary.losses.lines()
     if summary.bad_records:
         lines.append(f"{summary.bad_records:,} bad records were left out, see {arguments.skip_bad}")
     output.result(asdict(summary), lines)

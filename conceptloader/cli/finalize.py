@@ -3,12 +3,14 @@
 import argparse
 import os
 
+from conceptloader.cli.arguments import add_max_lost_spans
 from conceptloader.cli.output import Output
 
 SUMMARY = "complete a build whose shards were written by other programs"
 DESCRIPTION = """\
 Write the manifest of a build whose shards are all finished: the last step of a build by datatrove or by a program of
-your own. `conceptloader build` does this itself. Refuses missing, foreign and differently configured shards.
+your own. `conceptloader build` does this itself. Refuses missing, foreign and differently configured shards, and spans
+that were lost when they were given to tokens.
 
   conceptloader finalize data/corpus
 """
@@ -16,14 +18,12 @@ your own. `conceptloader build` does this itself. Refuses missing, foreign and d
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("build", metavar="DIR", help="directory of the build")
+    add_max_lost_spans(parser.add_argument)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.format.build import open_build
-    from conceptloader.format.finalize import finalize
-    from conceptloader.format.lock import build_lock
+    from conceptloader.ingest.lost import finalize_within
 
-    with build_lock(open_build(arguments.build).path):
-        manifest = finalize(arguments.build)
+    manifest = finalize_within(arguments.build, arguments.max_lost_spans)
     output.manifest(arguments.build, manifest, os.path.abspath(arguments.build))
     return 0

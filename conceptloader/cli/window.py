@@ -7,8 +7,7 @@ from typing import Any
 from conceptloader.dataset import Dataset
 from conceptloader.errors import ConfigError
 from conceptloader.format.files import Files
-from conceptloader.ingest.build import TOKENIZER_FILE
-from conceptloader.ingest.tokenizer import Tokenizer, load_tokenizer
+from conceptloader.ingest.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 from conceptloader.terminal import printable
 
 _WIDTH = 100

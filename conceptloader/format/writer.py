@@ -27,6 +27,8 @@ class ShardWriter:
 
     Nothing has its final name before `finish`, and the shard counts as finished only when `<shard>.shard.json`
     exists, which is written last.
+
+    notes: JSON about the shard that it keeps for the caller under this key; see `Build.report`.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class ShardWriter:
         self.options = options
         self.tokens = 0
         self.documents = 0
+        self.notes: dict[str, Any] = {}
         self._directory = directory
         self._identity = dict(identity)
         self._has_samples = fmt.VERSIONS[identity["version"]].samples
@@ -224,6 +227,7 @@ class ShardWriter:
             "token_checksum": token_checksum,
             "files": {kind: files[kind].facts(self._has_samples) for kind in sorted(files)},
             "tracks": facts,
+            **({"notes": self.notes} if self.notes else {}),
         }
         write_file(self._path("shard.json"), dump_json(report))
 

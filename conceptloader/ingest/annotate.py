@@ -24,17 +24,16 @@ from conceptloader.format.shardtable import ShardTable, TrackColumn
 from conceptloader.format.vocabulary import dump_vocabulary
 from conceptloader.ingest.annotate_find import AMBIGUOUS, MISSING, find_many
 from conceptloader.ingest.annotate_place import Placer
-from conceptloader.ingest.annotate_rows import Items, RowParser, read_rows
+from conceptloader.ingest.annotate_rows import WHOLE, Items, RowParser, read_rows
 from conceptloader.ingest.annotate_sort import Sorter
-from conceptloader.ingest.annotate_text import Texts
+from conceptloader.ingest.annotate_text import known_text
 from conceptloader.ingest.annotate_write import ShardTracks
-from conceptloader.ingest.build import TOKENIZER_FILE
 from conceptloader.ingest.derived import new_directory, relative, write_manifest
 from conceptloader.ingest.inputs import Source, find_sources
 from conceptloader.ingest.lines import MAX_LINE_BYTES
-from conceptloader.ingest.overlap import OVERLAPS
 from conceptloader.ingest.place import level_names
-from conceptloader.ingest.tokenizer import Tokenizer
+from conceptloader.ingest.rules import SpanRules
+from conceptloader.ingest.tokenizer import TOKENIZER_FILE, Tokenizer
 from conceptloader.ingest.vocabulary import Concepts
 from conceptloader.io import read_file
 
@@ -42,19 +41,19 @@ UNITS = ("tokens", "characters")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnnotateOptions:
-    """track, codec, parameters, vocabulary: as in TrackOptions. unit: what offsets count, tokens or characters (code
-    points) of the document; the latter needs `tokenizer`. overlap, levels: what becomes of annotations that overlap,
-    see `overlap.resolve`. ignored: columns that may be there. sort_bytes: memory for sorting, roughly."""
+class AnnotateOptions(SpanRules):
+    """track, codec, parameters, vocabulary: as in TrackOptions. align, overlap, ...: see `SpanRules`.
+
+    unit: what offsets count, tokens or characters (code points) of the document; None: characters where the text of
+    the documents is known (see `known_text`), else tokens. tokenizer: for characters, if the one that was kept beside
+    the dataset is not meant. ignored: columns that may be there. sort_bytes: memory for sorting, roughly."""
 
     track: str
     codec: str = "concepts"
     parameters: Mapping[str, Any] | None = None
     vocabulary: Sequence[str] | None = None
-    unit: str = "tokens"
+    unit: str | None = None
     tokenizer: Tokenizer | None = None
-    overlap: str = "refuse"
-    levels: int = 3
     ignored: Sequence[str] = ()
     sort_bytes: int = 64 << 20
     max_line_bytes: int = MAX_LINE_BYTES
@@ -64,19 +63,13 @@ class AnnotateOptions:
             codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary
         )
         options.check(self.track)
-        if self.unit not in UNITS:
+        if self.unit not in (None, *UNITS):
             raise ConfigError(f"unit: found {self.unit!r}, expected one of {', '.join(UNITS)}")
-        if (self.unit == "characters") != (self.tokenizer is not None):
-            raise ConfigError(
-                f"unit: found {self.unit} {'without' if self.tokenizer is None else 'with'} a tokenizer, expected one "
-                "exactly for offsets in characters"
-            )
-        if self.overlap not in OVERLAPS:
-            raise ConfigError(f"overlap: found {self.overlap!r}, expected one of {', '.join(OVERLAPS)}")
+        if self.unit == "tokens" and self.tokenizer is not None:
+            raise ConfigError("unit: found tokens with a tokenizer, expected one for offsets in characters only")
+        self.check_rules()
         if self.overlap == "union" and self.codec != "concepts":
             raise ConfigError(f"overlap: found union with codec {self.codec}, expected codec concepts; use levels")
-        if self.overlap == "levels" and not 1 <= self.levels <= fmt.MAX_TRACKS:
-            raise ConfigError(f"levels: found {self.levels}, expected 1 to {fmt.MAX_TRACKS}")
         return options
 
 
@@ -90,10 +83,12 @@ def annotate(
     """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
 
     inputs: jsonl (also .gz, .zst) or parquet files of annotations in any order, see `RowParser`; documents without one
-    are gaps. Memory is bounded whatever their size. roots: see `open_dataset`. A failure leaves nothing behind.
+    are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their size. roots: see
+    `open_dataset`. A failure leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.
 
-    Raises: ConfigError for arguments, InputError for annotations of unknown documents, outside of their document or
-    damaged, naming file and line; FormatError, ReadError.
+    Raises: ConfigError for arguments, and for offsets without a unit that could be either; InputError for annotations
+    of unknown documents, outside of their document or damaged, naming file and line, and if more than
+    `max_lost_spans` of them got no token; FormatError, ReadError.
     """
     track = options.check()
     sources = find_sources(inputs)
@@ -106,36 +101,50 @@ def annotate(
             raise ConfigError(f"{ds.path}: found a track or field {taken[0]!r}, expected a new name; choose another")
         if not manifest.num_documents:
             raise ConfigError(f"{ds.path}: found no document table, expected one; annotations belong to documents")
-        placer = Placer(
-            ds=ds, track=options.track, sources=sources, concepts=options.codec == "concepts", overlap=options.overlap,
-            levels=options.levels, texts=Texts(ds, options.tokenizer) if options.tokenizer else None,
-        )  # fmt: skip
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
         with Sorter(working) as sorter:
-            _sort(ds, sources, options, sorter)
+            offsets = _sort(ds, sources, options, sorter)
+            texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
+            concepts = options.codec == "concepts"
+            placer = Placer(ds=ds, track=options.track, sources=sources, concepts=concepts, rules=options, texts=texts)
+            sure = texts is None or options.unit is not None or options.tokenizer is not None
             for items, records in sorter.batches():
+                if not sure and (items["end"] != WHOLE).any():
+                    placer.check_unit(items)
+                    sure = True
                 for shard, found in placer.place(items, records):
                     for name, spans in found.items():
                         written[name].add(shard, spans)
+        placer.losses.check(options.max_lost_spans, str(sources[0].path), "nothing was written")
         vocabulary = _write_vocabulary(working, options)
         _copy_tokenizer(ds.path, working)
         manifest = _assemble(ds, os.path.abspath(out), written, options, vocabulary)
+        done = {
+            **options.to_json(),
+            "unit": None if not offsets else "characters" if texts else "tokens",
+            "loss": placer.losses.to_json().get(options.track),
+        }
+        annotated = {**manifest.extra.get("annotated", {}), options.track: done}
+        manifest = replace(manifest, extra={**manifest.extra, "annotated": annotated})
         manifest = _count_borders(manifest, working, names, ds.files.roots.given)
         write_manifest(manifest, working)
     return manifest
 
 
-def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorter: Sorter) -> None:
-    """All annotations, with the numbers of their documents, into the sorter."""
+def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorter: Sorter) -> bool:
+    """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets."""
     codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
     concepts = Concepts(options.vocabulary) if options.codec == "concepts" else None
     parser = RowParser(codec, concepts, options.ignored)
     size = total = 0
+    offsets = False
 
     def flush() -> int:
+        nonlocal offsets
         items = parser.take()
         _number(ds, sources, items)
         sorter.add(items.items, items.records)
+        offsets = offsets or bool((items.items["end"] != WHOLE).any())
         return len(items.items)
 
     for source, number, row in read_rows(sources, options.max_line_bytes):
@@ -151,6 +160,7 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
         one.check_unchanged()
     if not total:
         raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
+    return offsets
 
 
 def _number(ds: Ranges, sources: Sequence[Source], found: Items) -> None:

@@ -1,80 +1,90 @@
 """Where annotations lie in a shard: documents looked up, characters turned into tokens, overlaps resolved."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.errors import InputError
+from conceptloader.errors import ConfigError, InputError
 from conceptloader.format import layout as fmt
 from conceptloader.format.bulk import BulkSpans
 from conceptloader.format.ranges import Ranges
 from conceptloader.ingest.annotate_rows import WHOLE
-from conceptloader.ingest.annotate_text import Texts
+from conceptloader.ingest.annotate_text import Read, Texts
 from conceptloader.ingest.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
 from conceptloader.ingest.inputs import Source
-from conceptloader.ingest.place import place
+from conceptloader.ingest.lost import Losses
+from conceptloader.ingest.place import place_spans
+from conceptloader.ingest.rules import SpanRules
 
 _DENSE = 64  # wanted documents are read with their neighbours if at least one in so many is wanted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placer:
-    """concepts: records are concept ids, whose union may be taken. texts: given if offsets are in characters."""
+    """concepts: records are concept ids, whose union may be taken. texts: given if offsets are in characters. losses:
+    of what was placed so far."""
 
     ds: Ranges
     track: str
     sources: Sequence[Source]
     concepts: bool
-    overlap: str
-    levels: int
+    rules: SpanRules
     texts: Texts | None
+    losses: Losses = field(default_factory=Losses)
 
     def place(self, items: NDArray[np.void], records: Sequence[bytes]) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
         """(shard, spans by track) in tokens of the shard, for items sorted by document. Raises: InputError."""
+        for shard, part in self._by_shard(items):
+            yield shard, self._place_shard(shard, items[part], [records[i] for i in part.tolist()])
+
+    def check_unit(self, items: NDArray[np.void]) -> None:
+        """Offsets in characters could not have been meant as offsets in tokens: one of `items` ends behind the tokens
+        of its document. Raises: ConfigError."""
+        for shard, part in self._by_shard(items):
+            documents, row = np.unique(items["document"][part], return_inverse=True)
+            first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
+            end = items["end"][part]
+            if ((end != WHOLE) & (end > (stop - first)[row])).any():
+                return
+        raise ConfigError(
+            f"{self.sources[0].path}: found offsets that may count characters or tokens: of the first "
+            f"{len(items):,} annotations none ends behind the tokens of its document; say which (--unit characters, as "
+            "in build, or --unit tokens, as annotate took them in earlier versions)"
+        )
+
+    def _by_shard(self, items: NDArray[np.void]) -> Iterator[tuple[int, Ints]]:
+        """(shard, indices of its items) for items sorted by document."""
         shard_of = np.searchsorted(self.ds.first_documents, items["document"], "right") - 1
         borders = np.flatnonzero(np.diff(shard_of)) + 1
         for part in np.split(np.arange(len(items)), borders):
             if len(part):
-                shard = int(shard_of[part[0]])
-                yield from self._place_shard(shard, items[part], [records[i] for i in part.tolist()])
+                yield int(shard_of[part[0]]), part
 
-    def _place_shard(
-        self, shard: int, items: NDArray[np.void], records: list[bytes]
-    ) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
+    def _place_shard(self, shard: int, items: NDArray[np.void], records: list[bytes]) -> dict[str, BulkSpans]:
         documents, row = np.unique(items["document"], return_inverse=True)
         first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
         if self.texts is None:
-            tokens = Ragged(np.empty(0, np.uint32), offsets_of(stop - first))
-            yield shard, self._resolve(items, records, row, first, tokens, None, None, None)
-            return
-        base = self.ds.shard_starts[shard]
-        for read in self.texts.read(documents, first + base, stop + base):
-            # Documents that end with eos and those that do not are placed apart; within a batch they are in order.
-            mine = np.isin(row, read.which)
-            at = np.searchsorted(read.which, row[mine])
-            chosen = [record for record, keep in zip(records, mine.tolist(), strict=True) if keep]
-            yield (
-                shard,
-                self._resolve(
-                    items[mine], chosen, at, first[read.which], read.tokens, read.texts, read.positions, read.eos
-                ),
-            )
+            read = Read(offsets_of(stop - first), np.zeros(len(documents), bool), None, None)
+        else:
+            base = self.ds.shard_starts[shard]
+            read = self.texts.read(documents, first + base, stop + base)
+        spans = self._raw(items, records, row, read)
+        batch = Batch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
+        try:
+            placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules)
+        except BadRow as error:
+            where = self.where(items[np.argmax(row == error.row)])
+            raise InputError(f"{where}: {error.problem}") from error
+        self.losses.note(batch, lost, lambda at: f"document {documents[at]}")
+        offsets = read.offsets + offsets_of(read.eos)
+        return {name: self._to_shard(found, offsets, first, records) for name, found in placed.items()}
 
-    def _resolve(
-        self,
-        items: NDArray[np.void],
-        records: Sequence[bytes],
-        row: Ints,
-        first: Ints,
-        tokens: Ragged,
-        texts: list[str] | None,
-        positions: Ints | None,
-        eos: int | None,
-    ) -> dict[str, BulkSpans]:
-        """row: for each item its document, whose first token in the shard is first[row]."""
-        lengths = np.diff(tokens.offsets) if texts is None else np.array([len(text) for text in texts], np.int64)
+    def _raw(self, items: NDArray[np.void], records: Sequence[bytes], row: Ints, read: Read) -> RawSpans:
+        """The items as spans of the documents that were read; row: of each item."""
+        texts = read.texts
+        lengths = np.diff(read.offsets) if texts is None else np.array([len(text) for text in texts], np.int64)
         whole = items["end"] == WHOLE
         end = np.where(whole, lengths[row], items["end"])
         self._check_ends(items, end, lengths[row], "tokens" if texts is None else "characters")
@@ -82,16 +92,7 @@ class Placer:
             labels = Ragged(np.frombuffer(b"".join(records), "<u4"), offsets_of(items["size"] // 4))
         else:
             labels = Ragged(np.arange(len(items), dtype=np.uint32), np.arange(len(items) + 1))
-        spans = {self.track: RawSpans(row, items["start"].astype(np.int64), end, labels)}
-        batch = Batch(ids=[], texts=texts, tokens=None, spans=spans)
-        try:
-            placed = place(batch, tokens, positions, eos, self.overlap, self.levels)
-        except BadRow as error:
-            where = self.where(items[np.argmax(row == error.row)])
-            raise InputError(f"{where}: {error.problem}") from error
-        return {
-            name: self._to_shard(found, placed.tokens.offsets, first, records) for name, found in placed.spans.items()
-        }
+        return RawSpans(row, items["start"].astype(np.int64), end, labels, whole)
 
     def _to_shard(self, spans: BulkSpans, offsets: Ints, first: Ints, records: Sequence[bytes]) -> BulkSpans:
         document = np.searchsorted(offsets, spans.start, "right") - 1

@@ -1,28 +1,28 @@
 """The text of stored documents, for offsets in characters: only where decoding and encoding again gives the tokens."""
 
 import json
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.ranges import Ranges
-from conceptloader.ingest.batch import Ints, Ragged
-from conceptloader.ingest.tokenizer import Tokenizer
+from conceptloader.ingest.batch import Ints
+from conceptloader.ingest.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Read:
-    """which: the documents that were read, as indices into those asked for, ascending; their tokens without eos, texts
-    and positions (see `Tokenizer.encode`); eos: the id which all of them end with, or None."""
+    """Documents. offsets: int64 [n + 1], of their tokens without eos; eos: bool [n], which of them end with one; texts,
+    and places of the tokens (see `Tokenizer.encode`), or None."""
 
-    which: Ints
-    tokens: Ragged
-    texts: list[str]
-    positions: Ints
-    eos: int | None
+    offsets: Ints
+    eos: NDArray[np.bool_]
+    texts: list[str] | None
+    places: Ints | None
 
 
 class Texts:
@@ -48,28 +48,50 @@ class Texts:
         self._ds = ds
         self._tokenizer = tokenizer
 
-    def read(self, documents: Ints, first: Ints, stop: Ints) -> Iterator[Read]:
+    def read(self, documents: Ints, first: Ints, stop: Ints) -> Read:
         """Documents by number, which have tokens [first, stop) of the dataset. Raises: InputError for a document whose
         tokens its text does not give back."""
-        eos = self._tokenizer.eos_id
         stored = [self._ds.tokens(a, b) for a, b in zip(first.tolist(), stop.tolist(), strict=True)]
-        ended = np.array([eos is not None and len(ids) > 0 and ids[-1] == eos for ids in stored], bool)
-        for has_eos in (False, True):
-            which = np.flatnonzero(ended == has_eos)
-            if not len(which):
-                continue
-            wanted = [stored[i][: -1 if has_eos else None] for i in which.tolist()]
-            texts = [self._tokenizer.decode(ids.tolist()) for ids in wanted]
-            tokens, positions = self._tokenizer.encode(texts, [True] * len(texts))
-            for i, ids in enumerate(wanted):
-                again = tokens.values[tokens.offsets[i] : tokens.offsets[i + 1]]
-                if not np.array_equal(again, ids):
-                    raise InputError(
-                        f"{self._ds.path}: document {int(documents[which[i]])}: found tokens that its text does not "
-                        "give back, expected the same tokens; give offsets in tokens (--unit tokens)"
-                    )
-            tokens = Ragged(tokens.values.astype(np.uint32), tokens.offsets)  # a type that holds eos, too
-            yield Read(which=which, tokens=tokens, texts=texts, positions=positions, eos=eos if has_eos else None)
+        eos = np.array([len(ids) > 0 and ids[-1] == self._tokenizer.eos_id for ids in stored], bool)
+        wanted = [ids[: -1 if ended else None] for ids, ended in zip(stored, eos.tolist(), strict=True)]
+        texts = [self._tokenizer.decode(ids.tolist()) for ids in wanted]
+        tokens, places = self._tokenizer.encode(texts, [True] * len(texts))
+        for i, ids in enumerate(wanted):
+            if not np.array_equal(tokens.values[tokens.offsets[i] : tokens.offsets[i + 1]], ids):
+                raise InputError(
+                    f"{self._ds.path}: document {int(documents[i])}: found tokens that its text does not give back, "
+                    "expected the same tokens; give offsets in tokens (--unit tokens)"
+                )
+        return Read(tokens.offsets, eos, texts, places)
+
+
+def known_text(ds: Ranges, tokenizer: Tokenizer | None, unit: str | None) -> Texts | None:
+    """The text of the documents of `ds`, for offsets in `unit`: characters, or None for those of its build.
+
+    A build counts characters of text, and tokens of what is tokenized already; of tokens of unknown origin the text is
+    known if the tokenizer is. tokenizer: by default the one that a build left beside its tokens.
+
+    Raises: ConfigError if offsets are in characters and there is no such tokenizer, or one that is not fit for this.
+    """
+    if unit is None and tokenizer is None:
+        columns = ds.manifest.extra.get("ingest", {}).get("columns", {})
+        facts = ds.manifest.tokenizer
+        if facts is None or facts.name.startswith("unnamed-") or columns.get("tokens") is not None:
+            return None
+    return Texts(ds, tokenizer or _kept(ds))
+
+
+def _kept(ds: Ranges) -> Tokenizer:
+    facts = ds.manifest.tokenizer
+    if facts is not None and facts.name == "bytes":
+        return load_tokenizer("bytes")
+    path = os.path.join(ds.path, TOKENIZER_FILE)
+    if facts is None or not os.path.exists(path):
+        raise ConfigError(
+            f"{ds.path}: found no tokenizer with the dataset, expected one for offsets in characters; give the one "
+            "that it was built with (--tokenizer), or say that offsets count tokens (--unit tokens)"
+        )
+    return load_tokenizer(path, facts.eos_id)
 
 
 def _loss(tokenizer: Tokenizer) -> str | None:

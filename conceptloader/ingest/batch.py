@@ -47,12 +47,14 @@ class Ragged:
 @dataclass
 class RawSpans:
     """Spans of one track as they stand in the input: row of the document, [start, end) in its characters or tokens,
-    and concept ids, all int64 [m] (concepts: m lists of uint32)."""
+    and concept ids, all int64 [m] (concepts: m lists of uint32). whole: bool [m], the spans that hold everything of
+    their document, the eos that ends it included; None: no span does."""
 
     row: Ints
     start: Ints
     end: Ints
     concepts: Ragged
+    whole: NDArray[np.bool_] | None = None
 
 
 @dataclass
@@ -70,7 +72,7 @@ class Batch:
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def offsets_of(lengths: "Ints | Sequence[int]") -> Ints:
+def offsets_of(lengths: "Ints | NDArray[np.bool_] | Sequence[int]") -> Ints:
     """int64 [n + 1]: where each of n things of these lengths begins when they lie end to end, and the total."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])

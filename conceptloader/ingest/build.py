@@ -22,23 +22,25 @@ from conceptloader.ingest.batch import BadRecord
 from conceptloader.ingest.columns import METADATA_TRACK, Columns
 from conceptloader.ingest.inputs import TIMES, Source, check_older, check_since_start
 from conceptloader.ingest.lines import MAX_LINE_BYTES
+from conceptloader.ingest.lost import Losses, check_losses, read_losses
 from conceptloader.ingest.place import level_names
 from conceptloader.ingest.plan import Piece, default_shard_bytes, piece_bytes, plan_shards
+from conceptloader.ingest.rules import SpanRules, refuse_earlier_rules
 from conceptloader.ingest.shard import Progress, ShardJob, write_shard
-from conceptloader.ingest.tokenizer import Tokenizer
+from conceptloader.ingest.tokenizer import TOKENIZER_FILE, Tokenizer
 from conceptloader.ingest.workers import run_tasks
 
 log = logging.getLogger(__name__)
 
-TOKENIZER_FILE = ".tokenizer.json"
+_TELLING = 10_000  # spans after which a part that is lost means something
 
 
 @dataclass(frozen=True, kw_only=True)
-class IngestOptions:
+class IngestOptions(SpanRules):
     """How records become a dataset. What affects the result is stored in build.json.
 
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
-    append_eos: end each document with the tokenizer's eos token. overlap, levels: see `ingest.overlap.resolve`.
+    append_eos: end each document with the tokenizer's eos token. align, eos_span, ...: see `SpanRules`.
     vocabularies: names of the concepts by track, index = id. encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
     """
@@ -48,8 +50,6 @@ class IngestOptions:
     vocab_size: int | None = None
     eos_id: int | None = None
     append_eos: bool = True
-    overlap: str = "refuse"
-    levels: int = 3
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     encoding: str = "auto"
     mode: str | None = None
@@ -73,8 +73,9 @@ class IngestOptions:
 
 @dataclass
 class Summary:
-    """What a build did. lost_spans: spans that hold the first character of no token; shards, documents and tokens are
-    of the whole dataset, spans and bad records of this run."""
+    """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
+
+    Bad records are those of this run, all else is of the whole dataset."""
 
     path: str
     shards: int = 0
@@ -82,6 +83,7 @@ class Summary:
     documents: int = 0
     tokens: int = 0
     lost_spans: int = 0
+    losses: Losses = field(default_factory=Losses)
     bad_records: int = 0
     seconds: float = 0.0
 
@@ -106,7 +108,8 @@ def build_dataset(
     with each Progress.
 
     Raises: InputError naming file and line for bad input, or a file that changed meanwhile, after all other shards are
-    finished; ConfigError for options that contradict each other or the build in `out`, or if another one runs there.
+    finished, or naming examples if more than `options.max_lost_spans` of a track's spans got no token; ConfigError for
+    options that contradict each other or the build in `out`, or if another one runs there.
     """
     began = time.monotonic()
     path = os.path.abspath(out)
@@ -116,11 +119,12 @@ def build_dataset(
     inputs = [source.to_json() for source in sources]
     pieces = [[piece.to_json() for piece in shard] for shard in plan]
     content = format_options(options)
+    refuse_earlier_rules(path)
     if os.path.exists(os.path.join(path, fmt.MANIFEST)):
-        return _complete(path, sources, content, inputs, pieces)
+        return _complete(path, sources, content, inputs, pieces, options.max_lost_spans)
     with build_lock(path):
         if os.path.exists(os.path.join(path, fmt.MANIFEST)):  # another build has just ended
-            return _complete(path, sources, content, inputs, pieces)
+            return _complete(path, sources, content, inputs, pieces, options.max_lost_spans)
         build = _begin(path, sources, content, inputs, pieces)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
@@ -129,10 +133,12 @@ def build_dataset(
         missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
         summary.kept_shards = build.num_shards - len(missing)
         _write_shards(build, sources, plan, options, missing, workers, summary, on_bad, watch)
+        summary.losses = check_losses(build, options.max_lost_spans)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(path, TIMES))
         manifest = finalize(path)
     summary.shards, summary.documents, summary.tokens = build.num_shards, manifest.num_documents, manifest.num_tokens
+    summary.lost_spans = summary.losses.lost
     summary.seconds = time.monotonic() - began
     return summary
 
@@ -153,6 +159,7 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, inputs: 
 
 def format_options(options: IngestOptions) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` whatever else decides the result."""
+    options.check_rules()
     tokenizer = options.tokenizer
     facts = None
     if tokenizer is not None:
@@ -183,17 +190,17 @@ def format_options(options: IngestOptions) -> BuildOptions:
         tracks=tracks,
         extra={
             "ingest": {
-                "version": 1,
+                **options.to_json(bool(columns.tracks)),
                 "append_eos": options.eos is not None,
-                "overlap": options.overlap,
-                "levels": options.levels if options.overlap == "levels" else 1,
                 "columns": columns.to_json(),
             }
         },
     )
 
 
-def _complete(path: str, sources: Sequence[Source], options: BuildOptions, inputs: Any, plan: Any) -> Summary:
+def _complete(
+    path: str, sources: Sequence[Source], options: BuildOptions, inputs: Any, plan: Any, max_lost_spans: float
+) -> Summary:
     """The summary of a dataset that is there already, if it is this one."""
     if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
         with contextlib.suppress(ConceptloaderError), build_lock(path):
@@ -214,7 +221,11 @@ def _complete(path: str, sources: Sequence[Source], options: BuildOptions, input
     check_older(path, sources)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
-    return Summary(path, found.num_shards, found.num_shards, manifest.num_documents, manifest.num_tokens)
+    losses = read_losses(found)
+    losses.check(max_lost_spans, path, "the dataset is complete and stays as it is")
+    summary = Summary(path, found.num_shards, found.num_shards, manifest.num_documents, manifest.num_tokens)
+    summary.losses, summary.lost_spans = losses, losses.lost
+    return summary
 
 
 def _write_shards(
@@ -241,8 +252,7 @@ def _write_shards(
             columns=options.columns,
             tokenizer=tokenizer,
             eos=options.eos,
-            overlap=options.overlap,
-            levels=options.levels,
+            rules=options.rules,
             max_line_bytes=options.max_line_bytes,
             skip_bad=on_bad is not None,
         )
@@ -251,9 +261,14 @@ def _write_shards(
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
+    losses, told = Losses(), set[str]()
 
     def on_news(_: int, progress: Progress) -> None:
-        summary.lost_spans += progress.lost
+        losses.add(progress.losses)
+        for track, loss in losses.items():  # hours before the build would end with it
+            if loss.spans >= _TELLING and loss.lost > options.max_lost_spans * loss.spans and track not in told:
+                told.add(track)
+                log.warning("track %r so far: %s; above --max-lost-spans the build will fail", track, loss)
         summary.bad_records += len(progress.bad)
         for record in progress.bad:
             if on_bad is not None:

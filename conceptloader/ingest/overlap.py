@@ -6,8 +6,7 @@ from numpy.typing import NDArray
 from conceptloader.errors import ConfigError
 from conceptloader.format.overlap import split_levels
 from conceptloader.ingest.batch import BadRow, Ints, Ragged, RawSpans, offsets_of
-
-OVERLAPS = ("refuse", "levels", "union")
+from conceptloader.ingest.rules import OVERLAPS
 
 
 def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
@@ -35,7 +34,8 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
         raise BadRow(
             int(spans.row[i]),
             f"found span [{spans.start[i]}, {spans.end[i]}) over [{spans.start[i - 1]}, {spans.end[i - 1]}) (in "
-            "tokens), expected spans that do not overlap; say what to do with such spans (--overlap levels or union)",
+            "tokens), expected spans that do not overlap, or share a token with --align any; say what to do with such "
+            "spans (--overlap levels or union)",
         )
     level = _levels(spans, crossing, levels)
     return [_take(spans, np.flatnonzero(level == i)) for i in range(levels)]

@@ -8,20 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.format.bulk import BulkSpans
+from conceptloader.ingest.align import find_places
 from conceptloader.ingest.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
 from conceptloader.ingest.columns import METADATA_TRACK
 from conceptloader.ingest.overlap import resolve
+from conceptloader.ingest.rules import SpanRules
 
 
 @dataclass
 class Placed:
-    """A batch as the writer takes it. lost: spans that hold the first character of no token."""
+    """A batch as the writer takes it. lost: of each track those of its spans, in order of rows, that got no token, as
+    indices into the batch's."""
 
     ids: list[str]
     tokens: Ragged
     spans: dict[str, BulkSpans]
     fields: Mapping[str, NDArray[Any]]
-    lost: int
+    lost: dict[str, Ints]
 
 
 def level_names(track: str, overlap: str, levels: int) -> list[str]:
@@ -42,61 +45,16 @@ def check_spans(spans: RawSpans, lengths: Ints, track: str, unit: str) -> None:
         )
 
 
-def to_tokens(spans: RawSpans, lengths: Ints, tokens: Ints, positions: Ints) -> RawSpans:
-    """Spans in characters to spans in tokens: a token belongs to the span that holds its first character.
-
-    lengths: characters of each document; tokens: offsets of the documents' tokens, int64 [n + 1]; positions: of each
-    token's first character within its document. Raises: BadRow if positions decrease.
-    """
-    base = offsets_of(lengths + 1)  # one more, so that the end of a document is not the start of the next
-    row = np.repeat(np.arange(len(lengths)), np.diff(tokens))
-    keys = positions + base[row]
-    back = keys[1:] < keys[:-1]
-    if back.any():
-        raise BadRow(
-            int(row[1:][np.argmax(back)]),
-            "found a token that begins before the one before it, expected a tokenizer that keeps the order of the "
-            "text; use another tokenizer, or tokenize first and give spans in tokens",
-        )
-    first = tokens[spans.row]
-    start = np.searchsorted(keys, spans.start + base[spans.row]) - first
-    end = np.searchsorted(keys, spans.end + base[spans.row]) - first
-    return RawSpans(spans.row, start, end, spans.concepts)
-
-
 def place(
-    batch: Batch,
-    tokens: Ragged,
-    positions: Ints | None,
-    eos: int | None,
-    overlap: str,
-    levels: int,
-    dtype: Any = np.uint32,
+    batch: Batch, tokens: Ragged, places: Ints | None, eos: int | None, rules: SpanRules, dtype: Any = np.uint32
 ) -> Placed:
-    """tokens: of each document. positions: of each token's first character, for documents given as text.
-    eos: the id to append to each document, which belongs to the document's last span. dtype: of the written tokens.
+    """tokens: of each document. places: of each token, see `Tokenizer.encode`, for documents given as text.
+    eos: the id to append to each document, or None. dtype: of the written tokens.
 
     Raises: BadRow.
     """
     lengths = np.diff(tokens.offsets)
-    spans: dict[str, BulkSpans] = {}
-    lost = 0
-    for track, raw in batch.spans.items():
-        if batch.texts is not None and positions is not None:
-            characters = np.array([len(text) for text in batch.texts], np.int64)
-            check_spans(raw, characters, track, "characters")
-            raw = to_tokens(raw, characters, tokens.offsets, positions)
-        else:
-            check_spans(raw, lengths, track, "tokens")
-        some = raw.start < raw.end
-        lost += len(some) - int(some.sum())
-        if not some.all():
-            which = np.flatnonzero(some)
-            raw = RawSpans(raw.row[which], raw.start[which], raw.end[which], raw.concepts.take(which))
-        resolved = resolve(raw, overlap, levels)
-        last = _last_ends(resolved, len(lengths))
-        for name, level in zip(level_names(track, overlap, levels), resolved, strict=True):
-            spans[name] = _finish(level, lengths, tokens.offsets, None if eos is None else last)
+    spans, lost = place_spans(batch, tokens.offsets, places, np.full(len(lengths), eos is not None), rules)
     fields = batch.fields
     if eos is not None:
         ends = tokens.offsets[1:]
@@ -105,6 +63,41 @@ def place(
     if batch.metadata is not None:
         spans[METADATA_TRACK] = _whole_documents(batch.metadata, tokens.offsets)
     return Placed(batch.ids, tokens, spans, fields, lost)
+
+
+def place_spans(
+    batch: Batch, offsets: Ints, places: Ints | None, eos: NDArray[np.bool_], rules: SpanRules
+) -> tuple[dict[str, BulkSpans], dict[str, Ints]]:
+    """(spans of the batch in tokens, by track; those that were lost, see `Placed`).
+
+    offsets: of the documents' tokens, without the eos that those marked in `eos` end with. Raises: BadRow.
+    """
+    lengths = np.diff(offsets)
+    found = None
+    if batch.texts is not None and places is not None and any(len(raw.row) for raw in batch.spans.values()):
+        found = find_places(batch.texts, offsets, places)
+    spans: dict[str, BulkSpans] = {}
+    lost: dict[str, Ints] = {}
+    for track, raw in batch.spans.items():
+        if found is None:
+            check_spans(raw, lengths, track, "tokens")
+            start, end = raw.start, raw.end
+        else:
+            check_spans(raw, found.lengths, track, "characters")
+            start, end = found.tokens_of(raw, rules.align)
+        if raw.whole is not None:  # tokens that stand for no character, too
+            start, end = np.where(raw.whole, 0, start), np.where(raw.whole, (lengths + eos)[raw.row], end)
+        some = start < end
+        lost[track] = np.flatnonzero(~some)
+        lost[track] = lost[track][np.argsort(raw.row[lost[track]], kind="stable")]
+        which = np.flatnonzero(some)
+        resolved = resolve(
+            RawSpans(raw.row[which], start[which], end[which], raw.concepts.take(which)), rules.overlap, rules.levels
+        )
+        last = _last_ends(resolved, len(lengths)) if rules.eos_span == "last" else None
+        for name, level in zip(level_names(track, rules.overlap, rules.levels), resolved, strict=True):
+            spans[name] = _finish(level, lengths, offsets, eos, last)
+    return spans, lost
 
 
 def check_ids(tokens: Ragged, limit: int) -> None:
@@ -145,13 +138,13 @@ def _last_ends(levels: list[RawSpans], documents: int) -> Ints:
     return last
 
 
-def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, last: Ints | None) -> BulkSpans:
+def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, eos: NDArray[np.bool_], last: Ints | None) -> BulkSpans:
     """Disjoint spans of documents to spans of the batch. With `last`, the eos of each document goes to the spans that
     end there: they grow by one token, or, with a gap before the eos, get one more run."""
     record = np.arange(len(spans.row))
     row, start, end = spans.row, spans.start, spans.end
     if last is not None:
-        final = end == last[row]
+        final = (end == last[row]) & (end <= lengths[row]) & eos[row]  # one that is longer holds the eos already
         touching = final & (end == lengths[row])
         end = end + touching
         apart = np.flatnonzero(final & ~touching)
@@ -161,8 +154,7 @@ def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, last: Ints | None) ->
             start = np.insert(start, at, lengths[spans.row[apart]])
             end = np.insert(end, at, lengths[spans.row[apart]] + 1)
             record = np.insert(record, at, apart)
-        offsets = offsets + np.arange(len(offsets))
-    base = offsets[row]
+    base = (offsets + offsets_of(eos))[row]
     return BulkSpans(
         start=base + start,
         end=base + end,

@@ -16,9 +16,11 @@ from conceptloader.ingest.batch import BadRecord, BadRow, Batch
 from conceptloader.ingest.columns import Columns
 from conceptloader.ingest.inputs import Source
 from conceptloader.ingest.lines import MAX_LINE_BYTES, lines_before, read_lines
+from conceptloader.ingest.lost import NOTE, Losses, document_names
 from conceptloader.ingest.place import Placed, check_ids, place
 from conceptloader.ingest.plan import Piece
 from conceptloader.ingest.records import LineParser
+from conceptloader.ingest.rules import SpanRules
 from conceptloader.ingest.table import TableParser, read_row_groups
 from conceptloader.ingest.tokenizer import BytesTokenizer, FileTokenizer, Tokenizer
 from conceptloader.ingest.vocabulary import Concepts
@@ -39,20 +41,20 @@ class ShardJob:
     columns: Columns
     tokenizer: bytes | str | None
     eos: int | None
-    overlap: str
-    levels: int
+    rules: SpanRules
     max_line_bytes: int = MAX_LINE_BYTES
     skip_bad: bool = False
 
 
 @dataclass
 class Progress:
-    """What has been done since the last report. bad: (file, place in it, problem) of records that were left out."""
+    """What has been done since the last report. losses: see `Losses`; bad: (file, place in it, problem) of records that
+    were left out."""
 
     bytes: int = 0
     documents: int = 0
     tokens: int = 0
-    lost: int = 0
+    losses: Losses = field(default_factory=Losses)
     bad: list[tuple[str, str, str]] = field(default_factory=list)
 
 
@@ -71,6 +73,7 @@ def write_shard(job: ShardJob, report: Report) -> None:
     """Write one shard. Reports a Progress after each batch. Raises: InputError that names file and line or row."""
     build = open_build(job.directory)
     tokenizer = _tokenizer(job.tokenizer, job.eos)
+    losses = Losses()
     with build.shard(job.shard) as writer:
         for numbers in build.plan[job.shard]:
             piece = Piece(*numbers)
@@ -78,14 +81,17 @@ def write_shard(job: ShardJob, report: Report) -> None:
                 progress = Progress(bytes=consumed)
                 placed = _placed(job, writer, rows, tokenizer, progress)
                 if placed is not None:
+                    losses.add(progress.losses)
                     writer.add_documents(
                         placed.tokens.values, placed.tokens.offsets, placed.spans, placed.ids, placed.fields
                     )
-                    progress.documents, progress.lost = len(placed.ids), placed.lost
+                    progress.documents = len(placed.ids)
                     progress.tokens = len(placed.tokens.values)
                 report(progress)
         for number in sorted({numbers[0] for numbers in build.plan[job.shard]}):
             job.sources[number].check_unchanged()
+        if losses:
+            writer.notes[NOTE] = losses.to_json()
 
 
 def _placed(
@@ -96,14 +102,16 @@ def _placed(
     while len(rows):
         try:
             batch = rows.parse()
-            positions = None
+            places = None
             if tokenizer is None or batch.texts is None:
                 assert batch.tokens is not None
                 tokens = batch.tokens
             else:
-                tokens, positions = tokenizer.encode(batch.texts, _with_spans(batch))
+                tokens, places = tokenizer.encode(batch.texts, _with_spans(batch))
             check_ids(tokens, limit)
-            return place(batch, tokens, positions, job.eos, job.overlap, job.levels, dtype)
+            placed = place(batch, tokens, places, job.eos, job.rules, dtype)
+            progress.losses.note(batch, placed.lost, document_names(batch.ids, writer.documents, writer.name))
+            return placed
         except BadRow as error:
             if error.row < 0:
                 raise InputError(f"{rows.path}: {error.problem}") from error

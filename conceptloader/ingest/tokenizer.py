@@ -5,13 +5,16 @@ import json
 import os
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.batch import Ints, Ragged, offsets_of
 
+TOKENIZER_FILE = ".tokenizer.json"  # the copy beside the tokens
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")
 
 
@@ -25,8 +28,8 @@ class Tokenizer(Protocol):
     definition: bytes | None
 
     def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
-        """(ids of each text, positions): positions int64, for each token the code point offset of its first character;
-        0 in texts for which `places` is False."""
+        """(ids of each text, places): places int64 [tokens, 2], the characters [start, end) of the text (code points)
+        that each token stands for, white space included, in order; 0 in texts for which `places` is False."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -45,9 +48,10 @@ class BytesTokenizer:
         values = np.frombuffer(b"".join(parts), np.uint8)
         tokens = Ragged(values, offsets_of([len(part) for part in parts]))
         if not any(places):
-            return tokens, np.zeros(len(values), np.int64)
+            return tokens, np.zeros((len(values), 2), np.int64)
         before = np.cumsum((values & 0xC0) != 0x80) - 1  # characters of the batch before each byte's own
-        return tokens, before - np.repeat(offsets_of([len(text) for text in texts])[:-1], np.diff(tokens.offsets))
+        start = before - np.repeat(offsets_of([len(text) for text in texts])[:-1], np.diff(tokens.offsets))
+        return tokens, np.stack([start, start + 1], axis=1)
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
@@ -56,7 +60,9 @@ class BytesTokenizer:
 class FileTokenizer:
     """A tokenizer.json of the `tokenizers` package.
 
-    Truncation, padding and added special tokens are switched off: a build needs all of the text and nothing else.
+    Truncation, padding and the post-processor are switched off: a build needs all of the text and nothing else. The
+    post-processor adds special tokens, or takes the white space out of tokens' offsets, so that those of white space
+    alone would stand nowhere.
     """
 
     def __init__(self, definition: bytes, path: str, eos: str | int | None) -> None:
@@ -70,6 +76,7 @@ class FileTokenizer:
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._tokenizer.post_processor = None
         self.definition: bytes | None = definition
         self.name = f"tokenizers-{hashlib.blake2b(definition, digest_size=8).hexdigest()}"
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -77,17 +84,25 @@ class FileTokenizer:
         if not self.vocab_size:
             raise InputError(f"{path}: found an empty vocabulary, expected a trained tokenizer")
         self.eos_id = find_eos(vocabulary, eos, path)
+        bytes_ = {vocabulary[name]: value for value in range(256) if (name := f"<0x{value:02X}>") in vocabulary}
+        self._byte_of: NDArray[np.int16] | None = None  # by id, -1 for others; None if the model has no byte fallback
+        if bytes_:
+            self._byte_of = np.full(self.vocab_size, -1, np.int16)
+            self._byte_of[list(bytes_)] = list(bytes_.values())
 
     def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
         encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         offsets = offsets_of([len(one) for one in encoded])
         values = np.empty(offsets[-1], np.uint32)
-        positions = np.zeros(offsets[-1], np.int64)
+        found = np.zeros((offsets[-1], 2), np.int64)
         for i, one in enumerate(encoded):
-            values[offsets[i] : offsets[i + 1]] = one.ids
+            part = slice(offsets[i], offsets[i + 1])
+            values[part] = one.ids
             if places[i]:
-                positions[offsets[i] : offsets[i + 1]] = [start for start, _ in one.offsets]
-        return Ragged(values, offsets), positions
+                found[part] = np.fromiter(chain.from_iterable(one.offsets), np.int64, 2 * len(one)).reshape(-1, 2)
+                if self._byte_of is not None:
+                    spread_bytes(self._byte_of[values[part]], found[part])
+        return Ragged(values, offsets), found
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
@@ -125,6 +140,27 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> Tokenizer:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     return FileTokenizer(definition, path, eos)
+
+
+def spread_bytes(byte: NDArray[np.int16], places: Ints) -> None:
+    """Give each byte of a run of byte tokens the place of its own character, where all of them have that of the run.
+
+    So they have if a model looks up unknown characters in a row as one (Unigram). byte: of each token of a text, or -1;
+    places: int64 [tokens, 2], changed here.
+    """
+    at = np.flatnonzero((byte >= 0) & (places[:, 1] - places[:, 0] > 1))
+    if not len(at):
+        return
+    start, end = places[at, 0], places[at, 1]
+    new = np.ones(len(at), bool)
+    new[1:] = (np.diff(at) > 1) | (np.diff(start) > 0) | (np.diff(end) > 0)
+    run = np.cumsum(new) - 1
+    leads = (byte[at] & 0xC0) != 0x80  # begins a character
+    before = np.cumsum(leads) - leads
+    character = before + leads - 1 - before[new][run]
+    fits = (np.bincount(run, leads) == (end - start)[new])[run]  # else a normalizer has changed their number
+    places[at[fits], 0] = (start + character)[fits]
+    places[at[fits], 1] = (start + character)[fits] + 1
 
 
 def find_eos(vocabulary: dict[str, int], eos: str | int | None, path: str) -> int | None:

@@ -12,14 +12,15 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format import layout as fmt
 from conceptloader.format.build import Build, create_build, open_build
 from conceptloader.format.durable import write_file
-from conceptloader.format.finalize import finalize
 from conceptloader.format.lock import build_lock
 from conceptloader.format.writer import ShardWriter
 from conceptloader.ingest.batch import BadRow
-from conceptloader.ingest.build import TOKENIZER_FILE, IngestOptions, format_options
+from conceptloader.ingest.build import IngestOptions, format_options
 from conceptloader.ingest.columns import Columns
+from conceptloader.ingest.lost import NOTE, Losses, document_names, finalize_within
 from conceptloader.ingest.place import Placed, check_ids, place
-from conceptloader.ingest.tokenizer import Tokenizer, load_tokenizer
+from conceptloader.ingest.rules import check_fraction, refuse_earlier_rules
+from conceptloader.ingest.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 from conceptloader.ingest.vocabulary import Concepts, load_vocabulary
 
 from .documents import to_batch
@@ -36,7 +37,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
     of a document's metadata holds the spans of which track, a list of {"start", "end", "concepts"} with offsets in
     characters of the text. vocabularies: names of the concepts by track, a list or a file. metadata: keys that are kept
     in the track `metadata`. skip_bad: leave out documents that cannot be ingested, and count them, instead of failing.
-    The rest as in `conceptloader build`.
+    The rest as in `conceptloader build`; `ConceptStreamFinalize` checks how many spans were lost.
 
     Raises, when run: InputError naming the document; ConfigError for another build in `out`.
     """
@@ -54,6 +55,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         metadata: Sequence[str] = (),
         eos: str | int | None = None,
         append_eos: bool = True,
+        align: str = "first",
+        eos_span: str = "none",
         overlap: str = "refuse",
         levels: int = 3,
         encoding: str = "auto",
@@ -69,6 +72,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         self.metadata = list(metadata)
         self.eos = eos
         self.append_eos = append_eos
+        self.align = align
+        self.eos_span = eos_span
         self.overlap = overlap
         self.levels = levels
         self.encoding = encoding
@@ -85,10 +90,11 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             self.stat_update("finished before")
             return
         concepts = {track: Concepts(options.vocabularies.get(track)) for track in self.spans}
+        losses = Losses()
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
             for documents in _batches(data or (), self.batch_documents):
                 with self.track_time("batch"):
-                    placed = self._place(documents, writer, tokenizer, options, concepts, rank)
+                    placed = self._place(documents, writer, tokenizer, options, concepts, rank, losses)
                 if placed is None:
                     continue
                 writer.add_documents(
@@ -96,13 +102,17 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
                 )
                 self.stat_update("documents", value=len(placed.ids))
                 self.stat_update("tokens", value=len(placed.tokens.values))
-                self.stat_update("spans without a token", value=placed.lost)
+                self.stat_update("spans without a token", value=sum(map(len, placed.lost.values())))
+            if losses:
+                writer.notes[NOTE] = losses.to_json()
 
     def _options(self, tokenizer: Tokenizer) -> IngestOptions:
         return IngestOptions(
             columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
             tokenizer=tokenizer,
             append_eos=self.append_eos,
+            align=self.align,
+            eos_span=self.eos_span,
             overlap=self.overlap,
             levels=self.levels,
             vocabularies={
@@ -116,6 +126,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         """The build of all tasks, begun by whichever comes first."""
         wanted = format_options(options)
         plan = list(range(shards))
+        refuse_earlier_rules(self.out)
         if os.path.exists(os.path.join(self.out, fmt.MANIFEST)):  # finalized: this task is run again
             found = open_build(self.out)
             same = [found.plan, found.options.to_json(found.vocabularies)] == [plan, wanted.to_json(found.vocabularies)]
@@ -138,6 +149,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         options: IngestOptions,
         concepts: Mapping[str, Concepts],
         rank: int,
+        losses: Losses,
     ) -> Placed | None:
         """The documents ready to be written; None if none is left."""
         dtype = np.dtype("<" + writer.options.written_type)
@@ -145,9 +157,11 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             try:
                 batch = to_batch(documents, options.columns, concepts)
                 assert batch.texts is not None
-                tokens, positions = tokenizer.encode(batch.texts, [True] * len(documents))
+                tokens, places = tokenizer.encode(batch.texts, [True] * len(documents))
                 check_ids(tokens, writer.options.token_limit)
-                return place(batch, tokens, positions, options.eos, self.overlap, self.levels, dtype)
+                placed = place(batch, tokens, places, options.eos, options.rules, dtype)
+                losses.note(batch, placed.lost, document_names(batch.ids, writer.documents, writer.name))
+                return placed
             except BadRow as error:
                 bad = documents.pop(max(error.row, 0))
                 if not self.skip_bad:
@@ -159,22 +173,26 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
 class ConceptStreamFinalize(PipelineStep):  # type: ignore[misc]
     """Completes the build in `out`: the one step of a pipeline with one task that depends on the writers' pipeline.
 
-    Raises, when run: FormatError for missing shards. A complete dataset is left as it is.
+    max_lost_spans: which part of a track's spans may have been left without a token, in [0, 1].
+
+    Raises, when run: FormatError for missing shards, InputError for more lost spans than that. A complete dataset is
+    left as it is.
     """
 
     name = "Concept stream: finalize"
     type = "💾 - WRITER"
 
-    def __init__(self, out: str | os.PathLike[str]) -> None:
+    def __init__(self, out: str | os.PathLike[str], *, max_lost_spans: float = 0.01) -> None:
         super().__init__()
+        check_fraction(max_lost_spans)
         self.out = os.path.abspath(out)
+        self.max_lost_spans = max_lost_spans
 
     def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
         if world_size != 1:
             raise ConfigError(f"finalize: found {world_size} tasks, expected one; give it an executor of its own")
         if not os.path.exists(os.path.join(self.out, fmt.MANIFEST)):
-            with build_lock(open_build(self.out).path):
-                finalize(self.out)
+            finalize_within(self.out, self.max_lost_spans)
 
 
 def _batches(data: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -19,6 +19,7 @@ from conceptloader.format.verify import verify
 from conceptloader.ingest import annotate_find, annotate_sort
 from conceptloader.ingest.adopt import adopt
 from conceptloader.ingest.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.tokenizer import BytesTokenizer
 
 Rows = list[dict[str, Any]]
 
@@ -192,18 +193,21 @@ def test_bad_annotations(tmp_path: Path, rows: Rows, message: str) -> None:
 
 def test_bad_arguments(tmp_path: Path) -> None:
     build(tmp_path / "ds", [[[1, 2]]], ids=False, tracks=True)
-    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d0", "concepts": [1]}])
+    rows = write_rows(tmp_path / "rows.jsonl", [{"document": 0, "start": 0, "end": 1, "concepts": [1]}])
     bad: list[tuple[AnnotateOptions, str]] = [
         (AnnotateOptions(track="old"), "found a track or field 'old'"),
         (AnnotateOptions(track="Bad Name"), "found the name 'Bad Name'"),
         (AnnotateOptions(track="c", unit="words"), "unit: found 'words'"),
-        (AnnotateOptions(track="c", unit="characters"), "unit: found characters without a tokenizer"),
+        (AnnotateOptions(track="c", unit="tokens", tokenizer=BytesTokenizer()), "unit: found tokens with a tokenizer"),
+        (AnnotateOptions(track="c", unit="characters"), "found no tokenizer with the dataset.*--unit tokens"),
+        (AnnotateOptions(track="c", align="middle"), "align: found 'middle'"),
         (AnnotateOptions(track="c", overlap="merge"), "overlap: found 'merge'"),
         (AnnotateOptions(track="c", codec="json", overlap="union"), "overlap: found union with codec json"),
     ]
     for options, message in bad:
         with pytest.raises(ConfigError, match=message):
             annotate(tmp_path / "ds", [rows], tmp_path / "out", options)
+    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d0", "concepts": [1]}])
     with pytest.raises(InputError, match=r"rows\.jsonl: line 1: found id 'd0', expected the number of a document"):
         annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c"))
     (tmp_path / "rows.jsonl").write_text('{"document": 0, "concepts": [1]}\n{"document": 0,\n')

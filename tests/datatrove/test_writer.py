@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from datatrove.data import Document
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
@@ -94,6 +95,35 @@ def test_a_complete_dataset_is_left_alone(expected: Path) -> None:
     with pytest.raises(ConfigError, match="complete dataset of other options"):
         steps.writer(expected, append_eos=False).run(iter(()), rank=0, world_size=steps.TASKS)
     assert content(expected) == before
+
+
+def test_lost_spans_are_counted_over_all_tasks(tmp_path: Path) -> None:
+    """In the shards' records, equal to those of our own build; refused by the last step unless allowed."""
+    lost = [{"start": 3, "end": 3, "concepts": ["noun"]}]
+    out = tmp_path / "ds"
+    for rank in range(2):
+        rows = [Document("some text", f"d{rank}{i}", metadata={"marks": lost if i < 2 else []}) for i in range(5)]
+        steps.writer(out, batch_documents=rank + 1).run(iter(rows), rank=rank, world_size=2)
+    with pytest.raises(InputError, match=r"track 'concepts': 4 of 4 spans .* document 'd00' .*'d01' .*'d10'"):
+        ConceptStreamFinalize(out).run()
+    assert not (out / "manifest.json").exists()
+    ConceptStreamFinalize(out, max_lost_spans=1).run()
+    assert cl.open_dataset(out).num_documents == 10
+    with pytest.raises(ConfigError, match="max_lost_spans: found 5"):
+        ConceptStreamFinalize(out, max_lost_spans=5)
+
+
+@pytest.mark.parametrize(("eos_span", "held"), [("none", 4), ("last", 5)])
+def test_rules_are_those_of_a_build(tmp_path: Path, eos_span: str, held: int) -> None:
+    rows = [Document("some text", "d0", metadata={"marks": [{"start": 5, "end": 9, "concepts": ["noun"]}]})]
+    steps.writer(tmp_path / "ds", eos_span=eos_span, align="majority").run(iter(rows))
+    ConceptStreamFinalize(tmp_path / "ds").run()
+    made = cl.open_dataset(tmp_path / "ds")
+    spans = made.spans("concepts", 0, made.num_tokens)
+    assert (spans.end - spans.start).tolist() == [held]
+    assert made.manifest.extra["ingest"]["align"] == "majority"
+    with pytest.raises(ConfigError, match="complete dataset of other options"):
+        steps.writer(tmp_path / "ds", eos_span=eos_span).run(iter(rows))
 
 
 def test_mistakes_are_found(tmp_path: Path) -> None:

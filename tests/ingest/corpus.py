@@ -54,7 +54,7 @@ def records(draw: st.DrawFn, tokenized: bool = False, most: int = 8) -> list[Rec
     return result
 
 
-def truth(record: Record, eos: int | None) -> Truth:
+def truth(record: Record, eos: int | None, eos_span: str = "none") -> Truth:
     """What becomes of a record with the bytes tokenizer, by looking at every token. Spans do not overlap."""
     if "tokens" in record:
         ids, place = record["tokens"], list(range(len(record["tokens"])))
@@ -73,18 +73,18 @@ def truth(record: Record, eos: int | None) -> Truth:
         final = {}
         for track in tracks:
             last = [held[track] for _, held in result if held[track] is not None]
-            final[track] = last[-1] if last else None
+            final[track] = last[-1] if last and eos_span == "last" else None
         result.append((eos, final))
     return result
 
 
-def check(path: Path, expected: Sequence[Record], eos: int | None) -> None:
+def check(path: Path, expected: Sequence[Record], eos: int | None, eos_span: str = "none") -> None:
     """The dataset at `path` holds the records, in order."""
     with cl.open_dataset(path) as dataset:
         assert dataset.num_documents == len(expected)
         for number, record in enumerate(expected):
             start, stop = dataset.document_range(number)
-            wanted = truth(record, eos)
+            wanted = truth(record, eos, eos_span)
             assert dataset.document_id(number) == record["id"]
             assert dataset.tokens(start, stop).tolist() == [token for token, _ in wanted]
             for track in ("concepts", "topic"):
@@ -131,7 +131,8 @@ def write(path: Path, found: Sequence[Record], kind: str = "jsonl", group: int =
 def build(
     inputs: Sequence[Path], out: Path, tokenizer: Tokenizer | None = None, workers: int = 1, **more: Any
 ) -> Summary:
-    """Build with the tokenizer, by default that of bytes, and the vocabulary NAMES where the track is there."""
+    """Build with the tokenizer, by default that of bytes, and the vocabulary NAMES where the track is there; any number
+    of spans may be empty."""
     sources = find_sources(inputs)
     columns = more.pop("columns", None) or detect_columns(sources)
     keys = ("on_bad", "watch")
@@ -139,6 +140,7 @@ def build(
     if "vocab_size" not in more:
         tokenizer = tokenizer or load_tokenizer("bytes")
     vocabularies = more.pop("vocabularies", {"concepts": NAMES} if "concepts" in columns.tracks else {})
+    more.setdefault("max_lost_spans", 1)
     options = IngestOptions(columns=columns, tokenizer=tokenizer, vocabularies=vocabularies, **more)
     return build_dataset(sources, out, options, workers=workers, **build_more)
 

@@ -15,6 +15,7 @@ from conceptloader.format.verify import verify
 from conceptloader.ingest.columns import Columns
 from conceptloader.ingest.detect import detect_columns
 from conceptloader.ingest.inputs import find_sources
+from conceptloader.ingest.rules import EOS_SPANS
 from tests.ingest.corpus import build, check, content, records, write
 
 KINDS = ("jsonl", "gz", "zst", "parquet")
@@ -26,16 +27,18 @@ KINDS = ("jsonl", "gz", "zst", "parquet")
     st.integers(300, 4000),
     st.sampled_from(["auto", "dense", "spans"]),
     st.booleans(),
+    st.sampled_from(EOS_SPANS),
 )
-def test_text(files: list[tuple[Any, str]], shard_bytes: int, encoding: str, append: bool) -> None:
+def test_text(files: list[tuple[Any, str]], shard_bytes: int, encoding: str, append: bool, eos_span: str) -> None:
     if not append and not any(record["text"] for found, _ in files for record in found):
         return
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         inputs = [write(root / f"in{i}", found, kind) for i, (found, kind) in enumerate(files)]
-        build(inputs, root / "out", shard_input_bytes=shard_bytes, encoding=encoding, append_eos=append)
+        more = {"append_eos": append, "eos_span": eos_span}
+        build(inputs, root / "out", shard_input_bytes=shard_bytes, encoding=encoding, **more)
         expected = [record for found, _ in files for record in found]
-        check(root / "out", expected, 256 if append else None)
+        check(root / "out", expected, 256 if append else None, eos_span)
         assert verify(root / "out", full=True) == []
 
 
@@ -111,7 +114,7 @@ def test_levels_and_union(tmp_path: Path) -> None:
         {"start": 2, "end": 3, "concepts": []},
     ]
     source = write(tmp_path / "in", [{"id": "a", "text": "abcdefg", "spans": nested}])
-    build([source], tmp_path / "levels", overlap="levels", levels=3)
+    build([source], tmp_path / "levels", overlap="levels", levels=3, eos_span="last")
     with cl.open_dataset(tmp_path / "levels") as dataset:
         found = {track: dataset.spans(track, 0, 8) for track in dataset.tracks}
         places = {track: list(zip(spans.start, spans.end, strict=True)) for track, spans in found.items()}
@@ -121,7 +124,7 @@ def test_levels_and_union(tmp_path: Path) -> None:
             "concepts_level3": [(2, 3)],
         }
         assert dataset.vocabulary("concepts_level2") == dataset.vocabulary("concepts")
-    build([source], tmp_path / "union", overlap="union")
+    build([source], tmp_path / "union", overlap="union", eos_span="last")
     with cl.open_dataset(tmp_path / "union") as dataset:
         spans = dataset.spans("concepts", 0, 8)
         assert list(zip(spans.start, spans.end, strict=True)) == [(0, 1), (1, 2), (2, 3), (3, 6), (7, 8)]

@@ -1,0 +1,172 @@
+"""Which tokens belong to a span: for each family of tokenizers, against a plain loop over the characters of a token."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.ingest.align import find_places
+from conceptloader.ingest.batch import Ragged, RawSpans
+from conceptloader.ingest.rules import ALIGNS
+from conceptloader.ingest.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
+from tests.ingest.families import END, FAMILIES, definition
+
+PIECES = [
+    "red", " ", "  ", "the", "cat", "\n", "\t", "a", ".", ",", "größe", "😀", "😀😀", "e\u0301", "é", "ﬁ", "日本", "語",
+    "\u3000", "\u200b", "<tag>", "İ", "Red", "Ω\u0323\u0301", " .",
+]  # fmt: skip
+texts = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+
+
+@cache
+def library(family: str) -> Tokenizer:
+    """What tells the whole place of each token: a post-processor could only take white space out of it."""
+    content = json.loads(definition(family))
+    return Tokenizer.from_str(json.dumps({**content, "post_processor": None}))
+
+
+def characters_of(family: str, text: str) -> list[tuple[int, list[int]]]:
+    """(id, the characters that count) of each token, by the definition."""
+    encoded = library(family).encode(text, add_special_tokens=False)
+    found = []
+    run: list[bytes] = []
+    for i, (name, (start, end)) in enumerate(zip(encoded.tokens, encoded.offsets, strict=True)):
+        characters = list(range(start, max(end, start + 1)))
+        if len(characters) > 1 and name.startswith("<0x"):  # one byte of several characters in a row
+            first = i
+            while first and encoded.offsets[first - 1] == (start, end) and encoded.tokens[first - 1].startswith("<0x"):
+                first -= 1
+            run = [bytes([int(one[3:5], 16)]) for one in encoded.tokens[first : i + 1]]
+            characters = [start + sum(byte[0] & 0xC0 != 0x80 for byte in run) - 1]
+        solid = [at for at in characters if not text[at : at + 1].isspace()]
+        if solid:
+            characters = list(range(solid[0], solid[-1] + 1))
+        found.append((encoded.ids[i], characters))
+    return found
+
+
+def belongs(align: str, characters: list[int], start: int, end: int) -> bool:
+    held = [start <= at < end for at in characters]
+    return {"first": held[0], "any": any(held), "majority": 2 * sum(held) > len(held)}[align]
+
+
+def tokens_of(tokenizer: Any, found: list[str], spans: list[tuple[int, int, int]], align: str) -> list[list[int]]:
+    """For each span (text, start, end) the numbers of its tokens, within its text."""
+    tokens, places = tokenizer.encode(found, [True] * len(found))
+    columns = [np.array([span[i] for span in spans], np.int64) for i in range(3)]
+    raw = RawSpans(*columns, Ragged(np.empty(0, np.uint32), np.zeros(len(spans) + 1, np.int64)))
+    low, high = find_places(found, tokens.offsets, places).tokens_of(raw, align)
+    return [list(range(a, b)) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=40)
+@given(data=st.data(), found=st.lists(texts, min_size=1, max_size=3), align=st.sampled_from(ALIGNS))
+def test_equals_a_loop_over_characters(family: str, data: st.DataObject, found: list[str], align: str) -> None:
+    tokenizer = FileTokenizer(definition(family), family, END)
+    spans = []
+    for row, text in enumerate(found):
+        for _ in range(data.draw(st.integers(0, 4))):
+            start, end = sorted(data.draw(st.tuples(*[st.integers(0, len(text))] * 2)))
+            spans.append((row, start, end))
+    expected = [characters_of(family, text) for text in found]
+    tokens, _ = tokenizer.encode(found, [True] * len(found))
+    assert tokens.values.tolist() == [number for one in expected for number, _ in one]
+    assert tokens_of(tokenizer, found, spans, align) == [
+        [i for i, (_, characters) in enumerate(expected[row]) if belongs(align, characters, start, end)]
+        for row, start, end in spans
+    ]
+
+
+WORDS = ["red", "cat", "the", "a", "bird", "mat", "saw"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([" ", "  ", " \n"])), min_size=1, max_size=8))
+def test_the_tokens_of_a_word_say_the_word(family: str, found: list[tuple[str, str]]) -> None:
+    if family in ("unigram without bytes", "byte-level, words replaced"):
+        found = [("red" if "unigram" in family else "cat", " ") for _ in found]
+    text = "".join(word + space for word, space in found).rstrip()
+    ends = np.cumsum([len(word + space) for word, space in found]).tolist()
+    spans = [(0, end - len(word + space), end - len(space)) for end, (word, space) in zip(ends, found, strict=True)]
+    tokenizer = FileTokenizer(definition(family), family, END)
+    ids = tokenizer.encode([text], [True])[0].values
+    # Where white space does not end tokens, one may hold two words: there it goes to the first of them.
+    separate = family != "byte-level, white space within tokens"
+    for align in ALIGNS if separate else ():
+        for (_, start, end), chosen in zip(spans, tokens_of(tokenizer, [text], spans, align), strict=True):
+            assert tokenizer.decode(ids[chosen].tolist()).strip() == text[start:end]
+    covered = [i for chosen in tokens_of(tokenizer, [text], spans, "first") for i in chosen]
+    assert len(covered) == len(set(covered))
+
+
+def test_an_emoji_in_four_tokens() -> None:
+    for family in ("llama", "unigram, always"):
+        tokenizer = FileTokenizer(definition(family), family, END)
+        found = tokens_of(tokenizer, ["😀😁x"], [(0, 0, 1), (0, 1, 2), (0, 2, 3)], "first")
+        assert [len(one) for one in found] == [5, 4, 1]  # the marker in front stands at the first character
+    bytes_ = tokens_of(BytesTokenizer(), ["😀😁x"], [(0, 0, 1), (0, 1, 2)], "majority")
+    assert bytes_ == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_bytes_of_a_run_that_a_normalizer_changed_keep_its_place() -> None:
+    places = np.array([[0, 3], [0, 3], [3, 5], [3, 5], [3, 5], [3, 5]])
+    spread_bytes(np.array([0xC3, 0xA4, 0xC3, 0xA4, 0xC3, 0xA4], np.int16), places)
+    assert places.tolist() == [[0, 3], [0, 3], [3, 4], [3, 4], [4, 5], [4, 5]]
+
+
+def corpus() -> list[dict[str, Any]]:
+    """100 sentences with two spans of a word each, every second one its last."""
+    found = []
+    for number in range(100):
+        text = f"the cat number {number} is red"
+        words = [(4, 7), (text.index("red"), len(text))]
+        spans = [{"start": start, "end": end, "concepts": [0]} for start, end in words]
+        found.append({"id": f"d{number}", "text": text, "spans": spans})
+    return found
+
+
+@pytest.fixture
+def given_files(tmp_path: Path) -> Path:
+    (tmp_path / "tokenizer.json").write_bytes(definition("byte-level"))
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in corpus()))
+    return tmp_path
+
+
+def words_of(path: Path, tokenizer: FileTokenizer, track: str = "concepts") -> list[str]:
+    """The text of each span of a dataset."""
+    with cl.open_dataset(path) as dataset:
+        spans = dataset.spans(track, 0, dataset.num_tokens)
+        places = zip(spans.start.tolist(), spans.end.tolist(), strict=True)
+        return [tokenizer.decode(dataset.tokens(start, end).tolist()) for start, end in places]
+
+
+def test_a_build_with_byte_level_bpe_keeps_every_word(given_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No word was kept while the space in front of it counted as its first character."""
+    command = ["build", given_files / "in.jsonl", "--out", given_files / "out", "--tokenizer"]
+    assert main([*map(str, command), str(given_files / "tokenizer.json"), "--workers", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["lost_spans"] == 0
+    tokenizer = FileTokenizer(definition("byte-level"), "x", END)
+    assert [word.strip() for word in words_of(given_files / "out", tokenizer)] == ["cat", "red"] * 100
+
+
+def test_annotate_with_byte_level_bpe_keeps_every_word(given_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer, out = str(given_files / "tokenizer.json"), str(given_files / "out")
+    rows = [{"id": record["id"], "spans": record["spans"]} for record in corpus()]
+    (given_files / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = ["build", str(given_files / "in.jsonl"), "--ignore-column", "spans", "--workers", "1"]
+    assert main([*source, "--out", str(given_files / "bare"), "--tokenizer", tokenizer]) == 0
+    command = ["annotate", str(given_files / "bare"), str(given_files / "rows.jsonl"), "--out", out, "--track", "new"]
+    assert main([*command, "--unit", "characters", "--tokenizer", tokenizer]) == 0
+    words = words_of(given_files / "out", FileTokenizer(definition("byte-level"), "x", END), "new")
+    assert [word.strip() for word in words] == ["cat", "red"] * 100
+    assert "offsets in characters" in capsys.readouterr().out

@@ -1,0 +1,175 @@
+"""Spans that get no token: counted by track through restarts and workers, shown, and refused above a limit."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.build import open_build
+from conceptloader.format.verify import verify
+from conceptloader.ingest.lost import Losses, TrackLoss, read_losses
+from tests.ingest.corpus import build, content, write
+
+
+def records(count: int = 40, lost: int = 10) -> list[dict[str, Any]]:
+    """Documents with a span of each track; in the first `lost` of them that of `concepts` is empty."""
+    return [
+        {
+            "id": f"d{i}" if i else None,
+            "text": "a red cat",
+            "spans": [{"start": 2, "end": 2 if i < lost else 5, "concepts": ["animal"]}],
+            "spans_topic": [{"start": 0, "end": 1, "concepts": [i]}],
+        }
+        for i in range(count)
+    ]
+
+
+EXAMPLES = [
+    {"document": "document 0 of shard 00000", "start": 2, "end": 2, "text": ""},
+    {"document": "document 'd1'", "start": 2, "end": 2, "text": ""},
+    {"document": "document 'd2'", "start": 2, "end": 2, "text": ""},
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_too_many_are_an_error_that_keeps_the_shards(tmp_path: Path, workers: int, kind: str) -> None:
+    source = write(tmp_path / "in", records(), kind)
+    out = tmp_path / "out"
+    message = (
+        r"out: track 'concepts': 10 of 40 spans \(25.00%\) got no token, such as \[2, 2\) of document 0 of shard 00000 "
+        r"\(''\), \[2, 2\) of document 'd1' .*, expected at most 24.00%; .*--max-lost-spans.*finished shards are kept"
+    )
+    for _ in range(2):  # also when nothing is left to be written
+        with pytest.raises(InputError, match=message):
+            build([source], out, workers=workers, shard_input_bytes=900, max_lost_spans=0.24)
+        assert not (out / "manifest.json").exists()
+    times = {path.name: path.stat().st_mtime_ns for path in out.glob("*.shard.json")}
+    assert len(times) > 2
+    summary = build([source], out, workers=workers, shard_input_bytes=900, max_lost_spans=0.25)
+    assert {name: (out / name).stat().st_mtime_ns for name in times} == times
+    assert summary.kept_shards == summary.shards
+    assert summary.lost_spans == 10
+    assert summary.losses == {"concepts": TrackLoss(40, 10, EXAMPLES), "topic": TrackLoss(40, 0, [])}
+    assert verify(out, full=True) == []
+    again = build([source], out, shard_input_bytes=900, max_lost_spans=0.25)
+    assert again.losses == summary.losses
+    with pytest.raises(InputError, match="the dataset is complete and stays as it is"):
+        build([source], out, shard_input_bytes=900, max_lost_spans=0.24)
+
+
+def test_the_limit_is_one_percent_by_default(tmp_path: Path) -> None:
+    for lost, fine in ((1, True), (2, False)):
+        source = write(tmp_path / f"in{lost}", records(100, lost))
+        command = [
+            "build",
+            str(source),
+            "--out",
+            str(tmp_path / f"out{lost}"),
+            "--tokenizer",
+            "bytes",
+            "--workers",
+            "1",
+        ]
+        (tmp_path / "names.txt").write_text("animal\n")
+        command += ["--concepts-vocabulary", str(tmp_path / "names.txt")]
+        assert main(command) == (0 if fine else 1)
+        assert (tmp_path / f"out{lost}" / "manifest.json").exists() == fine
+
+
+def test_a_restart_counts_each_span_once(tmp_path: Path) -> None:
+    """A shard that is written anew, and shards that are kept."""
+    source = write(tmp_path / "in", records())
+    build([source], tmp_path / "plain", shard_input_bytes=900)
+    build([source], tmp_path / "out", shard_input_bytes=900)
+    (tmp_path / "out" / "manifest.json").unlink()
+    for path in (tmp_path / "out").glob("00001.*"):
+        path.unlink()
+    summary = build([source], tmp_path / "out", shard_input_bytes=900)
+    assert summary.kept_shards == summary.shards - 1
+    assert summary.losses == read_losses(open_build(tmp_path / "plain"))
+    assert summary.lost_spans == 10
+    assert content(tmp_path / "out") == content(tmp_path / "plain")
+
+
+def test_bad_records_count_nothing(tmp_path: Path) -> None:
+    found = records(3, 2)
+    found[1]["spans"] += [{"start": 0, "end": 99, "concepts": []}]
+    bad: list[Any] = []
+    summary = build([write(tmp_path / "in", found)], tmp_path / "out", on_bad=lambda *one: bad.append(one))
+    assert len(bad) == 1
+    assert summary.losses["concepts"] == TrackLoss(2, 1, EXAMPLES[:1])
+
+
+def test_the_command_shows_and_allows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "in", [{k: v for k, v in one.items() if k != "spans_topic"} for one in records()])
+    (tmp_path / "names.txt").write_text("animal\n")
+    command = ["build", str(source), "--out", str(tmp_path / "out"), "--tokenizer", "bytes", "--workers", "1"]
+    command += ["--concepts-vocabulary", str(tmp_path / "names.txt")]
+    assert main(command) == 1
+    assert "--max-lost-spans" in capsys.readouterr().err
+    assert main(["finalize", str(tmp_path / "out")]) == 1
+    assert main([*command, "--max-lost-spans", "0.25"]) == 0
+    assert "concepts: 10 of 40 spans (25.00%) got no token, such as [2, 2) of document" in capsys.readouterr().out
+    assert main([*command, "--max-lost-spans", "0.25", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["losses"] == {"concepts": {"spans": 40, "lost": 10, "examples": EXAMPLES}}
+    (tmp_path / "out" / "manifest.json").unlink()
+    assert main(["finalize", str(tmp_path / "out"), "--max-lost-spans", "0.25"]) == 0
+    with pytest.raises(SystemExit):
+        main([*command, "--max-lost-spans", "25%"])
+    with pytest.raises(ConfigError, match="max_lost_spans: found 2, expected a fraction"):
+        build([source], tmp_path / "other", max_lost_spans=2)
+
+
+def test_many_are_told_while_the_build_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("conceptloader.ingest.build._TELLING", 10)
+    with caplog.at_level(logging.WARNING), pytest.raises(InputError):
+        build([write(tmp_path / "in", records())], tmp_path / "out", shard_input_bytes=900, max_lost_spans=0.01)
+    assert [one.getMessage()[:22] for one in caplog.records if "so far" in one.getMessage()] == [
+        "track 'concepts' so fa"
+    ]
+
+
+def test_spans_of_white_space_within_a_token_are_lost_and_shown() -> None:
+    losses = Losses({"a": TrackLoss(3, 1, [{"document": "document 'x'", "start": 3, "end": 4, "text": " "}])})
+    assert losses.lines() == [
+        "a: 1 of 3 spans (33.33%) got no token, such as [3, 4) of document 'x' (' '); they were left out"
+    ]
+
+
+def test_what_an_earlier_version_began_is_not_continued(tmp_path: Path) -> None:
+    """build.json as version 1 of the rules wrote it: unfinished, finished, and of tokens without spans."""
+    source = write(tmp_path / "in", records(4, 0))
+    bare = write(tmp_path / "bare", [{"text": "a"}])
+
+    def begin(path: Path, tracks: dict[str, str]) -> None:
+        columns = {"text": "text", "tokens": None, "id": "id", "tracks": tracks, "metadata": None}
+        columns = {**columns, "metadata_columns": [], "fields": {}, "ignored": []}
+        ingest = {"version": 1, "append_eos": True, "overlap": "refuse", "levels": 1, "columns": columns}
+        mode = "stream-with-metadata" if tracks else "token-stream"
+        tokenizer = cl.BuildOptions().tokenizer
+        cl.create_build(path, cl.BuildOptions(mode=mode, tokenizer=tokenizer, extra={"ingest": ingest}))
+
+    begin(tmp_path / "out", {"concepts": "spans"})
+    before = content(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"out: found a build of an earlier version.*finish it with that version"):
+        build([source], tmp_path / "out")
+    with open_build(tmp_path / "out").shard(0) as writer:
+        writer.add_document([1])
+    cl.finalize(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"found a dataset of an earlier version.*it can be used as it is"):
+        build([source], tmp_path / "out")
+    assert before.items() <= content(tmp_path / "out").items()
+    build([bare], tmp_path / "tokens")
+    assert cl.open_dataset(tmp_path / "tokens").manifest.extra["ingest"]["version"] == 1  # as it was: it can go on
+    build([source], tmp_path / "new", align="majority", eos_span="last")
+    made = cl.open_dataset(tmp_path / "new").manifest.extra["ingest"]
+    assert [made[key] for key in ("version", "align", "eos_span")] == [2, "majority", "last"]

@@ -10,9 +10,9 @@ from data import DOCUMENT, ROOT
 from harness import US, Contender, Report
 
 import conceptloader as cl
-from conceptloader.ingest.build import IngestOptions, build_dataset
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.inputs import find_sources
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import find_sources
 
 FILES, DOCUMENTS = 8, 24_000  # documents of a file: 270 MB of tokens in all
 

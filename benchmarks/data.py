@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.format import layout as fmt
-from conceptloader.format.manifest import Manifest
-from conceptloader.format.shardtable import FileColumn, ShardTable
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.spec.shardtable import FileColumn, ShardTable
 
 HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("BENCH_DATA", HERE.parent / "bench-output" / "data"))

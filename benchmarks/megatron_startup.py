@@ -57,7 +57,7 @@ dataset = data.datasets([samples, 0, 0])[0]
 
 def write_files(folder: Path, samples: int, datasets: int) -> list[str]:
     """.bin/.idx files, their adoption, and a YAML of them; what is there already stays."""
-    from conceptloader.ingest.adopt import adopt
+    from conceptloader.ingest.adopt.adopt import adopt
 
     names = [f"set{k:02d}" for k in range(datasets)]
     if (folder / "data.yaml").exists():

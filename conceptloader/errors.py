@@ -3,7 +3,7 @@
 A message says four things: what and where (file, key or argument), what was found, what was expected, what to do.
 """
 
-from conceptloader.terminal import printable
+from conceptloader.base.terminal import printable
 
 
 class ConceptloaderError(Exception):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from .errors import ConfigError
+from conceptloader.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conceptloader.format import durable
+from conceptloader.storage import durable
 
 
 @pytest.fixture(autouse=True, scope="session")

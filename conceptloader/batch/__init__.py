@@ -1,1 +1,4 @@
-"""Batches in numpy: a plain reference and a compiled engine that fill the same arrays, described by BatchLayout."""
+"""Batches in numpy: a compiled engine, and a plain one that defines what it must give.
+
+Open layout.py first: the arrays of a batch. Then plain.py, and compiled.py with kernels/.
+"""

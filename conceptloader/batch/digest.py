@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ..errors import ConfigError
+from conceptloader.errors import ConfigError
 
 DIGEST_BITS = 40
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..config import ConceptOptions, Outputs, View
-from ..errors import ConfigError
-from ..format.layout import DENSE
-from .views import by_document
+from conceptloader.blend import ConceptOptions, Outputs, View
+from conceptloader.blend.samples import by_document
+from conceptloader.errors import ConfigError
+from conceptloader.format.spec.layout import DENSE
 
 Array = npt.NDArray[Any]
 Batch = dict[str, Any]

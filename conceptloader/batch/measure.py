@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..config import Blend
-from .prefetch import Prefetcher
-from .reader import Reader, U64Array
+from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.batch.reader import Reader, U64Array
+from conceptloader.blend import Blend
 
 _TRACK_FILES = ("index", "data", "spans")
 

@@ -2,12 +2,12 @@
 
 import logging
 
-from ..config import Blend
-from ..errors import ConfigError
-from .engine import CompiledReader
-from .layout import BatchLayout
-from .reader import Reader
-from .reference import ReferenceReader
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.batch.reader import Reader
+from conceptloader.blend import Blend
+from conceptloader.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

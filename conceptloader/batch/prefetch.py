@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
-from ..errors import ReadError
+from conceptloader.errors import ReadError
 
 logger = logging.getLogger(__name__)
 

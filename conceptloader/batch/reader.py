@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .layout import Batch, BatchLayout
+from conceptloader.batch.layout import Batch, BatchLayout
 
 U64Array = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from ..compiled import cache_directories
-from ..config import Outputs
-from ..ingest.digits import parse_digits
-from ..order.mixture import Mixture
-from ..order.permutation import Permutation
-from .engine import CompiledReader
-from .layout import BatchLayout
+from conceptloader.base.compiled import cache_directories
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.layout import BatchLayout
+from conceptloader.blend import Outputs
+from conceptloader.ingest.rows.digits import parse_digits
+from conceptloader.order.mixture import Mixture
+from conceptloader.order.permutation import Permutation
 
 
 def warm_up() -> list[str]:

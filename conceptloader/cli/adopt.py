@@ -9,7 +9,7 @@ from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from conceptloader.format.manifest import Tokenizer
+    from conceptloader.format.spec.manifest import Tokenizer
 
 SUMMARY = "use token files of Megatron, datatrove or OLMo where they are"
 DESCRIPTION = """\
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.adopt import adopt
+    from conceptloader.ingest.adopt.adopt import adopt
 
     manifest = adopt(
         arguments.paths,
@@ -84,8 +84,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _tokenizer(arguments: argparse.Namespace) -> "Tokenizer | None":
-    from conceptloader.format.manifest import Tokenizer
-    from conceptloader.ingest.tokenizer import load_tokenizer
+    from conceptloader.format.spec.manifest import Tokenizer
+    from conceptloader.ingest.rows.tokenizer import load_tokenizer
 
     if arguments.tokenizer is not None:
         if arguments.tokenizer_name is not None or arguments.vocab_size is not None:

@@ -59,10 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.annotate import AnnotateOptions, annotate
-    from conceptloader.ingest.lost import Losses, TrackLoss
-    from conceptloader.ingest.tokenizer import load_tokenizer
-    from conceptloader.ingest.vocabulary import load_vocabulary
+    from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+    from conceptloader.ingest.build.lost import Losses, TrackLoss
+    from conceptloader.ingest.rows.tokenizer import load_tokenizer
+    from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(

@@ -14,7 +14,7 @@ from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from conceptloader.batch.measure import Pass
-    from conceptloader.config import Blend
+    from conceptloader.blend import Blend
 
 SUMMARY = "how fast the loader reads on this machine, and whether that is enough"
 DESCRIPTION = """\
@@ -94,8 +94,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def _open(arguments: argparse.Namespace) -> "Blend":
     """The dataset or the configuration that is named, in shuffled order."""
-    from conceptloader.config import ConceptOptions, load_config, open_blend
-    from conceptloader.dataset import open_dataset
+    from conceptloader.blend import ConceptOptions, load_config, open_blend
+    from conceptloader.format.read.dataset import open_dataset
 
     path, datasets = arguments.source, None
     if "://" in path or os.path.isdir(path):

@@ -95,11 +95,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.build import IngestOptions, build_dataset
-    from conceptloader.ingest.detect import detect_columns
-    from conceptloader.ingest.inputs import find_sources
-    from conceptloader.ingest.tokenizer import load_tokenizer
-    from conceptloader.ingest.vocabulary import load_vocabulary
+    from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+    from conceptloader.ingest.rows.detect import detect_columns
+    from conceptloader.ingest.rows.inputs import find_sources
+    from conceptloader.ingest.rows.tokenizer import load_tokenizer
+    from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
     if (arguments.tokenizer is None) == (arguments.vocab_size is None):

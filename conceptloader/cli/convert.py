@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.format.convert import convert
-    from conceptloader.format.files import load_manifest
+    from conceptloader.format.read.files import load_manifest
+    from conceptloader.format.tools.convert import convert
 
     tracks = arguments.track or sorted(load_manifest(arguments.dataset, arguments.root)[0].tracks)
     manifest = convert(arguments.dataset, arguments.out, dict.fromkeys(tracks, arguments.encoding), arguments.root)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.lost import finalize_within
+    from conceptloader.ingest.build.lost import finalize_within
 
     manifest = finalize_within(arguments.build, arguments.max_lost_spans)
     output.manifest(arguments.build, manifest, os.path.abspath(arguments.build))

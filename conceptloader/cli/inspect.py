@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 
 from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
-from conceptloader.dataset import Dataset, open_dataset
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset, open_dataset
 
 SUMMARY = "show a window or a document: text, spans with concepts, bytes read"
 DESCRIPTION = """\

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.format.join import join
+    from conceptloader.format.tools.join import join
 
     manifest = join(arguments.datasets, arguments.out, arguments.root, arguments.allow_mixed_tokenizers)
     output.manifest(arguments.out, manifest)

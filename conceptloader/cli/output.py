@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conceptloader.base.terminal import printable, printable_json
 from conceptloader.errors import ConceptloaderError
-from conceptloader.terminal import printable, printable_json
 
 if TYPE_CHECKING:
-    from conceptloader.format.manifest import Manifest
+    from conceptloader.format.spec.manifest import Manifest
 
 
 class Output:

@@ -32,7 +32,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def open_run(arguments: argparse.Namespace) -> "Run":
     """The run that the arguments name; with its steps, if they say enough."""
     from conceptloader import trace
-    from conceptloader.order.runlog import History, RunStart
+    from conceptloader.order.progress.runlog import History, RunStart
 
     run = trace.open_run(arguments.config, arguments.log)
     if arguments.global_batch is None:

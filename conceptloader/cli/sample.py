@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.cli.window import describe, find_tokenizer, lines
-    from conceptloader.dataset import open_dataset
+    from conceptloader.format.read.dataset import open_dataset
 
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         tokenizer = find_tokenizer(dataset, arguments.tokenizer)

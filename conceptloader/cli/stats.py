@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.base.terminal import printable
 from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output, table
-from conceptloader.dataset import Dataset, open_dataset
 from conceptloader.errors import ConfigError
-from conceptloader.terminal import printable
+from conceptloader.format.read.dataset import Dataset, open_dataset
 
 SUMMARY = "count documents, spans and concepts"
 DESCRIPTION = """\

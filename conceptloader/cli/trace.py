@@ -5,10 +5,10 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from conceptloader.base.terminal import printable
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, not_negative, open_run
 from conceptloader.errors import ConfigError
-from conceptloader.terminal import printable
 
 if TYPE_CHECKING:
     from conceptloader.trace import SampleTrace

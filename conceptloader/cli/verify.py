@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from tqdm import tqdm
 
-    from conceptloader.format.verify import verify
+    from conceptloader.format.tools.verify import verify
 
     with tqdm(unit="shard", disable=arguments.quiet or not sys.stderr.isatty()) as bar:
 

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.format.durable import write_file
-    from conceptloader.ingest.inputs import find_sources
+    from conceptloader.ingest.rows.inputs import find_sources
+    from conceptloader.storage.durable import write_file
 
     taken = ConfigError(f"--out {arguments.out}: found a file, expected none; remove it or choose another name")
     if os.path.lexists(arguments.out):
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     )
     unfit = next((name for name in kept if not name or "\n" in name or name != name.removesuffix("\r")), None)
     if unfit is not None or (kept and kept[0].startswith(("[", "\ufeff"))):
-        from conceptloader.format.vocabulary import dump_vocabulary
+        from conceptloader.format.spec.vocabulary import dump_vocabulary
 
         data = dump_vocabulary(kept)  # names that lines cannot hold: a JSON list, which `build` reads as well
     else:
@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def count_names(source: Any, column: str, max_line_bytes: int, names: "Counter[str]") -> None:
     """Count the concept names in one column of one file. Raises: InputError naming file and line."""
-    from conceptloader.ingest.records import read_records
-    from conceptloader.ingest.table import read_column
+    from conceptloader.ingest.rows.records import read_records
+    from conceptloader.ingest.rows.table import read_column
 
     def add(spans: Any, where: str) -> None:
         if spans is None:

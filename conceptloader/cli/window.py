@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from conceptloader.dataset import Dataset
+from conceptloader.base.terminal import printable
 from conceptloader.errors import ConfigError
-from conceptloader.format.files import Files
-from conceptloader.ingest.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
-from conceptloader.terminal import printable
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.files import Files
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 
 _WIDTH = 100
 

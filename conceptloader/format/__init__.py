@@ -1,1 +1,4 @@
-"""The conceptstream format, version 1: docs/format.md is its specification, these modules write, read and verify it."""
+"""The conceptstream format: docs/format.md is its specification, these modules write, read and verify it.
+
+Open spec/ for what the bytes mean, then read/ and write/; tools/ has what is done with whole datasets.
+"""

@@ -3,7 +3,7 @@
 from operator import index
 from typing import Any
 
-from ..errors import ConfigError
+from conceptloader.errors import ConfigError
 
 MAX_COUNT = (1 << 63) - 1
 

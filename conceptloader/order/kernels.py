@@ -6,9 +6,9 @@ All arithmetic is uint64. A literal without a type would turn numba's uint64 int
 import numpy as np
 import numpy.typing as npt
 
-from ..compiled import inlined, inner, kernel
-from . import reference
-from .wide import mulhi
+from conceptloader.base.compiled import inlined, inner, kernel
+from conceptloader.order import reference
+from conceptloader.order.wide import mulhi
 
 U64 = np.uint64
 U64Array = npt.NDArray[np.uint64]

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigError
-from ..lazy import lazy
-from . import kernels, reference
-from .checks import as_integer
-from .permutation import MAX_N, as_positions
-from .skips import Skip, Skips
-from .weights import exact_weights
+from conceptloader.base.lazy import lazy
+from conceptloader.errors import ConfigError
+from conceptloader.order import kernels, reference
+from conceptloader.order.checks import as_integer
+from conceptloader.order.permutation import MAX_N, as_positions
+from conceptloader.order.skips import Skip, Skips
+from conceptloader.order.weights import exact_weights
 
 ORDER_VERSION = 1
 MAX_BLOCK = 65_536

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigError, ResumeError
-from .checks import as_count
-from .schedule import BatchSchedule
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.checks import as_count
+from conceptloader.order.schedule import BatchSchedule
 
 U64Array = npt.NDArray[np.uint64]
 Scheme = Literal["contiguous", "strided"]

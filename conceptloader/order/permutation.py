@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigError
-from . import kernels
-from .reference import TABLE_MAX, feistel_shape, mix64
+from conceptloader.errors import ConfigError
+from conceptloader.order import kernels
+from conceptloader.order.reference import TABLE_MAX, feistel_shape, mix64
 
 MAX_N = 1 << 63
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..hashing import derive_key
-from .tree import Tree, build_tree
+from conceptloader.base.hashing import derive_key
+from conceptloader.order.tree import Tree, build_tree
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the increment of splitmix64, spreads counters over 64 bits

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigError
-from .checks import as_count
+from conceptloader.errors import ConfigError
+from conceptloader.order.checks import as_count
 
 U64Array = npt.NDArray[np.uint64]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ConfigError
+from conceptloader.errors import ConfigError
 
 MAX_SKIPPED = 2**62
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 
-from ..errors import ConfigError
-from .reference import exact_weight, smallest_integers
+from conceptloader.errors import ConfigError
+from conceptloader.order.reference import exact_weight, smallest_integers
 
 MIN_SHARE = Fraction(1, 1 << 40)
 

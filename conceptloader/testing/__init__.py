@@ -1,8 +1,8 @@
 """Test kit: synthetic datasets, a resume oracle, and (in conceptloader.testing.strategies) hypothesis strategies."""
 
-from .corpora import RawDocument, random_documents, write_dataset
-from .oracle import Layout, check_resume, global_steps
-from .sparse import sparse_dataset
+from conceptloader.testing.corpora import RawDocument, random_documents, write_dataset
+from conceptloader.testing.oracle import Layout, check_resume, global_steps
+from conceptloader.testing.sparse import sparse_dataset
 
 __all__ = [
     "Layout",

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..format.build import create_build
-from ..format.finalize import finalize
-from ..format.manifest import Tokenizer
-from ..format.options import BuildOptions, TrackOptions
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.options import BuildOptions, TrackOptions
+from conceptloader.format.write.build import create_build
+from conceptloader.format.write.finalize import finalize
 
 ConceptSpan = tuple[int, int, list[int]]
 

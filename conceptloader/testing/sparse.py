@@ -4,11 +4,11 @@ import os
 
 import numpy as np
 
-from ..format import layout as fmt
-from ..format.durable import write_file
-from ..format.manifest import Manifest
-from ..format.sample import file_sample
-from ..format.shardtable import FileColumn, ShardTable
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.spec.shardtable import FileColumn, ShardTable
+from conceptloader.storage.durable import write_file
+from conceptloader.storage.sample import file_sample
 
 _CHECKSUM = "0123456789abcdef"  # not that of the files: `verify --full` will say so
 

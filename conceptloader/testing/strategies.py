@@ -2,10 +2,10 @@
 
 from hypothesis import strategies as st
 
-from ..order.mixture import Mixture, Phase
-from ..order.skips import Skip
-from .corpora import RawDocument, random_documents
-from .oracle import Layout
+from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.skips import Skip
+from conceptloader.testing.corpora import RawDocument, random_documents
+from conceptloader.testing.oracle import Layout
 
 
 def layouts(

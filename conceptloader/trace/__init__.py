@@ -1,10 +1,10 @@
 """Questions about a run: what was, or will be, in a step; when is a document or a concept seen; was it as planned."""
 
-from .audit import Difference, Report, audit
-from .record import Launch, Line, Recorder, read_record
-from .run import Member, Run, open_run
-from .samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
-from .when import ConceptSeen, DocumentSeen, when_concept, when_document
+from conceptloader.trace.audit import Difference, Report, audit
+from conceptloader.trace.record import Launch, Line, Recorder, read_record
+from conceptloader.trace.run import Member, Run, open_run
+from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
+from conceptloader.trace.when import ConceptSeen, DocumentSeen, when_concept, when_document
 
 __all__ = [
     "ConceptSeen",

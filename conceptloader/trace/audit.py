@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..batch.layout import BatchLayout
-from ..batch.reference import ReferenceReader
-from ..config import Outputs
-from ..errors import ConfigError
-from ..order.partition import Plan
-from .record import Launch, Line, checksums
-from .run import Run
+from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.blend import Outputs
+from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Plan
+from conceptloader.trace.record import Launch, Line, checksums
+from conceptloader.trace.run import Run
 
 Share = tuple[int, int]
 """(micro batch, rank) of a step."""

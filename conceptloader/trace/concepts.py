@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..dataset import Dataset
-from ..format.layout import OFFSET
-from .run import Member
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec.layout import OFFSET
+from conceptloader.trace.run import Member
 
 _CHUNK_TOKENS = 1 << 20
 _CHUNK_RECORDS = 1 << 16

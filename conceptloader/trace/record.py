@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ..errors import ConfigError, FormatError, ReadError
-from ..order.runlog import RunStart
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.order.progress.runlog import RunStart
 
 RECORD_VERSION = 1
 

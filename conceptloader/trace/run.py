@@ -4,12 +4,12 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..batch.views import in_quarantined_shard, quarantined, token_range
-from ..config import Blend, View, load_config, open_blend
-from ..dataset import Dataset
-from ..errors import ConfigError
-from ..order.partition import Place
-from ..order.runlog import History, RunLog
+from conceptloader.blend import Blend, View, load_config, open_blend
+from conceptloader.blend.samples import in_quarantined_shard, quarantined, token_range
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.order.partition import Place
+from conceptloader.order.progress.runlog import History, RunLog
 
 Interval = tuple[int, int]
 

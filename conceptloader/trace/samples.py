@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..order.partition import Place
-from .run import Interval, Member, Run
+from conceptloader.order.partition import Place
+from conceptloader.trace.run import Interval, Member, Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import ConfigError
-from ..order.partition import Place
-from .concepts import concept_windows
-from .run import Interval, Run
+from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Place
+from conceptloader.trace.concepts import concept_windows
+from conceptloader.trace.run import Interval, Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conceptloader.format.codecs import MsgpackCodec
-from conceptloader.ingest.batch import BadRow, Batch
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.records import SpanCollector, check_id, check_text
-from conceptloader.ingest.vocabulary import Concepts
+from conceptloader.format.spec.codecs import MsgpackCodec
+from conceptloader.ingest.rows.batch import BadRow, Batch
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.records import SpanCollector, check_id, check_text
+from conceptloader.ingest.rows.vocabulary import Concepts
 
 
 def to_batch(documents: Sequence[Any], columns: Columns, concepts: Mapping[str, Concepts]) -> Batch:

@@ -9,19 +9,19 @@ import numpy as np
 from datatrove.pipeline.base import PipelineStep
 
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format import layout as fmt
-from conceptloader.format.build import Build, create_build, open_build
-from conceptloader.format.durable import write_file
-from conceptloader.format.lock import build_lock
-from conceptloader.format.writer import ShardWriter
-from conceptloader.ingest.batch import BadRow
-from conceptloader.ingest.build import IngestOptions, format_options
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.lost import NOTE, Losses, document_names, finalize_within
-from conceptloader.ingest.place import Placed, check_ids, place
-from conceptloader.ingest.rules import check_fraction, refuse_earlier_rules
-from conceptloader.ingest.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
-from conceptloader.ingest.vocabulary import Concepts, load_vocabulary
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.write.build import Build, create_build, open_build
+from conceptloader.format.write.shard import ShardWriter
+from conceptloader.ingest.build.builder import IngestOptions, format_options
+from conceptloader.ingest.build.lost import NOTE, Losses, document_names, finalize_within
+from conceptloader.ingest.place.rules import check_fraction, refuse_earlier_rules
+from conceptloader.ingest.place.spans import Placed, check_ids, place
+from conceptloader.ingest.rows.batch import BadRow
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
+from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
+from conceptloader.storage.durable import write_file
+from conceptloader.storage.lock import build_lock
 
 from .documents import to_batch
 

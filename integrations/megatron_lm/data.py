@@ -9,8 +9,8 @@ from megatron.core import parallel_state
 from megatron.core.datasets.utils import Split
 
 from conceptloader.errors import ConfigError
-from conceptloader.order.spec import OrderSpec
-from conceptloader.order.state import OrderState
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.state import OrderState
 
 from .batches import BatchReader, is_first_or_last_stage
 from .dataset import ConceptDataset
@@ -36,7 +36,7 @@ class MegatronData:
         stage: pipeline stages that get concept tensors, see iterators.Stage.
         consumed: samples that the run has trained so far.
         saved: what state() gave when the checkpoint was written; None at the start of a run.
-        accept: differences from the past that are meant (see order/resume.py), "loader" for a checkpoint without state.
+        accept: differences from the past that are meant (progress/resume.py), "loader" for a checkpoint without state.
         sizes: train, valid and test samples that Megatron asks for; `order: megatron` finds its index files by them.
 
     Raises:

@@ -10,9 +10,9 @@ from typing import Any
 from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
-from conceptloader.config import open_blend
+from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.order.runlog import RunLog, RunStart
+from conceptloader.order.progress.runlog import RunLog, RunStart
 
 from . import patches
 from .data import Built, MegatronData

@@ -10,12 +10,12 @@ from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import batch_layout, open_reader
-from conceptloader.config import Blend, Config, open_blend
-from conceptloader.dataset import Dataset, open_dataset
+from conceptloader.blend import Blend, Config, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.order.resume import resume
-from conceptloader.order.spec import Member, OrderSpec
-from conceptloader.remote.stores import is_url
+from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.order.progress.resume import resume
+from conceptloader.order.progress.spec import Member, OrderSpec
+from conceptloader.storage.stores import is_url
 
 from .dataset import Reader
 from .resume import expect_no_past, read_state

@@ -1,12 +1,12 @@
-"""Whether a configuration may go on from what a checkpoint says about the data. The state itself: order/state.py."""
+"""Whether a configuration may go on from what a checkpoint says about the data. The state itself: progress/state.py."""
 
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from conceptloader.errors import ResumeError
-from conceptloader.order.spec import OrderSpec
-from conceptloader.order.state import OrderState
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.state import OrderState
 
 logger = logging.getLogger(__name__)
 

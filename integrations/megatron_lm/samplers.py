@@ -8,8 +8,8 @@ old batch size; `Cyclic` takes its place.
 from collections.abc import Iterator
 from typing import Any
 
+from conceptloader.base.hashing import derive_key
 from conceptloader.errors import ConfigError
-from conceptloader.hashing import derive_key
 from conceptloader.order.permutation import Permutation
 
 

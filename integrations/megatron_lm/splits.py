@@ -9,7 +9,7 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
     parse_and_normalize_split,
 )
 
-from conceptloader.config import Config, QuarantineConfig, load_config
+from conceptloader.blend import Config, QuarantineConfig, load_config
 from conceptloader.errors import ConfigError
 
 Share = tuple[float, float]

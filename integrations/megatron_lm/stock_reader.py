@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.batch.layout import Batch, BatchLayout
-from conceptloader.batch.reference import ReferenceReader
-from conceptloader.config import View
-from conceptloader.dataset import Dataset
-from conceptloader.format.values import Documents, Spans
-from conceptloader.order.spec import Member
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.blend import View
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.values import Documents, Spans
+from conceptloader.order.progress.spec import Member
 
 from .samples import Ints
 from .takeover import Piece, StockOrder

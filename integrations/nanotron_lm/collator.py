@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from conceptloader.config.strict import nearest
+from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
 
 Batch = Mapping[str, Any]

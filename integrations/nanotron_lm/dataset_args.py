@@ -10,8 +10,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from conceptloader.config import Config, load_config
-from conceptloader.config.strict import nearest
+from conceptloader.blend import Config, load_config
+from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
 
 from .options import NanotronOptions

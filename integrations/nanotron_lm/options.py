@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from conceptloader.config.strict import Section, build
+from conceptloader.blend.strict import Section, build
 from conceptloader.errors import ConfigError
 
 STOCK_KEYS = ("input_ids", "input_mask", "label_ids", "label_mask")

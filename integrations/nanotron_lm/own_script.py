@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from conceptloader.config import load_config, open_blend
+from conceptloader.blend import load_config, open_blend
 
 from .dataloader import make_dataloader
 from .options import NanotronOptions

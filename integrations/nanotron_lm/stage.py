@@ -11,10 +11,10 @@ from torch.utils.data import Dataset
 
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.reader import Reader
-from conceptloader.config import Blend, open_blend
+from conceptloader.blend import Blend, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition
-from conceptloader.order.runlog import RunLog, RunStart
+from conceptloader.order.progress.runlog import RunLog, RunStart
 
 from . import losses
 from .options import NanotronOptions

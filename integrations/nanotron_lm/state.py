@@ -1,4 +1,4 @@
-"""conceptloader.json in every checkpoint: the state of order/state.py, and which data stage of nanotron's it is in."""
+"""conceptloader.json in every checkpoint: that of progress/state.py, and which data stage of nanotron's it is in."""
 
 import json
 import os
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conceptloader.errors import ResumeError
-from conceptloader.order.spec import OrderSpec
-from conceptloader.order.state import OrderState, saved_count, sealed
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.state import OrderState, saved_count, sealed
 
 NAME = "conceptloader.json"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.adopt.adopt import adopt
 from tests.adopt.test_datatrove import write as write_datatrove
 from tests.adopt.test_megatron import write as write_megatron
 

@@ -6,7 +6,7 @@ import numpy as np
 import yaml
 
 from conceptloader.batch.open import open_reader
-from conceptloader.config import load_config, open_blend
+from conceptloader.blend import load_config, open_blend
 from tests.adopt import blended
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
+from conceptloader.base.hashing import fingerprint as fingerprint_of
 from conceptloader.errors import InputError, ResumeError
-from conceptloader.format import layout
-from conceptloader.format.sample import sample_places
-from conceptloader.hashing import fingerprint as fingerprint_of
-from conceptloader.ingest import adopt as adopting
-from conceptloader.ingest.adopt import adopt
+from conceptloader.format.spec import layout
+from conceptloader.ingest.adopt import adopt as adopting
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.storage.sample import sample_places
 from tests.format.spec_reader import SpecReader
 
 TOKENS = 50_000

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest import adopt_source
-from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.adopt import source as adopt_source
+from conceptloader.ingest.adopt.adopt import adopt
 
 
 def write(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest import adopt_flat
-from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.adopt import flat as adopt_flat
+from conceptloader.ingest.adopt.adopt import adopt
 
 
 @settings(max_examples=40)

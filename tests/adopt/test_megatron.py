@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
 
 import conceptloader as cl
-from conceptloader import io
 from conceptloader.errors import FormatError, InputError
-from conceptloader.format.sample import WHOLE
-from conceptloader.format.verify import verify
-from conceptloader.ingest import adopt_megatron, adopt_source
-from conceptloader.ingest.adopt import adopt
+from conceptloader.format.tools.verify import verify
+from conceptloader.ingest.adopt import megatron as adopt_megatron
+from conceptloader.ingest.adopt import source as adopt_source
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.storage import reads as io
+from conceptloader.storage.sample import WHOLE
 
 TYPES = [np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64]
 Documents = list[list[list[int]]]  # documents of sequences of tokens

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.verify import verify
-from conceptloader.ingest import annotate_find, annotate_sort
-from conceptloader.ingest.adopt import adopt
-from conceptloader.ingest.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.tokenizer import BytesTokenizer
+from conceptloader.format.tools.verify import verify
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.ingest.annotate import find as annotate_find
+from conceptloader.ingest.annotate import sort as annotate_sort
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.rows.tokenizer import BytesTokenizer
 
 Rows = list[dict[str, Any]]
 

@@ -10,11 +10,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.build import IngestOptions, build_dataset
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.inputs import find_sources
-from conceptloader.ingest.tokenizer import load_tokenizer
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import owners, write_rows
 
 

@@ -9,8 +9,8 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.tokenizer import load_tokenizer
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import build as build_tokens
 from tests.annotate.test_annotate import owners, write_rows
 from tests.ingest.families import definition

@@ -8,9 +8,9 @@ import numpy as np
 
 import conceptloader as cl
 from conceptloader.batch.layout import BatchLayout
-from conceptloader.config import ConceptOptions, Outputs, View
-from conceptloader.dataset import Dataset
-from conceptloader.order.spec import Member
+from conceptloader.blend import ConceptOptions, Outputs, View
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.order.progress.spec import Member
 from tests.batch.corpora import Recipe, Truth, build, join
 
 

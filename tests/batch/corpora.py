@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.format.columns import Ints
-from conceptloader.format.manifest import Manifest, Track
-from conceptloader.format.shardtable import FileColumn, ShardTable, TrackColumn
+from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.manifest import Manifest, Track
+from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
 
 EOS = 7
 

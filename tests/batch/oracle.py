@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.batch.layout import BatchLayout
-from conceptloader.config import View
+from conceptloader.blend import View
 from tests.batch.corpora import EOS, Truth
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.engine import CompiledReader
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.reference import ReferenceReader
-from conceptloader.config import ConceptOptions, Outputs
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import ConceptloaderError
 from tests.batch.compare import assert_same
 from tests.batch.corpora import Recipe, build

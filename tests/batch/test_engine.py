@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from conceptloader.batch.engine import CompiledReader
-from conceptloader.batch.reference import ReferenceReader
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.plain import ReferenceReader
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.engine import CompiledReader
-from conceptloader.batch.files import Budget
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.descriptors import Budget
 from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.reference import ReferenceReader
-from conceptloader.config import ConceptOptions, Outputs
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same

@@ -10,7 +10,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.errors import FormatError
-from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.adopt.adopt import adopt
 
 SEQ_LEN, SHARD = 8, 80  # the windows of a shard do not end where it does
 ENGINES = ["compiled", "reference"]

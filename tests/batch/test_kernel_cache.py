@@ -207,7 +207,7 @@ def test_a_read_only_cache_that_root_has_warmed_is_used(run, tmp_path):
 
 
 def test_the_user_cache_stands_in_for_a_read_only_installation(run, tmp_path, monkeypatch):
-    import conceptloader.compiled as compiled
+    import conceptloader.base.compiled as compiled
 
     monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conceptloader.batch.reference import ReferenceReader
+from conceptloader.batch.plain import ReferenceReader
 from conceptloader.errors import ConfigError
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from conceptloader.base.terminal import printable, printable_json
 from conceptloader.cli import main
 from conceptloader.cli.output import Output, configure_logging
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
-from conceptloader.terminal import printable, printable_json
 
 EVIL = "\x1b[31m \x9b31m \x07 \r \x7f \u202e \u2066 \u200b \u2028 \U000e0041 \x00"
 IN_NAMES = EVIL.replace("\x00", "") + "end"

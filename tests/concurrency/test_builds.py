@@ -12,7 +12,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ReadError
-from conceptloader.format import durable
+from conceptloader.storage import durable
 from tests.soak.builds import build, child, contents, write_input
 
 

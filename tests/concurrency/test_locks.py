@@ -15,7 +15,7 @@ import pytest
 
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.format.lock import LOCK, build_lock
+from conceptloader.storage.lock import LOCK, build_lock
 
 SLOW = """
 import sys, time

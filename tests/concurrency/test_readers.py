@@ -16,11 +16,11 @@ import pytest
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.batch.engine import CompiledReader
-from conceptloader.batch.files import Budget, OpenFiles
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.descriptors import Budget, OpenFiles
 from conceptloader.batch.open import open_reader
-from conceptloader.loader import SampleDataset
 from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.loader import SampleDataset
 from tests.soak.builds import child
 
 SHARDS = 12

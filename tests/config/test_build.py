@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.config import build_mixture, load_config, open_blend
+from conceptloader.blend import build_mixture, load_config, open_blend
 from conceptloader.errors import ConfigError, ReadError, ResumeError
 from conceptloader.order.sequential import Sequential
 

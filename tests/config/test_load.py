@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conceptloader.config import Config, DatasetConfig, load_config
+from conceptloader.blend import Config, DatasetConfig, load_config
 from conceptloader.errors import ConfigError, ReadError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conceptloader.batch import engine
+from conceptloader.batch import compiled as engine
 from conceptloader.batch.layout import BatchLayout, Carving
 from conceptloader.batch.memory import Block
 

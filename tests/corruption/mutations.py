@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from conceptloader.format.jsonfile import dump_json
-from conceptloader.format.sample import sample_checksum
+from conceptloader.format.spec.jsonfile import dump_json
+from conceptloader.storage.sample import sample_checksum
 
 Random = np.random.Generator
 Files = dict[str, bytes]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader import io
-from conceptloader.batch.engine import CompiledReader
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import batch_layout
-from conceptloader.batch.reference import ReferenceReader
+from conceptloader.batch.plain import ReferenceReader
 from conceptloader.errors import ConceptloaderError
+from conceptloader.storage import reads as io
 from tests.conftest import Tally
 from tests.corruption import guarded
 from tests.corruption.mutations import write

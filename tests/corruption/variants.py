@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.adopt.adopt import adopt
 
 EOS = 0
 VOCAB = 300

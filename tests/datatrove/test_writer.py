@@ -13,11 +13,11 @@ from datatrove.data import Document
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
-from conceptloader.format.verify import verify
-from conceptloader.ingest.build import IngestOptions, build_dataset
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.inputs import find_sources
-from conceptloader.ingest.tokenizer import load_tokenizer
+from conceptloader.format.tools.verify import verify
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
 from tests.datatrove import steps
 

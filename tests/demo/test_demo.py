@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from conceptloader.order.runlog import RunStart
+from conceptloader.order.progress.runlog import RunStart
 from conceptloader.trace import Launch, Line
 
 SOURCE = '''"""Über Zäune."""

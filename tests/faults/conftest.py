@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conceptloader import io
+from conceptloader.storage import reads as io
 from tests.faults.corpus import write_corpus
 from tests.faults.disk import FaultyDisk
 

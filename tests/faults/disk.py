@@ -1,4 +1,4 @@
-"""Faults of the file system, injected below the reader: in place of the pread and the open of conceptloader.io."""
+"""Faults of the file system, injected below the reader: in place of pread and open in storage/reads.py."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from conceptloader import io
+from conceptloader.storage import reads as io
 
 Fault = Callable[[int, int, int], bytes | None]
 """(descriptor, size, offset) -> bytes to return instead of reading, or None to read; or it raises."""

@@ -13,10 +13,10 @@ from unittest import mock
 import numpy as np
 
 import conceptloader as cl
-from conceptloader import io
-from conceptloader.batch.engine import CompiledReader
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.errors import ConceptloaderError
-from conceptloader.loader import Loader
+from conceptloader.storage import reads as io
+from conceptloader.torch.loader import Loader
 from tests.faults.below import Blocks, Fault, Preads, Read
 
 MakeFault = Callable[[], Fault]

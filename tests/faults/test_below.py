@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import conceptloader as cl
-from conceptloader import io
+from conceptloader.storage import reads as io
 from conceptloader.testing import random_documents, write_dataset
 from tests.faults import scenarios
 from tests.faults.below import Fails, Interrupted, Random, Remounted, Short, Stale

@@ -13,14 +13,14 @@ import pytest
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader import io
-from conceptloader.batch.engine import CompiledReader
-from conceptloader.batch.files import Budget, OpenFiles
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.descriptors import Budget, OpenFiles
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.format import layout
-from conceptloader.format.files import Files
-from conceptloader.format.sample import WHOLE, sample_places
-from conceptloader.loader import Loader, SampleDataset
+from conceptloader.format.read.files import Files
+from conceptloader.format.spec import layout
+from conceptloader.storage import reads as io
+from conceptloader.storage.sample import WHOLE, sample_places
+from conceptloader.torch.loader import Loader, SampleDataset
 from tests.faults.disk import FaultyDisk
 
 ENGINES = pytest.mark.parametrize("engine", ["reference", "compiled"])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader import io
 from conceptloader.errors import ConceptloaderError, FormatError, ReadError
+from conceptloader.storage import reads as io
 from tests.faults.disk import FaultyDisk
 
 PASSING = [errno.EINTR, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT]

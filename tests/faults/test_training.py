@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader import io
-from conceptloader.batch.engine import CompiledReader
-from conceptloader.batch.files import OpenFiles
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.errors import ConceptloaderError, ReadError
-from conceptloader.loader import Loader
+from conceptloader.storage import reads as io
 from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
 
 ENGINES = ["reference", "compiled"]

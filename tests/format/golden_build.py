@@ -11,9 +11,9 @@ from typing import Any
 from unittest import mock
 
 import conceptloader as cl
-from conceptloader.format import finalize as finalize_module
-from conceptloader.format import join as join_module
-from conceptloader.format import layout
+from conceptloader.format.spec import layout
+from conceptloader.format.tools import join as join_module
+from conceptloader.format.write import finalize as finalize_module
 
 GOLDEN = {1: Path(__file__).parent / "golden", 2: Path(__file__).parent / "golden" / "version2"}
 MEMBERS = ("stream", "dense", "chat", "joined")

@@ -11,9 +11,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
-from conceptloader.format import layout
-from conceptloader.format.build import Build
-from conceptloader.format.verify import verify
+from conceptloader.format.spec import layout
+from conceptloader.format.tools.verify import verify
+from conceptloader.format.write.build import Build
 from tests.format.conftest import small_corpus
 
 OPTIONS = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["a", "b"])})

@@ -13,8 +13,9 @@ import conceptloader as cl
 from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format import claims, ladder
-from conceptloader.format.verify import Problem
+from conceptloader.format.tools import claims
+from conceptloader.format.tools.verify import Problem
+from conceptloader.format.write import ladder
 from tests.format.model import Corpus, corpora
 from tests.hostile.test_attacks import edit
 

@@ -11,8 +11,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
-from conceptloader.format.codecs import get_codec
-from conceptloader.format.verify import verify
+from conceptloader.format.spec.codecs import get_codec
+from conceptloader.format.tools.verify import verify
 
 ROUND_TRIPS: list[tuple[str, dict[str, Any], Any]] = [
     ("concepts", {}, [0, 7, 2**32 - 1]),

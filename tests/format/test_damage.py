@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
-from conceptloader.format.verify import verify
+from conceptloader.format.tools.verify import verify
 from tests.format.conftest import small_corpus
 from tests.format.model import explain
 

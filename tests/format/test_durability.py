@@ -7,7 +7,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ReadError
-from conceptloader.format import durable
+from conceptloader.storage import durable
 
 
 class Recorder:

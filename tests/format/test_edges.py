@@ -7,10 +7,10 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format import checks
-from conceptloader.format.columns import int_column
-from conceptloader.format.convert import convert
-from conceptloader.format.verify import verify
+from conceptloader.format.spec.columns import int_column
+from conceptloader.format.tools import checks
+from conceptloader.format.tools.convert import convert
+from conceptloader.format.tools.verify import verify
 from conceptloader.testing import random_documents
 from tests.format.conftest import small_corpus
 

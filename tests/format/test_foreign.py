@@ -8,9 +8,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import FormatError
-from conceptloader.format.sample import sample_places
-from conceptloader.format.verify import verify
-from conceptloader.ingest.adopt import adopt
+from conceptloader.format.tools.verify import verify
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.storage.sample import sample_places
 
 LARGE = 20_000
 """Tokens of a file that is not read whole when it is adopted."""

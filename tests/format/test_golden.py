@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.format import finalize as finalize_module
-from conceptloader.format import join as join_module
-from conceptloader.format import layout
-from conceptloader.format.verify import verify
+from conceptloader.format.spec import layout
+from conceptloader.format.tools import join as join_module
+from conceptloader.format.tools.verify import verify
+from conceptloader.format.write import finalize as finalize_module
 from tests.format.golden_build import CONCEPTS, GOLDEN, MEMBERS, documents, facts, sums, write_all
 from tests.format.model import Corpus, corpora
 from tests.format.spec_reader import SpecReader

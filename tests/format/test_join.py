@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.join import join
-from conceptloader.format.verify import verify
+from conceptloader.format.tools.join import join
+from conceptloader.format.tools.verify import verify
 from tests.format.conftest import small_corpus
 from tests.format.model import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
 

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.format import lookup, tables
-from conceptloader.format.verify import verify
+from conceptloader.format.read import lookup
+from conceptloader.format.tools.verify import verify
+from conceptloader.format.write import tables
 
 
 def write(path: Path, shards: list[list[str]]) -> cl.Dataset:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
-from conceptloader.format.jsonfile import dump_json
-from conceptloader.format.verify import verify
+from conceptloader.format.spec.jsonfile import dump_json
+from conceptloader.format.tools.verify import verify
 from tests.format.conftest import small_corpus
 
 Edit = Callable[[dict[str, Any]], Any]
@@ -204,7 +204,7 @@ def test_a_file_that_is_no_manifest(copy: Path, data: bytes, message: str) -> No
 
 
 def test_sealed_duplicates_are_refused(copy: Path) -> None:
-    from conceptloader.format.jsonfile import seal
+    from conceptloader.format.spec.jsonfile import seal
 
     head = (copy / "manifest.json").read_bytes()[:-36]
     (copy / "manifest.json").write_bytes(seal(head + b',\n "mode": "document"'))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conceptloader.format.sample import BLOCK, PARTS, WHOLE, sample_checksum, sample_places
+from conceptloader.storage.sample import BLOCK, PARTS, WHOLE, sample_checksum, sample_places
 from tests.format import spec_reader
 
 FROZEN = {  # size -> pages of the blocks between the first and the last

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.format.files import Files
-from conceptloader.format.reader import Reader
-from conceptloader.io import DescriptorCache
+from conceptloader.format.read.files import Files
+from conceptloader.format.read.reader import Reader
+from conceptloader.storage.reads import DescriptorCache
 
 SHARDS, TOKENS = 40, 50
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format import checks, layout
-from conceptloader.format.checks import ShardChecks
-from conceptloader.format.files import Files
-from conceptloader.format.verify import verify
+from conceptloader.format.read.files import Files
+from conceptloader.format.spec import layout
+from conceptloader.format.tools import checks
+from conceptloader.format.tools.checks import ShardChecks
+from conceptloader.format.tools.verify import verify
 from tests.format.model import Corpus, corpora
 from tests.format.test_golden import compare
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 import conceptloader.errors as cl_errors
-from conceptloader.format.files import Files
+from conceptloader.format.read.files import Files
 from tests.format.model import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
 
 

@@ -8,10 +8,10 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import InputError
-from conceptloader.format import layout as fmt
-from conceptloader.format import trackwriter
-from conceptloader.format.verify import verify
-from conceptloader.format.writer import ShardWriter
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.tools.verify import verify
+from conceptloader.format.write import track as trackwriter
+from conceptloader.format.write.shard import ShardWriter
 
 OPTIONS = cl.BuildOptions(
     tokenizer=cl.Tokenizer(name="t", vocab_size=1000),
@@ -125,8 +125,9 @@ def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["dense", "spans"])
 def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     """With tiny pieces, everything that is spooled crosses many piece borders; the files must be the same."""
-    from conceptloader.format import checks, tables
-    from conceptloader.format import writer as writer_module
+    from conceptloader.format.tools import checks
+    from conceptloader.format.write import shard as writer_module
+    from conceptloader.format.write import tables
 
     def build(path: Path) -> dict[str, bytes]:
         track = cl.TrackOptions(encoding=encoding)

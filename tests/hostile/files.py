@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import conceptloader as cl
-from conceptloader import io
 from conceptloader.errors import ReadError
-from conceptloader.remote import stores
+from conceptloader.storage import reads as io
+from conceptloader.storage import stores
 from tests.corruption import guarded
 from tests.corruption.mutations import with_matching_manifest
 from tests.corruption.test_engine import compare

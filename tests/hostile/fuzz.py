@@ -27,7 +27,7 @@ import pytest
 
 import conceptloader
 from conceptloader.errors import ConceptloaderError
-from conceptloader.format import durable
+from conceptloader.storage import durable
 from tests.hostile.targets import Target, Template, made_inputs, targets
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -12,16 +12,16 @@ import pyarrow.parquet
 import zstandard
 
 import conceptloader as cl
-from conceptloader.config.quarantine import read_quarantine
-from conceptloader.config.schema import QuarantineConfig
-from conceptloader.format.jsonfile import dump_json, parse_json
-from conceptloader.ingest.adopt import adopt
-from conceptloader.ingest.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.build import IngestOptions, build_dataset
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.inputs import find_sources
-from conceptloader.order.runlog import RunLog
-from conceptloader.order.spec import OrderSpec
+from conceptloader.blend.quarantine import read_quarantine
+from conceptloader.blend.schema import QuarantineConfig
+from conceptloader.format.spec.jsonfile import dump_json, parse_json
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.order.progress.runlog import RunLog
+from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import read_record
 from tests.hostile import files

@@ -14,8 +14,8 @@ import xxhash
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, InputError
-from conceptloader.format.jsonfile import dump_json, seal
-from conceptloader.ingest.lines import read_lines
+from conceptloader.format.spec.jsonfile import dump_json, seal
+from conceptloader.ingest.rows.lines import read_lines
 
 
 class Owned:

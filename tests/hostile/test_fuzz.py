@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conceptloader.errors import ConceptloaderError
-from conceptloader.remote import stores
+from conceptloader.storage import stores
 from tests.conftest import Tally
 from tests.hostile import files
 from tests.hostile.fuzz import MOST_BYTES, NAMES, attempt, fuzz, measured, mutate, seeds, several

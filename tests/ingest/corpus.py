@@ -12,10 +12,10 @@ import zstandard
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.ingest.build import IngestOptions, Summary, build_dataset
-from conceptloader.ingest.detect import detect_columns
-from conceptloader.ingest.inputs import find_sources
-from conceptloader.ingest.tokenizer import Tokenizer, load_tokenizer
+from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dataset
+from conceptloader.ingest.rows.detect import detect_columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.tokenizer import Tokenizer, load_tokenizer
 
 NAMES = ["animal", "verb", "größe", "x" * 40]
 Record = dict[str, Any]

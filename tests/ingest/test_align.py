@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.ingest.align import find_places
-from conceptloader.ingest.batch import Ragged, RawSpans
-from conceptloader.ingest.rules import ALIGNS
-from conceptloader.ingest.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
+from conceptloader.ingest.place.align import find_places
+from conceptloader.ingest.place.rules import ALIGNS
+from conceptloader.ingest.rows.batch import Ragged, RawSpans
+from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
 from tests.ingest.families import END, FAMILIES, definition
 
 PIECES = [

@@ -11,8 +11,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.vocabulary import load_vocabulary
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.vocabulary import load_vocabulary
 from tests.ingest.corpus import build, content
 
 GOOD = '{"id": "good", "text": "abc", "spans": [{"start": 0, "end": 2, "concepts": ["animal"]}]}'

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.format.verify import verify
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.detect import detect_columns
-from conceptloader.ingest.inputs import find_sources
-from conceptloader.ingest.rules import EOS_SPANS
+from conceptloader.format.tools.verify import verify
+from conceptloader.ingest.place.rules import EOS_SPANS
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.detect import detect_columns
+from conceptloader.ingest.rows.inputs import find_sources
 from tests.ingest.corpus import build, check, content, records, write
 
 KINDS = ("jsonl", "gz", "zst", "parquet")

@@ -9,8 +9,8 @@ import tokenizers
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.ingest.tokenizer import load_tokenizer
-from conceptloader.ingest.vocabulary import load_vocabulary
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
 BOM = b"\xef\xbb\xbf"
 

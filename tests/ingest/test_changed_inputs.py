@@ -13,12 +13,12 @@ import pytest
 
 from conceptloader.cli import main
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
-from conceptloader.ingest import annotate as annotating
-from conceptloader.ingest.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.build import IngestOptions, Summary, build_dataset
-from conceptloader.ingest.detect import detect_columns
-from conceptloader.ingest.inputs import find_sources
-from conceptloader.ingest.tokenizer import load_tokenizer
+from conceptloader.ingest.annotate import annotate as annotating
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dataset
+from conceptloader.ingest.rows.detect import detect_columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 
 DOCUMENTS = 6000
 Change = Callable[[Path], None]

@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.digits import cut_list, parse_digits
-from conceptloader.ingest.records import LineParser
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.digits import cut_list, parse_digits
+from conceptloader.ingest.rows.records import LineParser
 
 SPACES = st.sampled_from(["", " ", "\t", "  "])
 

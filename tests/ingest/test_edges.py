@@ -8,14 +8,14 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import InputError
-from conceptloader.ingest import inputs
-from conceptloader.ingest.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.batch import BadRow, Ragged
-from conceptloader.ingest.build import IngestOptions, build_dataset
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.inputs import find_sources
-from conceptloader.ingest.place import check_ids
-from conceptloader.ingest.tokenizer import load_tokenizer
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.place.spans import check_ids
+from conceptloader.ingest.rows import inputs
+from conceptloader.ingest.rows.batch import BadRow, Ragged
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 
 
 def test_an_edit_at_any_sampled_place_of_an_input_is_noticed(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conceptloader.format.verify import verify
-from conceptloader.ingest.workers import run_tasks
+from conceptloader.format.tools.verify import verify
+from conceptloader.ingest.build.workers import run_tasks
 from tests.ingest.corpus import content
 
 SHARDS = 12

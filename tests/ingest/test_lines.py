@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.errors import InputError
-from conceptloader.ingest import lines as module
-from conceptloader.ingest.lines import lines_before, read_lines
+from conceptloader.ingest.rows import lines as module
+from conceptloader.ingest.rows.lines import lines_before, read_lines
 
 BOM = b"\xef\xbb\xbf"
 CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc" * 5, b"d" * 37, b"\r\n", BOM]), max_size=30).map(b"".join)

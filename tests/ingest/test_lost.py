@@ -10,9 +10,9 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.build import open_build
-from conceptloader.format.verify import verify
-from conceptloader.ingest.lost import Losses, TrackLoss, read_losses
+from conceptloader.format.tools.verify import verify
+from conceptloader.format.write.build import open_build
+from conceptloader.ingest.build.lost import Losses, TrackLoss, read_losses
 from tests.ingest.corpus import build, content, write
 
 
@@ -130,7 +130,7 @@ def test_the_command_shows_and_allows_them(tmp_path: Path, capsys: pytest.Captur
 def test_many_are_told_while_the_build_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("conceptloader.ingest.build._TELLING", 10)
+    monkeypatch.setattr("conceptloader.ingest.build.builder._TELLING", 10)
     with caplog.at_level(logging.WARNING), pytest.raises(InputError):
         build([write(tmp_path / "in", records())], tmp_path / "out", shard_input_bytes=900, max_lost_spans=0.01)
     assert [one.getMessage()[:22] for one in caplog.records if "so far" in one.getMessage()] == [

@@ -12,11 +12,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.verify import verify
-from conceptloader.ingest.batch import BadRow, Batch, Ragged, RawSpans, offsets_of
-from conceptloader.ingest.place import place
-from conceptloader.ingest.rules import SpanRules
-from conceptloader.ingest.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
+from conceptloader.format.tools.verify import verify
+from conceptloader.ingest.place.rules import SpanRules
+from conceptloader.ingest.place.spans import place
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
 from tests.ingest.corpus import build, write
 
 TEXTS = ["the cat sat on the mat", "größer 😀 größe", "  two  spaces\n\n", "", "e\u0301 é"]

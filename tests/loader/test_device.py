@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader import collate
-from conceptloader.collate import on_device, pinned_block, to_tensors
+from conceptloader.torch import collate
+from conceptloader.torch.collate import on_device, pinned_block, to_tensors
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -8,7 +8,7 @@ import torch
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.state import OrderState
+from conceptloader.order.progress.state import OrderState
 
 GLOBAL = 24
 

@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import conceptloader as cl
 from conceptloader.errors import ResumeError
-from conceptloader.samplers import PositionIterator
+from conceptloader.torch.samplers import PositionIterator
 
 SIZE = 240
 

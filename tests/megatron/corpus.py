@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from conceptloader.format.build import create_build
-from conceptloader.format.finalize import finalize
-from conceptloader.format.manifest import Tokenizer
-from conceptloader.format.options import BuildOptions, TrackOptions
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.options import BuildOptions, TrackOptions
+from conceptloader.format.write.build import create_build
+from conceptloader.format.write.finalize import finalize
 
 EOD, TOPICS = 255, 16
 SIZES = {"code": 4_000, "web": 9_000}

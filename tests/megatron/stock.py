@@ -13,7 +13,7 @@ from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegat
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
-from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.adopt.adopt import adopt
 
 EOD = 99
 

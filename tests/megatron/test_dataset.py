@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from conceptloader.dataset import Dataset, open_dataset
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.stock_reader import Joined
 from conceptloader.integrations.megatron_lm.takeover import Piece
-from conceptloader.order.state import OrderState
+from conceptloader.order.progress.state import OrderState
 from tests.megatron.corpus import write_config, write_datasets
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config, in_order, random_corpus
 from tests.megatron.test_samples import FLAGS

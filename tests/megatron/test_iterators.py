@@ -12,7 +12,7 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_batch_on_this_cp_rank
 
 from conceptloader.batch.layout import BatchLayout, TrackLayout
-from conceptloader.config import Outputs
+from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm import patches
 from conceptloader.integrations.megatron_lm.iterators import SplitIterator, Stage

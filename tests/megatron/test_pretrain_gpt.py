@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conceptloader.config import load_config, open_blend
-from conceptloader.order.runlog import RunLog
+from conceptloader.blend import load_config, open_blend
+from conceptloader.order.progress.runlog import RunLog
 from tests.megatron.corpus import write_config, write_datasets
 from tests.megatron.pretraining import (
     ALONE,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conceptloader.ingest.adopt import adopt
+from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm.samplers import Cyclic
-from conceptloader.order.runlog import RunLog
+from conceptloader.order.progress.runlog import RunLog
 from tests.megatron.corpus import write_config, write_datasets
 from tests.megatron.launching import ROOT, torchrun
 from tests.megatron.pretraining import (

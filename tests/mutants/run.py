@@ -1,7 +1,7 @@
 """Random mutants of the product, each given to the tests that concern it.
 
 python -m tests.mutants.run --count 300 --jobs 2        `make mutants`; goes on where it was interrupted
-python -m tests.mutants.run --only conceptloader/format/ladder.py:74
+python -m tests.mutants.run --only conceptloader/format/write/ladder.py:74
 
 Each process works in a copy of the tree, with a cache of compiled kernels of its own. Machine code is kept under a hash
 of its sources, so that a mutant never runs that of another: test_mutants.py looks after it.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 MODULES = [
     "conceptloader/order", "conceptloader/batch", "conceptloader/format", "conceptloader/ingest",
-    "conceptloader/loader.py", "conceptloader/samplers.py",
+    "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
 ]  # fmt: skip
 
 # Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conceptloader import compiled
+from conceptloader.base import compiled
 from tests.mutants.mutations import Mutant, mutants_of
 from tests.mutants.run import ROOT, candidates, equivalents
 from tests.mutants.table import near_and_wide
@@ -88,7 +88,9 @@ def machine_code(path: str, source: bytes) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("path", ["order/kernels.py", "batch/fill.py", "batch/spans.py", "batch/documents.py"])
+@pytest.mark.parametrize(
+    "path", ["order/kernels.py", "batch/kernels/fill.py", "batch/kernels/spans.py", "batch/kernels/documents.py"]
+)
 def test_machine_code_of_a_mutant_is_its_own(path: str, every: list[Mutant]) -> None:
     path = f"conceptloader/{path}"
     source = (ROOT / path).read_bytes()

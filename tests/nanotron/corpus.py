@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from conceptloader.format.build import create_build
-from conceptloader.format.finalize import finalize
-from conceptloader.format.manifest import Tokenizer
-from conceptloader.format.options import BuildOptions, TrackOptions
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.options import BuildOptions, TrackOptions
+from conceptloader.format.write.build import create_build
+from conceptloader.format.write.finalize import finalize
 
 TOPICS = 8
 SIZES = {"web": 12_000, "code": 6_000, "math": 1_500}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.dataset import open_dataset
+from conceptloader.format.read.dataset import open_dataset
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conceptloader.dataset import open_dataset
+from conceptloader.format.read.dataset import open_dataset
 from tests.nanotron import support
 from tests.nanotron.conftest import WEIGHTS
 from tests.nanotron.plan import Layout, Oracle, assert_seen

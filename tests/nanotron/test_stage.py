@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conceptloader.config import load_config, open_blend
+from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations.nanotron_lm import dataset_args, run
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.integrations.nanotron_lm.stage import StageDataset, make_dataset, report, write_run_log
 from conceptloader.integrations.nanotron_lm.state import NAME, State
-from conceptloader.order.runlog import RunLog
+from conceptloader.order.progress.runlog import RunLog
 
 
 def stage(

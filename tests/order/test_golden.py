@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.hashing import derive_key
+from conceptloader.base.hashing import derive_key
 from conceptloader.order import reference
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_v1.json").read_text())

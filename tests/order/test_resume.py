@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.mixture import Phase
-from conceptloader.order.resume import Difference, compare, reread_shares, resume, splice
+from conceptloader.order.progress.resume import Difference, compare, reread_shares, resume, splice
 from conceptloader.order.skips import Skip
 
 from .test_spec import member, spec

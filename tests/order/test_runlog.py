@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.order.runlog import FILE_NAME, History, RunLog, RunStart
+from conceptloader.order.progress.runlog import FILE_NAME, History, RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 
 from .test_spec import spec

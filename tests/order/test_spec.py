@@ -6,9 +6,9 @@ import pytest
 
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
+from conceptloader.order.progress.spec import SPEC_VERSION, Member, OrderSpec
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip
-from conceptloader.order.spec import SPEC_VERSION, Member, OrderSpec
 
 
 def member(name, windows=100, seq_len=16, **changes):

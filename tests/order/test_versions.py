@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order import kernels, reference, spec
+from conceptloader.order import kernels, reference
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
-from conceptloader.order.resume import resume
-from conceptloader.order.spec import Member, OrderSpec
+from conceptloader.order.progress import spec
+from conceptloader.order.progress.resume import resume
+from conceptloader.order.progress.spec import Member, OrderSpec
 
 GOLDEN = {1: "5160a8545c18eee9dd51b7a78d277496f02f5843a94d037eb25ac8c579bbac44"}
 """SHA-256 of golden_v<n>.json. A new version gets a file and a line; those that are here never change."""

@@ -31,12 +31,12 @@ def test_every_public_name_can_be_imported() -> None:
     [
         ("torch", "import conceptloader; conceptloader.make_dataloader", "torch"),
         ("torch", "from conceptloader import EpochSampler", "torch"),
-        ("tokenizers", "from conceptloader.ingest.tokenizer import load_tokenizer; load_tokenizer('setup.py')", "ingest"),  # noqa: E501
-        ("pyarrow", "from conceptloader.ingest.table import open_parquet; open_parquet('x.parquet')", "ingest"),
-        ("zstandard", "from conceptloader.ingest.lines import read_lines; [*read_lines('setup.py', 0, None, 'zst')]", "ingest"),  # noqa: E501
-        ("msgpack", "from conceptloader.format.codecs import MsgpackCodec; MsgpackCodec()", "ingest"),
-        ("obstore", "from conceptloader.remote.stores import read_range; read_range('s3://a/b', 0, 1, bool)", "remote"),
-        ("fsspec", "from conceptloader.remote.stores import read_range; read_range('ftp://a/b', 0, 1, bool)", "remote"),
+        ("tokenizers", "from conceptloader.ingest.rows.tokenizer import load_tokenizer; load_tokenizer('setup.py')", "ingest"),  # noqa: E501
+        ("pyarrow", "from conceptloader.ingest.rows.table import open_parquet; open_parquet('x.parquet')", "ingest"),
+        ("zstandard", "from conceptloader.ingest.rows.lines import read_lines; [*read_lines('setup.py', 0, None, 'zst')]", "ingest"),  # noqa: E501
+        ("msgpack", "from conceptloader.format.spec.codecs import MsgpackCodec; MsgpackCodec()", "ingest"),
+        ("obstore", "from conceptloader.storage.stores import read_range; read_range('s3://a/b', 0, 1, bool)", "remote"),  # noqa: E501
+        ("fsspec", "from conceptloader.storage.stores import read_range; read_range('ftp://a/b', 0, 1, bool)", "remote"),  # noqa: E501
         (
             "matplotlib",
             "from conceptloader.cli.stats import draw; draw({'tracks': {}}, 'x.png', 1)",

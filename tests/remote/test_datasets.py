@@ -12,7 +12,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.remote import blocks
+from conceptloader.storage import blocks
 from tests.remote.conftest import Server
 
 
@@ -90,7 +90,7 @@ def test_any_url_of_fsspec(local: Path) -> None:
 
 def test_neighbours_and_roots(local: Path, server: Server, tmp_path: Path) -> None:
     """References to other prefixes of the bucket work; to other places only when they are allowed."""
-    from conceptloader.format.join import join
+    from conceptloader.format.tools.join import join
 
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "ds").symlink_to(local)
@@ -159,7 +159,7 @@ def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_commands_that_need_a_directory() -> None:
-    from conceptloader.format.verify import verify
+    from conceptloader.format.tools.verify import verify
 
     with pytest.raises(ConfigError, match="found a URL, expected a local directory"):
         verify("s3://bucket/ds")

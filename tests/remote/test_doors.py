@@ -12,11 +12,11 @@ import fsspec
 import pytest
 
 import conceptloader as cl
-from conceptloader import io
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.format.remote import RemoteRoots
-from conceptloader.remote import stores
-from conceptloader.remote.urls import normal
+from conceptloader.format.read.remote import RemoteRoots
+from conceptloader.storage import reads as io
+from conceptloader.storage import stores
+from conceptloader.storage.urls import normal
 from tests.hostile.targets import resealed
 from tests.remote.conftest import Server
 

@@ -10,8 +10,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.batch.reference import ReferenceReader
-from conceptloader.config import load_config, open_blend
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ConfigError
 from tests.remote.conftest import Server
 from tests.remote.test_datasets import local, upload

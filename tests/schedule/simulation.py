@@ -13,11 +13,11 @@ import numpy as np
 
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.partition import Partition, Place, Plan
-from conceptloader.order.resume import resume
-from conceptloader.order.runlog import History, RunStart
+from conceptloader.order.progress.resume import resume
+from conceptloader.order.progress.runlog import History, RunStart
+from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.skips import Skip
-from conceptloader.order.spec import Member, OrderSpec
 
 NAMES = ("books", "code", "forum", "math", "news", "web")
 Pick = tuple[str, int, int]

@@ -7,7 +7,7 @@ import pytest
 
 from conceptloader.errors import ConceptloaderError
 from conceptloader.order import partition
-from conceptloader.order.resume import splice
+from conceptloader.order.progress.resume import splice
 from tests.conftest import Tally
 from tests.scale import scaled
 from tests.schedule import simulation
@@ -56,7 +56,7 @@ def test_a_restart_that_forgets_the_draws_is_noticed(monkeypatch: pytest.MonkeyP
 
 def test_a_splice_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "conceptloader.order.resume.splice",
+        "conceptloader.order.progress.resume.splice",
         lambda saved, current, consumed: splice(saved, current, max(0, consumed - 1)),
     )
     assert _fails(range(100))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from conceptloader.ingest.build import IngestOptions, build_dataset
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.inputs import find_sources
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import find_sources
 
 Files = dict[str, bytes]
 

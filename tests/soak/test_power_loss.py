@@ -9,8 +9,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format import build as build_module
-from conceptloader.format import durable, writer
+from conceptloader.format.write import build as build_module
+from conceptloader.format.write import shard as writer
+from conceptloader.storage import durable
 from tests.conftest import Tally
 from tests.scale import scaled
 from tests.soak.builds import Files, build, contents, write_input

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from conceptloader import RunStart, make_dataloader
-from conceptloader.loader import Loader
 from conceptloader.order.schedule import BatchSchedule
+from conceptloader.torch.loader import Loader
 from conceptloader.trace import Recorder
 
 STATE = "state.json"

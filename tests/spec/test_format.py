@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError
-from conceptloader.format.jsonfile import seal
-from conceptloader.hashing import canonical_json
+from conceptloader.format.spec.jsonfile import seal
 from tests.format.golden_build import GOLDEN, MEMBERS
 from tests.format.model import Corpus, corpora
 from tests.format.spec_reader import Refused, SpecReader

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.reference import ReferenceReader
-from conceptloader.config import Outputs
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.blend import Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.trace import Recorder, Run, audit, read_record
 from tests.trace.conftest import SEQ_LEN, starts

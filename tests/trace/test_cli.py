@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from conceptloader.cli import main
-from conceptloader.loader import make_dataloader
-from conceptloader.order.runlog import RunLog
+from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.loader import make_dataloader
 from conceptloader.trace import Recorder
 
 

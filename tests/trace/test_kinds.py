@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from conceptloader.config import load_config, open_blend
+from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.loader import Loader, make_dataloader
-from conceptloader.order.runlog import RunLog
+from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.loader import Loader, make_dataloader
 from conceptloader.trace import Recorder, Run, audit, open_run, read_record, trace_sample, trace_step, when_document
 
 

@@ -1,0 +1,269 @@
+"""The one way in which this project compiles: the `kernel` decorator, `inlined` and `inner` for the pieces of kernels.
+
+Machine code is cached on disk, a file for each function and signature, named by the hash of all that it depends on. So
+files are never changed, only added, and processes of any versions on any machines may share a directory. A file holds
+numba's own cache of that one function with a checksum, unpacked into a directory of this process for numba to load:
+by itself numba does not go by what a function calls in other files, believes damage, needs a directory it can write
+to, and names files by a counter that writers on two machines may both use.
+
+Machine code runs as whoever loads it, so none is loaded that somebody else could have written (owned.py).
+"""
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import inspect
+import logging
+import os
+import pickle
+import sys
+import tempfile
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import llvmlite
+import llvmlite.binding
+import numba
+import numpy as np
+
+from conceptloader.base.owned import distrust, distrust_file, make_directory
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+config: Any = numba.config
+_LOCK_WAIT_S = 120.0
+_CHECKSUM = 32
+_BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__", "kernels")
+# What of numba's configuration decides about machine code.
+_DECISIVE = (
+    *("BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO_DEFAULT"),
+    *("ENABLE_AVX", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE"),
+)
+_compile: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy")
+_inline: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy", inline="always")
+# No way in from Python, and no counting of references: an inner function owns no array. Halves the time to compile.
+_BARE: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
+_inner: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy", **_BARE)
+
+
+def kernel(function: F) -> F:
+    """Compile on first call, with the GIL released; the machine code is cached on disk.
+
+    Division by zero follows numpy (no exception), so a kernel must check its divisors itself.
+    """
+    dispatcher = _compile(function)
+    compile_signature = dispatcher.compile
+
+    def compile_cached(signature: Any) -> Any:
+        with _threads:
+            if signature in dispatcher.overloads:
+                return compile_signature(signature)
+            return _compile_cached(dispatcher, functools.partial(compile_signature, signature), str(signature))
+
+    dispatcher.compile = compile_cached
+    compiled: F = dispatcher
+    return compiled
+
+
+def inlined(function: F) -> F:
+    """A piece of a kernel that is pasted into it before LLVM sees it: a loop with a call in it is never vectorized."""
+    compiled: F = _inline(function)
+    return compiled
+
+
+def inner(function: F) -> F:
+    """A function that only kernels call: a part of their machine code. It cannot make arrays nor return them."""
+    compiled: F = _inner(function)
+    return compiled
+
+
+def numbered(count: int) -> tuple[int, ...]:
+    """0 to count - 1 as constants for kernels, of type int64.
+
+    A plain integer would be a type of its own, and every function that is called with it compiled once more.
+    """
+    return tuple(map(np.int64, range(count)))
+
+
+def cache_directories() -> list[str]:
+    """Where machine code is looked for, and written to the first one that can be.
+
+    $NUMBA_CACHE_DIR if it is set; or else beside the package, which an administrator can warm, and the user's cache.
+    """
+    if config.CACHE_DIR:
+        return [os.path.abspath(os.path.join(config.CACHE_DIR, "conceptloader"))]
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return [_BESIDE, *([os.path.abspath(os.path.join(user, "conceptloader"))] if os.path.isabs(user) else [])]
+
+
+def _compile_cached(dispatcher: Any, compile_now: Callable[[], Any], signature: str) -> Any:
+    """compile_now(), while numba's cache of this function is a directory of our own that holds what the disk has."""
+    with contextlib.suppress(OSError):  # without sources or room on a disk it is compiled nevertheless
+        name = _file_name(dispatcher.py_func, signature)
+        directories = [path for path in cache_directories() if _usable(path)]
+        packed = _load(directories, name)
+        with contextlib.nullcontext() if packed or not directories else _machine_lock(directories[0]):
+            packed = packed or _load(directories, name)
+            with tempfile.TemporaryDirectory(prefix="conceptloader-") as scratch:
+                if _let_numba_cache(dispatcher, scratch, packed):
+                    entry = compile_now()
+                    now = {str(file.relative_to(scratch)): file.read_bytes() for file in Path(scratch).rglob("*.nb?")}
+                    if now and now != packed:
+                        _save(directories, name, now)
+                    return entry
+    return compile_now()
+
+
+def _let_numba_cache(dispatcher: Any, scratch: str, packed: dict[str, bytes] | None) -> bool:
+    """Whether numba agrees to keep its cache of a function in `scratch`, and nowhere else."""
+    for path, data in (packed or {}).items():
+        os.makedirs(os.path.dirname(os.path.join(scratch, path)), exist_ok=True)
+        Path(scratch, path).write_bytes(data)
+    before, config.CACHE_DIR = config.CACHE_DIR, scratch
+    try:
+        attempt = _compile(dispatcher.py_func)
+        attempt.enable_caching()
+        agreed = str(attempt.stats.cache_path).startswith(scratch)
+        if agreed:
+            dispatcher.enable_caching()
+    except RuntimeError:  # a function without a file
+        return False
+    finally:
+        config.CACHE_DIR = before
+    return agreed
+
+
+def _load(directories: list[str], name: str) -> dict[str, bytes] | None:
+    """The files of numba's cache that `name` holds; None if it is nowhere, damaged, or not ours."""
+    for directory in directories:
+        path = os.path.join(directory, name)
+        with contextlib.suppress(OSError):
+            with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                if reason := distrust_file(os.fstat(file.fileno())):
+                    _warn(path, reason)
+                    continue
+                checksum, data = file.read(_CHECKSUM), file.read()
+            if hashlib.blake2b(data, digest_size=_CHECKSUM).digest() == checksum:
+                packed: dict[str, bytes] = pickle.loads(data)
+                return packed
+    return None
+
+
+def _save(directories: list[str], name: str, packed: dict[str, bytes]) -> None:
+    """Into the first directory that takes it; the file has its name only when it is complete."""
+    data = pickle.dumps(packed)
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            descriptor, temporary = tempfile.mkstemp(dir=directory, suffix=".tmp")
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(hashlib.blake2b(data, digest_size=_CHECKSUM).digest() + data)
+                os.chmod(temporary, 0o644)
+                os.replace(temporary, os.path.join(directory, name))
+            except BaseException:
+                os.unlink(temporary)
+                raise
+            return
+    _warn(", ".join(cache_directories()), "none of them can be used")
+
+
+def _usable(directory: str) -> bool:
+    """Whether machine code in `directory`, made here if it is missing, may be run; a warning says why not.
+
+    Beside the package nothing above it counts: who can write there can change the package itself.
+    """
+    try:
+        make_directory(directory)
+        reason = distrust(directory, above=directory != _BESIDE)
+    except OSError:  # it can't be made: the next one may do, and _save says when none does
+        return False
+    if reason:
+        _warn(directory, reason)
+    return not reason
+
+
+@functools.cache
+def _warn(path: str, reason: str) -> None:
+    """Once a process."""
+    remedy = "compiled again unless another directory has it; set NUMBA_CACHE_DIR to one that only you can write to"
+    logger.warning("compiled code is not used from, nor kept in, %s: %s; it is %s", path, reason, remedy)
+
+
+def _file_name(function: Any, signature: str) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    versions = numba.__version__, llvmlite.__version__, np.__version__, sys.implementation.cache_tag
+    settings = [getattr(config, name, None) for name in _DECISIVE]
+    digest.update(repr((signature, inspect.getfile(function), _processor(), versions, settings)).encode())
+    digest.update(Path(__file__).read_bytes())
+    _add(digest, function, set())
+    return f"{function.__name__}-{digest.hexdigest()}.kernel"
+
+
+@functools.cache
+def _processor() -> tuple[str, str]:
+    return llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()
+
+
+def _add(digest: Any, value: Any, seen: set[Any]) -> None:
+    """What machine code depends on of a function, or of anything else that a function refers to: of what is ours the
+    whole file, and whatever the function's names stand for."""
+    value = inspect.unwrap(value)
+    if isinstance(value, (bool, int, float, str, bytes, tuple, np.generic, np.dtype)):
+        digest.update(repr(value).encode())
+    elif isinstance(value, types.FunctionType) and value not in seen and not value.__module__.startswith("numba."):
+        seen.add(value)
+        file = value.__code__.co_filename
+        if file not in seen:
+            seen.add(file)
+            digest.update(Path(file).read_bytes())
+        for name in sorted(_names(value.__code__) & value.__globals__.keys()):
+            digest.update(name.encode())
+            _add(digest, value.__globals__[name], seen)
+    elif isinstance(value, types.ModuleType) and value.__name__.startswith(f"{__package__}."):
+        digest.update(Path(str(value.__file__)).read_bytes())
+    else:
+        digest.update(getattr(value, "__name__", type(value).__name__).encode())
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inside = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*inside)
+
+
+_threads = threading.RLock()
+_held = 0
+# LLVM's own lock, held by a thread at a fork, would stay locked in the child for ever: a fork waits for compilations.
+os.register_at_fork(before=_threads.acquire, after_in_parent=_threads.release, after_in_child=_threads.release)
+
+
+@contextlib.contextmanager
+def _machine_lock(directory: str) -> Iterator[None]:
+    """One process of a machine compiles into a directory; the others wait for its file. It only saves work: nobody
+    waits for longer than _LOCK_WAIT_S, nor for a lock that another user made."""
+    global _held
+    descriptor = None
+    if not _held:  # a kernel that a kernel calls is compiled meanwhile
+        name = hashlib.blake2b(directory.encode(), digest_size=8).hexdigest()
+        path = os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}-{name}.lock")
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    _held += 1
+    try:
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while descriptor is not None and not distrust_file(os.fstat(descriptor)) and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.02)
+        yield
+    finally:
+        _held -= 1
+        if descriptor is not None:
+            os.close(descriptor)

@@ -1,0 +1,44 @@
+"""Keys and fingerprints: the only two places where hashing decides behaviour.
+
+Both are BLAKE2b (RFC 7693) over unambiguous encodings, so that they can be computed in any language.
+"""
+
+import hashlib
+import json
+from operator import index
+from typing import Any
+
+from conceptloader.errors import ConfigError
+
+U64 = (1 << 64) - 1
+
+
+def derive_key(seed: int, *parts: str | int) -> int:
+    """A 64-bit key from `seed` and a path of names, never from arithmetic on the seed.
+
+    Each part enters with its type and its length, so that ("a", "bc") and ("ab", "c"), or 1 and "1", give unrelated
+    keys. Integers may have any size and sign; those of numpy count as the same integers.
+
+    Returns: int in [0, 2**64).
+
+    Raises:
+        ConfigError: a part that is neither a string nor an integer.
+    """
+    digest = hashlib.blake2b(digest_size=8, person=b"conceptloader")
+    for part in (seed, *parts):
+        if isinstance(part, bool) or not (isinstance(part, str) or hasattr(part, "__index__")):
+            raise ConfigError(f"derive_key: found the part {part!r}, expected integers and strings only")
+        kind, text = (b"s", part) if isinstance(part, str) else (b"i", str(index(part)))
+        data = text.encode("utf-8")
+        digest.update(kind + len(data).to_bytes(8, "little") + data)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys, no white space, ASCII only and no NaN: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def fingerprint(value: Any) -> str:
+    """32 hexadecimal digits (BLAKE2b-128) of the canonical JSON of `value`."""
+    return hashlib.blake2b(canonical_json(value).encode("ascii"), digest_size=16).hexdigest()

@@ -1,0 +1,211 @@
+"""Batches assembled in plain numpy, sample by sample: the definition that the compiled engine is tested against."""
+
+from collections.abc import Callable, Iterator, Sequence
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+
+from conceptloader.batch.layout import BEGINS_BEFORE, ENDS_AFTER, LOSS_FIELD, Array, Batch, BatchLayout, TrackLayout
+from conceptloader.batch.memory import fresh
+from conceptloader.batch.reader import Allocate, I64Array, Order, U64Array
+from conceptloader.blend import View
+from conceptloader.blend.samples import by_document, in_quarantined_shard, present, quarantined, token_range
+from conceptloader.errors import FormatError, ReadError
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.remote import reading_ahead
+from conceptloader.storage.reads import waits_for
+
+
+class ReferenceReader:
+    """Reads the samples of an order; views[k] is its dataset k. Safe to use from many threads.
+
+    dp_rank: named in errors, with the sample, if it is given.
+    """
+
+    def __init__(
+        self, order: Order, views: Sequence[View | None], layout: BatchLayout, dp_rank: int | None = None
+    ) -> None:
+        self.order = order
+        self.dp_rank = dp_rank
+        self.views = tuple(views)
+        self.layout = layout
+        self._in_progress: dict[int, str] = {}
+        # Rows are filled one by one, or all at once where reading means waiting for an object store.
+        remote = [view.dataset.files for view in self.views if view is not None and view.dataset.files.remote]
+        self._map: Callable[..., Iterator[Any]] = remote[0].map if remote else map
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReferenceReader, (self.order, self.views, self.layout, self.dp_rank)
+
+    def read(self, samples: U64Array, allocate: Allocate | None = None) -> Batch:
+        """See Reader."""
+        members, _, windows = self.order.sample_many(samples)
+        return self.read_windows(members, windows, samples, allocate)
+
+    def where(self, thread: int) -> str:
+        """See Reader; of a dataset in an object store the file is not known."""
+        sample = self._in_progress.get(thread, "nothing")
+        read = waits_for(thread)
+        return f"{read}, {sample}" if read else sample
+
+    def read_windows(
+        self, members: I64Array, windows: U64Array, samples: U64Array, allocate: Allocate | None = None
+    ) -> Batch:
+        """`read` for given windows of given members of the order."""
+        carving = self.layout.carve(len(samples))
+        arrays = carving.views((allocate or fresh)(carving.size))
+        for name, spec in carving.specs.items():
+            arrays[name].fill(spec.blank)
+        values: dict[str, list[Array]] = {track.name: [] for track in self.layout.tracks}
+        sequences = [0]
+        thread = get_ident()
+
+        def fill(row: int) -> tuple[list[int], dict[str, list[Array]]]:
+            view, window = present(self.views, int(members[row])), int(windows[row])
+            kind = "document" if by_document(view) else "window"
+            self._in_progress[thread] = f"sample {samples[row]}, {kind} {window} of dataset {view.name}"
+            found: dict[str, list[Array]] = {name: [] for name in values}
+            try:
+                return self._fill(arrays, found, row, view, window), found
+            except (FormatError, ReadError) as error:
+                if self.dp_rank is None:
+                    raise
+                message = f"sample {samples[row]}, dp_rank {self.dp_rank}: {error.args[-1]}"
+                raise type(error)(*error.args[:-1], message) from error
+
+        with reading_ahead(self._ahead(members, windows)):
+            for row, (borders, found) in enumerate(self._map(fill, range(len(samples)))):
+                sequences += [row * self.layout.seq_len + border for border in (*borders, self.layout.seq_len)]
+                for name, ids in found.items():
+                    values[name] += ids
+        self._in_progress.pop(thread, None)
+        if "sample_index" in arrays:
+            arrays["sample_index"][:] = samples
+        batch: Batch = dict(arrays)
+        for track in self.layout.tracks:
+            if track.ragged:
+                np.cumsum(arrays[f"{track.name}_offsets"], out=arrays[f"{track.name}_offsets"])
+                batch[f"{track.name}_values"] = np.concatenate([np.zeros(0, np.int64), *values[track.name]])
+        if self.layout.outputs.cu_seqlens:
+            batch["cu_seqlens"] = arrays["cu_seqlens"][: len(sequences)]
+            batch["cu_seqlens"][:] = sequences
+            batch["max_seqlen"] = int(np.diff(sequences).max(initial=0))
+        return batch
+
+    def _ahead(self, members: I64Array, windows: U64Array) -> Iterator[tuple[Dataset, int, int]]:
+        """Token ranges of the windows in object stores."""
+        for member, window in zip(members.tolist(), windows.tolist(), strict=True):
+            view = self.views[member]
+            if view is not None and view.dataset.files.remote and not by_document(view):
+                yield from view.dataset.ahead(*token_range(view, window, self.layout.seq_len))
+
+    def _fill(
+        self, arrays: dict[str, Array], values: dict[str, list[Array]], row: int, view: View, number: int
+    ) -> list[int]:
+        """Fill one row. Returns the document borders within the inputs."""
+        layout, dataset, size = self.layout, view.dataset, self.layout.seq_len
+        tokenizer = dataset.tokenizer
+        eos = tokenizer.eos_id if tokenizer else None
+        if "dataset_id" in arrays:
+            arrays["dataset_id"][row] = view.dataset_id
+        if "position_ids" in arrays:
+            arrays["position_ids"][row] = np.arange(size)
+        for name in ("input_ids", "labels"):
+            arrays[name][row] = eos or 0  # what padding and quarantined samples hold
+        if in_quarantined_shard(view, number):
+            return []
+        start, stop = token_range(view, number, size)
+        if quarantined(view, start, stop):
+            return []
+        sample = dataset.read(start, stop)
+        inputs = min(stop - start, size)
+        self._fill_labels(arrays, row, sample, eos)
+        borders: list[int] = []
+        if by_document(view):
+            if "document_ids" in arrays:
+                arrays["document_ids"][row, :inputs] = view.start + number
+        elif layout.outputs.needs_documents:
+            borders = self._fill_documents(arrays, row, dataset, start)
+        for track in layout.tracks:
+            if track.name in view.tracks:
+                values[track.name] += self._fill_track(arrays, row, view, track, start, start + inputs)
+        return borders
+
+    def _fill_labels(self, arrays: dict[str, Array], row: int, sample: dict[str, Array], eos: int | None) -> None:
+        tokens, size = sample["tokens"], self.layout.seq_len
+        labels = max(len(tokens) - 1, 0)
+        arrays["input_ids"][row, : len(tokens)] = tokens[:size]
+        arrays["labels"][row, :labels] = tokens[1:]
+        if "loss_mask" not in arrays:
+            return
+        mask = arrays["loss_mask"][row, :labels]
+        mask[:] = sample[LOSS_FIELD][1:] != 0 if LOSS_FIELD in sample else 1
+        if not self.layout.outputs.eos_loss:
+            mask[arrays["labels"][row, :labels] == eos] = 0
+
+    def _fill_documents(self, arrays: dict[str, Array], row: int, dataset: Dataset, start: int) -> list[int]:
+        size, out = self.layout.seq_len, self.layout.outputs
+        documents = dataset.documents_in(start, start + size + 1)
+        positions = np.arange(start, start + size)
+        holder = np.searchsorted(documents.first, positions, side="right") - 1
+        if out.document_ids:
+            arrays["document_ids"][row] = documents.ids[holder]
+        if out.position_ids == "document":
+            arrays["position_ids"][row] = positions - np.maximum(documents.first[holder], start)
+        borders = documents.first[documents.first > start] - start
+        if out.loss_mask_borders:
+            arrays["loss_mask"][row, borders - 1] = 0
+        inside: list[int] = borders[borders < size].tolist()
+        return inside
+
+    def _fill_track(
+        self, arrays: dict[str, Array], row: int, view: View, track: TrackLayout, start: int, stop: int
+    ) -> list[Array]:
+        """Fill one track of a row. Returns the concept ids of its spans."""
+        name = track.name
+        spans = view.dataset.spans(name, start, stop)
+        if any(len(record) % 4 for record in spans.records):
+            raise FormatError(
+                f"dataset {view.name}, tokens {start} to {stop}: found a record of track {name} that is no list of "
+                "concept ids of 4 bytes; run `conceptloader verify --full`, restore or rebuild the dataset"
+            )
+        counts = np.diff(spans.offsets)
+        most = int(counts.max(initial=0))
+        if (len(spans) > track.max_spans and not track.cut_spans) or (
+            most > track.max_concepts and not track.cut_concepts
+        ):
+            raise FormatError(
+                f"dataset {view.name}, tokens {start} to {stop}: found {len(spans)} spans of track {name} and up to "
+                f"{most} concepts in one, expected at most {track.max_spans} and {track.max_concepts} as the manifest "
+                "says; the dataset is damaged: run `conceptloader verify --full`, restore or rebuild it"
+            )
+        used = min(len(spans), track.max_spans)
+        counts = np.minimum(counts[:used], track.max_concepts)
+        arrays[f"{name}_num_spans"][row] = used
+        arrays[f"{name}_spans"][row, :used, 0] = spans.start[:used]
+        arrays[f"{name}_spans"][row, :used, 1] = spans.end[:used]
+        arrays[f"{name}_flags"][row, :used] = (
+            BEGINS_BEFORE * spans.begins_before[:used] + ENDS_AFTER * spans.ends_after[:used]
+        )
+        for k in range(used):
+            arrays[f"{name}_span_index"][row, spans.start[k] : spans.end[k]] = k
+        values = np.frombuffer(b"".join(spans.records), "<u4")
+        concepts = [values[a : a + n] for a, n in zip(spans.offsets.tolist(), counts.tolist(), strict=False)]
+        limit = view.dataset.tracks[name].num_ids
+        for k, ids in enumerate(concepts):
+            if ids.max(initial=0) >= limit and len(ids):
+                token = start + int(spans.start[k])
+                raise FormatError(
+                    f"{view.dataset.file_of(f'{name}.data', token)}: found concept id {ids.max()} in the span of track "
+                    f"{name} at token {token} of the dataset, expected ids below {limit}, the size of the vocabulary; "
+                    "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
+                )
+        if track.ragged:
+            first = row * track.max_spans + 1  # lengths for now; summed up at the end
+            arrays[f"{name}_offsets"][first : first + used] = counts
+        else:
+            arrays[f"{name}_counts"][row, :used] = counts
+            for k, ids in enumerate(concepts):
+                arrays[f"{name}_ids"][row, k, : len(ids)] = ids
+        return [ids.astype(np.int64) for ids in concepts]

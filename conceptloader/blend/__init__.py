@@ -1,0 +1,31 @@
+"""Configuration: read it, check it, open what it names."""
+
+from conceptloader.blend.blend import Blend, ConfigLike, View, build_mixture, open_blend
+from conceptloader.blend.load import load_config
+from conceptloader.blend.schema import (
+    ConceptOptions,
+    Config,
+    DatasetConfig,
+    LoaderConfig,
+    Outputs,
+    PhaseConfig,
+    QuarantineConfig,
+    SkipConfig,
+)
+
+__all__ = [
+    "Blend",
+    "ConceptOptions",
+    "Config",
+    "ConfigLike",
+    "DatasetConfig",
+    "LoaderConfig",
+    "Outputs",
+    "PhaseConfig",
+    "QuarantineConfig",
+    "SkipConfig",
+    "View",
+    "build_mixture",
+    "load_config",
+    "open_blend",
+]

@@ -1,0 +1,276 @@
+"""Config -> open datasets, the order of their samples and its spec: what every loader and adapter starts from."""
+
+import dataclasses
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from conceptloader.base.hashing import fingerprint
+from conceptloader.blend.load import load_config
+from conceptloader.blend.quarantine import Ranges, read_quarantine
+from conceptloader.blend.schema import Config
+from conceptloader.blend.strict import nearest
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset, DocumentView, Windows, open_dataset
+from conceptloader.format.spec.codecs import Codec
+from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
+from conceptloader.order.progress.resume import resume
+from conceptloader.order.progress.spec import Member, OrderSpec
+from conceptloader.order.sequential import Sequential
+from conceptloader.order.skips import Skip
+from conceptloader.order.weights import tempered
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class View:
+    """The windows or documents of a dataset that one member of the order draws: view[w] for w in range(count).
+
+    name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
+    those to read. start: first token of window 0, or number of the first document. quarantine: token ranges that give
+    no loss.
+    """
+
+    name: str
+    dataset_id: int
+    dataset: Dataset
+    member: Member
+    tracks: tuple[str, ...]
+    samples: Windows | DocumentView
+    start: int
+    quarantine: Ranges = ()
+
+    @property
+    def count(self) -> int:
+        """Windows or documents."""
+        return self.member.windows
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if not 0 <= number < self.count:
+            raise IndexError(f"{self.name}: found sample {number}, expected one in [0, {self.count})")
+        return self.samples[number if self.member.seq_len is not None else self.start + number]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blend:
+    """An open configuration.
+
+    datasets: by name. spec: what to save with a checkpoint. order: sample index -> (k, epoch, window), where k is a
+    position in `views`; None there stands for a member of the past whose dataset has left the configuration.
+    quarantine: dataset -> token ranges that give no loss, sorted and apart.
+    """
+
+    config: Config
+    datasets: Mapping[str, Dataset]
+    quarantine: Mapping[str, Ranges]
+    spec: OrderSpec
+    order: Mixture | Sequential
+    views: tuple[View | None, ...]
+
+    def resume(
+        self,
+        saved: OrderSpec | Mapping[str, Any],
+        consumed: int,
+        *,
+        allow_changed: Collection[str] = (),
+        new_stage: bool = False,
+    ) -> "Blend":
+        """This configuration as the continuation of a run that was saved at `consumed` samples; see progress/resume.py.
+
+        Raises ResumeError if what decided past samples has changed.
+        """
+        spec = resume(
+            saved if isinstance(saved, OrderSpec) else OrderSpec.from_dict(saved),
+            self.spec,
+            consumed,
+            allow_changed=allow_changed,
+            on_new_seq_len=self.config.on_new_seq_len,
+            new_stage=new_stage,
+        )
+        return _blend(self.config, self.datasets, self.quarantine, spec)
+
+    def sample(self, index: int) -> dict[str, Any]:
+        """The trainer's sample `index` as the datasets hold it. Raises ConfigError if its dataset has left."""
+        k, _, window = self.order.sample(index)
+        view = self.views[k]
+        if view is None:
+            name = self.spec.members[self.order.names[k]].dataset
+            raise ConfigError(f"sample {index} is of dataset {name}, which is not in the configuration any more")
+        return view[window]
+
+
+ConfigLike = Config | Blend | Mapping[str, Any] | str | os.PathLike[str]
+"""A YAML file's path, its content, a Config, or what open_blend made of one."""
+
+
+def open_blend(
+    config: ConfigLike, datasets: Mapping[str, Dataset] | None = None, *, codecs: Mapping[str, Codec] | None = None
+) -> Blend:
+    """Open the datasets of a configuration, unless they are given, and lay out the order of samples.
+
+    config: path of a YAML file, what was read from one, a Config, or a Blend, which stays as it is.
+    codecs: codec objects by name, for tracks whose codec is not built in.
+
+    Raises ConfigError for a configuration that does not fit its datasets, FormatError and ReadError for the datasets.
+    """
+    if isinstance(config, Blend):
+        if datasets is not None or codecs is not None:
+            raise ConfigError("open_blend: found datasets or codecs for an open Blend; give its configuration instead")
+        return config
+    if not isinstance(config, Config):
+        config = load_config(config)
+    if config.order == "megatron":
+        raise ConfigError(
+            "order: megatron takes over a run of Megatron-LM; only the adapter for Megatron-LM can do that"
+        )
+    opened = _open(config, codecs) if datasets is None else _given(config, datasets)
+    _check_alike(opened, config)
+    quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
+    return _blend(config, opened, quarantine, _spec(config, opened, quarantine))
+
+
+def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
+    """The order of samples of a configuration: a Mixture, or a Sequential with order sequential. See open_blend."""
+    return open_blend(config, datasets).order
+
+
+def _spec(config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[str, Ranges]) -> OrderSpec:
+    members = {name: _member(name, ds, config) for name, ds in datasets.items()}
+    return OrderSpec(
+        seed=config.seed,
+        block=config.block,
+        members=members,
+        phases=_phases(config, members) if config.order == "shuffled" else (),
+        skips=[Skip(at=skip.at, count=skip.count) for skip in config.skip],
+        quarantine={name: fingerprint(quarantine[name]) for name in sorted(quarantine)},
+        order=config.order,
+        order_version=config.order_version or ORDER_VERSION,
+    )
+
+
+def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset]:
+    if set(datasets) != set(config.datasets):
+        raise ConfigError(
+            f"datasets: found {sorted(datasets)} open, expected those of the configuration, {config.names}"
+        )
+    return {name: datasets[name] for name in config.names}
+
+
+def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Dataset]:
+    """By name; two parts of one dataset share it, and its manifest, documents and descriptors."""
+    opened: dict[tuple[str, bool], Dataset] = {}
+    for entry in config.datasets.values():
+        key = entry.path, entry.allow_pickle
+        if key not in opened:
+            opened[key] = open_dataset(
+                entry.path,
+                roots=config.roots,
+                allow_pickle=entry.allow_pickle,
+                codecs=codecs,
+                check_files=config.loader.check_files,
+            )
+    return {name: opened[config.datasets[name].path, config.datasets[name].allow_pickle] for name in config.names}
+
+
+def _check_alike(datasets: Mapping[str, Dataset], config: Config) -> None:
+    """Refuse what cannot be blended, and tracks that nobody has."""
+    first = next(iter(datasets))
+    for name, ds in datasets.items():
+        if (ds.mode == "document") != (datasets[first].mode == "document"):
+            raise ConfigError(
+                f"datasets.{name}: found mode {ds.mode}, but datasets.{first} has mode {datasets[first].mode}; "
+                "documents and windows cannot be blended"
+            )
+        for track in config.datasets[name].tracks or ():
+            if track not in ds.tracks:
+                raise ConfigError(f"datasets.{name}.tracks: no track {track!r} in {ds.path}{nearest(track, ds.tracks)}")
+    known = {track for ds in datasets.values() for track in ds.tracks}
+    for track in config.concepts:
+        if track not in known:
+            raise ConfigError(f"concepts.{track}: no dataset has such a track{nearest(track, known)}")
+    tokenizers = {name: ds.tokenizer for name, ds in datasets.items() if ds.tokenizer is not None}
+    if len(set(tokenizers.values())) > 1 and not config.allow_mixed_tokenizers:
+        listed = ", ".join(f"{name}: {t.name} with {t.vocab_size} tokens" for name, t in tokenizers.items())
+        raise ConfigError(
+            f"datasets: found different tokenizers ({listed}), expected one; if their ids mean the same, set "
+            "allow_mixed_tokenizers: true"
+        )
+
+
+def _member(name: str, ds: Dataset, config: Config) -> Member:
+    try:
+        split = config.datasets[name].split
+        token_range = (0, ds.num_tokens) if split is None else ds.split(*split)
+        if ds.mode == "document":
+            seq_len, windows = None, _document(ds, token_range[1]) - _document(ds, token_range[0])
+        elif config.seq_len is None:
+            raise ConfigError("seq_len: missing, expected the number of tokens of a window")
+        else:
+            seq_len, windows = config.seq_len, len(ds.windows(config.seq_len, token_range, tracks=()))
+    except ConfigError as error:
+        raise ConfigError(f"datasets.{name}: {error}") from error
+    return Member(
+        dataset=name,
+        seq_len=seq_len,
+        windows=windows,
+        stream_fingerprint=ds.stream_fingerprint,
+        token_range=token_range,
+        tracks_fingerprint=ds.tracks_fingerprint,
+    )
+
+
+def _document(ds: Dataset, token: int) -> int:
+    """How many documents belong before a token range that starts at `token`, which is the start of a document."""
+    if token in (0, ds.num_tokens):
+        return ds.num_documents if token else 0
+    return int(ds.documents_in(token, token + 1).ids[0])
+
+
+def _phases(config: Config, members: Mapping[str, Member]) -> list[Phase]:
+    phases: list[tuple[int, Mapping[str, float]]] = [(phase.start, phase.weights) for phase in config.phases]
+    if not phases or phases[0][0] > 0:
+        given: dict[str, float] = {
+            name: member.windows if config.weights == "sizes" else config.datasets[name].weight or 0
+            for name, member in members.items()
+        }
+        phases.insert(0, (0, {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)))
+    return [Phase(start=start, weights=tempered(weights, config.temperature)) for start, weights in phases]
+
+
+def _blend(config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[str, Ranges], spec: OrderSpec) -> Blend:
+    max_epochs = {name: entry.max_epochs for name, entry in config.datasets.items()}
+    return Blend(
+        config=config,
+        datasets=datasets,
+        quarantine=quarantine,
+        spec=spec,
+        order=spec.build(max_epochs),
+        views=tuple(_view(config, datasets, member, quarantine) for member in spec.members.values()),
+    )
+
+
+def _view(
+    config: Config, datasets: Mapping[str, Dataset], member: Member, quarantine: Mapping[str, Ranges]
+) -> View | None:
+    name = member.dataset
+    if name not in datasets or datasets[name].stream_fingerprint != member.stream_fingerprint:
+        return None
+    ds, wanted = datasets[name], config.datasets[name].tracks
+    tracks = [track for track in config.concepts if track in ds.tracks] if wanted is None else list(wanted)
+    samples: Windows | DocumentView
+    if member.seq_len is None:
+        samples, start = ds.documents(tracks), _document(ds, member.token_range[0])
+    else:
+        samples, start = ds.windows(member.seq_len, member.token_range, tracks), member.token_range[0]
+    return View(
+        name=name,
+        dataset_id=config.names.index(name),
+        dataset=ds,
+        member=member,
+        tracks=tuple(tracks),
+        samples=samples,
+        start=start,
+        quarantine=quarantine.get(name, ()),
+    )

@@ -1,0 +1,145 @@
+"""YAML -> Config. Strict where YAML is not: repeated keys, aliases that expand without bound."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from conceptloader.blend.schema import Config
+from conceptloader.blend.strict import build
+from conceptloader.errors import ConfigError, ReadError
+
+MAX_BYTES = 16 << 20
+MAX_VALUES = 200_000
+MERGE = "tag:yaml.org,2002:merge"
+
+
+def load_config(
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    base_dir: str | os.PathLike[str] | None = None,
+) -> Config:
+    """Read and check a configuration.
+
+    source: path of a YAML file, or the same as plain data. defaults: values for top-level keys that it leaves out.
+    base_dir: what relative paths are relative to: the YAML file's directory, or the working directory for plain data.
+
+    Raises ConfigError that names the file and the key, ReadError if the file cannot be read.
+    """
+    if isinstance(source, Mapping):
+        return _resolved(_checked(source, defaults), Path(base_dir or "."))
+    if not isinstance(source, (str, os.PathLike)):
+        raise ConfigError(f"configuration: found {source!r}, expected a path or a mapping")
+    path = Path(source)
+    try:
+        config = _checked(parse_yaml(_read(path)), defaults)
+        return _resolved(config, Path(base_dir) if base_dir is not None else path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain data of a YAML text. Raises ConfigError with the line of what is wrong."""
+    loader = None
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigError("found an empty file, expected keys and values")
+        _check_node(node, {})
+        return loader.construct_document(node)
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the 40th of a month, or 5,000 digits
+        raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigError("not valid YAML: nested too deeply") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """How many values a node expands to. Raises ConfigError for repeated keys and for too many values."""
+    if id(node) in sizes:
+        if sizes[id(node)] < 0:
+            raise ConfigError(f"line {_line(node)}: found an alias to a value that holds it, expected none")
+        return sizes[id(node)]
+    sizes[id(node)] = -1
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+                if key.value in seen:
+                    raise ConfigError(
+                        f"line {_line(key)}: key {key.value!r} stands twice, first on line {seen[key.value]}; keep one"
+                    )
+                seen[key.value] = _line(key)
+            children += [key, value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    size = 1 + sum(_check_node(child, sizes) for child in children)
+    if size > MAX_VALUES:
+        raise ConfigError(
+            f"line {_line(node)}: found more than {MAX_VALUES} values, aliases counted as what they repeat"
+        )
+    sizes[id(node)] = size
+    return size
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ReadError(f"{path}: cannot read the configuration: {error.strerror or error}") from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"found more than {MAX_BYTES >> 20} MiB, expected a configuration; is this the right file?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"found bytes that are not UTF-8 at offset {error.start}, expected text") from error
+
+
+def _checked(data: Any, defaults: Mapping[str, Any] | None) -> Config:
+    if isinstance(data, Mapping):
+        data = {**{key: value for key, value in (defaults or {}).items() if data.get(key) is None}, **_given(data)}
+    config: Config = build(Config, data, "")
+    return config
+
+
+def _given(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the keys that stand there with nothing behind them."""
+    return {key: value for key, value in data.items() if value is not None}
+
+
+def _resolved(config: Config, base: Path) -> Config:
+    def absolute(path: str, key: str) -> str:
+        if "${" in path:
+            raise ConfigError(f"{key}: found {path!r}; environment variables are not replaced, write the path out")
+        return path if "://" in path else os.path.abspath(base / path)
+
+    return dataclasses.replace(
+        config,
+        datasets={
+            name: dataclasses.replace(dataset, path=absolute(dataset.path, f"datasets.{name}.path"))
+            for name, dataset in config.datasets.items()
+        },
+        quarantine=tuple(
+            entry
+            if entry.file is None
+            else dataclasses.replace(entry, file=absolute(entry.file, f"quarantine[{k}].file"))
+            for k, entry in enumerate(config.quarantine)
+        ),
+        roots=None if config.roots is None else tuple(absolute(r, f"roots[{k}]") for k, r in enumerate(config.roots)),
+        megatron_cache=config.megatron_cache and absolute(config.megatron_cache, "megatron_cache"),
+    )

@@ -1,0 +1,256 @@
+"""The configuration, one schema for every framework. docs/config.md explains it to users; keys here and there agree."""
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+from conceptloader.blend.strict import Count, Natural, Positive, Section, Within, nearest
+from conceptloader.errors import ConfigError
+from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetConfig(Section):
+    """path: of a dataset directory. weight: its proportion in the blend; None if it only takes part in phases.
+    split: the share [from, to) of the dataset, moved to starts of documents. tracks: those to read; None for the ones
+    that the section `concepts` names. max_epochs: how often it may be read. allow_pickle: pickle tracks may run code.
+    """
+
+    path: str
+    weight: Positive | None = None
+    split: tuple[float, float] | None = None
+    tracks: tuple[str, ...] | None = None
+    max_epochs: Positive | None = None
+    allow_pickle: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseConfig(Section):
+    """From global sample `start` on, these datasets in these proportions, and no others."""
+
+    start: Natural
+    weights: dict[str, Positive]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SkipConfig(Section):
+    """From the trainer's sample `at` on, `count` global samples are passed over."""
+
+    at: Natural
+    count: Count
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuarantineConfig(Section):
+    """Tokens [first, last + 1) of a dataset that give no loss, or a text file of such ranges, one to a line."""
+
+    dataset: str
+    tokens: tuple[Natural, Natural] | None = None
+    file: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outputs(Section):
+    """Which tensors a batch has besides input_ids and labels.
+
+    position_ids: from 0 at the start of the window, or of every document, or none. loss_mask_borders: no loss where the
+    label is the first token of another document. eos_loss: False for no loss on end-of-document labels. shared_labels:
+    input_ids and labels are views of one tensor, `tokens`.
+    """
+
+    shared_labels: bool = False
+    loss_mask: bool = True
+    position_ids: Literal["window", "document", "off"] = "window"
+    document_ids: bool = False
+    cu_seqlens: bool = False
+    loss_mask_borders: bool = False
+    dataset_id: bool = True
+    sample_index: bool = True
+    eos_loss: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.loss_mask and (self.loss_mask_borders or not self.eos_loss):
+            raise ConfigError(
+                "outputs.loss_mask: found false, but loss_mask_borders and eos_loss: false need it; set it to true"
+            )
+
+    @property
+    def needs_documents(self) -> bool:
+        """Whether the document table has to be read."""
+        return self.position_ids == "document" or self.document_ids or self.cu_seqlens or self.loss_mask_borders
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConceptOptions(Section):
+    """How the concepts of a track become tensors.
+
+    max_spans per sample, max_concepts per span: None for the largest numbers that the manifests allow. overflow: a
+    dataset that may hold more is an error before training, or what is too much is left out.
+    """
+
+    layout: Literal["padded", "ragged"] = "padded"
+    max_spans: Count | None = None
+    max_concepts: Count | None = None
+    overflow: Literal["error", "truncate"] = "error"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoaderConfig(Section):
+    """threads that read, micro batches that are read ahead; seconds after which a blocked read is logged, and ended.
+
+    check_files: compare a sample of each file with the manifest when it is first opened.
+    """
+
+    threads: Count = 2
+    prefetch: Natural = 4
+    pin_memory: bool = False
+    engine: Literal["compiled", "reference"] = "compiled"
+    check_files: bool = True
+    warn_after_s: Positive = 30
+    timeout_s: Positive = 300
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(Section):
+    """Everything that a configuration file may say. Paths are absolute once `load_config` has read it.
+
+    seq_len: tokens of a window; None where the framework says it. order_version: None for the latest, and on resuming
+    for the one that the run was started with. megatron_cache: the --data-cache-path of a Megatron run to be taken over,
+    with order megatron only. roots: directories that hold files of the datasets, if not beside them.
+
+    Raises ConfigError that names the key.
+    """
+
+    version: Literal[1] = 1
+    seed: int = 1234
+    seq_len: Count | None = None
+    block: Annotated[int, Within(1, MAX_BLOCK)] = 64
+    order: Literal["shuffled", "sequential", "megatron"] = "shuffled"
+    order_version: Annotated[int, Within(1, ORDER_VERSION)] | None = None
+    datasets: dict[str, DatasetConfig]
+    weights: Literal["given", "sizes"] = "given"
+    temperature: Positive = 1.0
+    phases: tuple[PhaseConfig, ...] = ()
+    skip: tuple[SkipConfig, ...] = ()
+    quarantine: tuple[QuarantineConfig, ...] = ()
+    on_new_seq_len: Literal["refuse", "restart"] = "refuse"
+    allow_mixed_tokenizers: bool = False
+    roots: tuple[str, ...] | None = None
+    megatron_cache: str | None = None
+    outputs: Outputs = dataclasses.field(default_factory=Outputs)
+    concepts: dict[str, ConceptOptions] = dataclasses.field(default_factory=dict)
+    loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_datasets()
+        self._check_phases()
+        self._check_unblended()
+        self._check_weights()
+        self._check_quarantine()
+        if (self.order == "megatron") != (self.megatron_cache is not None):
+            raise ConfigError(
+                f"megatron_cache: found {self.megatron_cache!r} with order {self.order}; order megatron needs the "
+                "--data-cache-path of the run that it takes over, the other orders have none"
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the datasets, sorted: a sample's dataset_id is a position in this list."""
+        return sorted(self.datasets)
+
+    def with_seq_len(self, seq_len: int) -> "Config":
+        """This configuration at the framework's sequence length.
+
+        Raises ConfigError if it gives another one itself, or outputs that are for one's own training loop only.
+        """
+        for key, expected in {"shared_labels": False, "loss_mask": True}.items():
+            if getattr(self.outputs, key) != expected:
+                raise ConfigError(f"outputs.{key}: expected {expected} with a framework; leave it out")
+        if self.seq_len not in (None, seq_len):
+            raise ConfigError(f"seq_len: found {self.seq_len}, but the framework's is {seq_len}; leave it out")
+        return dataclasses.replace(self, seq_len=seq_len)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data of which `load_config` makes an equal configuration; keys without a value are left out."""
+        plain: dict[str, Any] = _plain(self)
+        return plain
+
+    def _check_datasets(self) -> None:
+        if not self.datasets:
+            raise ConfigError("datasets: found none, expected at least one")
+        for name, dataset in self.datasets.items():
+            if "@" in name:
+                raise ConfigError(f"datasets.{name}: found @ in a name, where it marks a change of seq_len; rename it")
+            if not dataset.path:
+                raise ConfigError(f"datasets.{name}.path: found '', expected the directory of a dataset")
+            if dataset.split is not None and not 0 <= dataset.split[0] < dataset.split[1] <= 1:
+                raise ConfigError(
+                    f"datasets.{name}.split: found {list(dataset.split)}, expected [from, to], 0 <= from < to <= 1"
+                )
+
+    def _check_phases(self) -> None:
+        for k, phase in enumerate(self.phases):
+            if k and phase.start <= self.phases[k - 1].start:
+                raise ConfigError(
+                    f"phases[{k}].start: found {phase.start}, expected more than {self.phases[k - 1].start}, where the "
+                    "phase before it starts"
+                )
+            if not phase.weights:
+                raise ConfigError(f"phases[{k}].weights: found none, expected one for at least one dataset")
+            self._check_known(phase.weights, f"phases[{k}].weights.")
+
+    def _check_known(self, names: Any, where: str) -> None:
+        for name in names:
+            if name not in self.datasets:
+                raise ConfigError(f"{where}{name}: no such dataset{nearest(name, self.datasets)}")
+
+    def _check_unblended(self) -> None:
+        if self.order == "shuffled":
+            return
+        unused = {"phases": self.phases, "skip": self.skip, "weights": self.weights == "sizes"}
+        unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
+        for key, found in unused.items():
+            if found:
+                raise ConfigError(f"{key}: found with order {self.order}, which takes none; leave it out")
+
+    def _check_weights(self) -> None:
+        if self.order != "shuffled":
+            return
+        given = [name for name, dataset in self.datasets.items() if dataset.weight is not None]
+        at_start = bool(self.phases) and self.phases[0].start == 0
+        if given and (self.weights == "sizes" or at_start):
+            other = "weights: sizes" if self.weights == "sizes" else "phases[0], which starts at 0,"
+            raise ConfigError(f"datasets.{given[0]}.weight: found {other} as well; give the proportions in one place")
+        if self.weights == "sizes":
+            if at_start:
+                raise ConfigError("phases[0].start: found 0 with weights: sizes; give the proportions in one place")
+            return
+        in_phases = {name for phase in self.phases for name in phase.weights}
+        for name in self.datasets:
+            alone = len(self.datasets) == 1 and not at_start
+            if name not in given and name not in in_phases and not alone:
+                raise ConfigError(
+                    f"datasets.{name}.weight: missing, and no phase names it; give a weight, take it out, or set "
+                    "weights: sizes"
+                )
+        if not given and not at_start and len(self.datasets) > 1:
+            raise ConfigError("datasets: none has a weight for the samples before the first phase; give some a weight")
+
+    def _check_quarantine(self) -> None:
+        for k, entry in enumerate(self.quarantine):
+            where = f"quarantine[{k}]"
+            self._check_known([entry.dataset], f"{where}.dataset: ")
+            if (entry.tokens is None) == (entry.file is None):
+                raise ConfigError(f"{where}: expected either tokens: [first, end] or file")
+            if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
+                raise ConfigError(f"{where}.tokens: found {list(entry.tokens)}, expected [first, end], first < end")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        items = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {key: _plain(item) for key, item in items.items() if item is not None}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,175 @@
+"""Plain data -> dataclasses, strictly. Every message names the path of the key, what was found, what was expected.
+
+Not left to dacite 1.9, which was tried: it names an unknown key of a nested mapping without its path, and one in a
+mapping of sections without the section, takes true for 1 and NaN for a number, and has no rules for values.
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from conceptloader.errors import ConfigError
+
+MAX_INT = (1 << 63) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Above:
+    """Rule for a number: larger than `bound`."""
+
+    bound: float
+
+    def __call__(self, value: float) -> bool:
+        return value > self.bound
+
+    def __str__(self) -> str:
+        return f"above {self.bound:g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """Rule for a number: from `least` to `most`."""
+
+    least: float
+    most: float
+
+    def __call__(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        most = "" if self.most == MAX_INT else f" to {self.most}"
+        return f"from {self.least}{most}" if most else f"of {self.least} or more"
+
+
+Count = Annotated[int, Within(1, MAX_INT)]
+Natural = Annotated[int, Within(0, MAX_INT)]
+Positive = Annotated[float, Above(0)]
+
+
+class Section:
+    """Base of the configuration's dataclasses: checks its own fields by their annotations, also when built in Python.
+
+    Lists become tuples and mappings dataclasses on the way. Raises ConfigError.
+    """
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self), include_extras=True)
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            object.__setattr__(self, f.name, convert(getattr(self, f.name), hints[f.name], f.name))
+
+
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """`value` as the type `hint` says.
+
+    Known are bool, int, float (int passes), str, Literal, None in a union, tuple, dict with str keys, dataclasses, and
+    Annotated with a rule.
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _ruled(convert(value, args[0], where), hint, where, value)
+    if origin in (Union, types.UnionType):
+        return None if value is None else convert(value, next(a for a in args if a is not type(None)), where)
+    if origin is Literal:
+        return _literal(value, args, where)
+    if origin is tuple:
+        return _tuple(value, hint, where)
+    if origin is dict:
+        return {
+            _name(key, where): convert(item, args[1], f"{where}.{key}") for key, item in _mapping(value, where).items()
+        }
+    if dataclasses.is_dataclass(hint):
+        return value if isinstance(value, hint) else build(hint, value, where)  # type: ignore[arg-type]
+    wanted: Any = (int, float) if hint is float else hint
+    if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
+        raise _wrong(value, hint, where)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: found {value}, expected a finite number")
+    return value
+
+
+def build(cls: type, data: Any, where: str) -> Any:
+    """A dataclass from a mapping of its fields. `where` is the path of the mapping, "" for the whole configuration."""
+    data = _mapping(data, where or "configuration")
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    prefix = f"{where}." if where else ""
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, known)}")
+    hints = get_type_hints(cls, include_extras=True)
+    for name, f in known.items():
+        if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{prefix}{name}: missing, expected {_describe(hints[name])}")
+    return cls(**{name: convert(item, hints[name], f"{prefix}{name}") for name, item in data.items()})
+
+
+def nearest(key: Any, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the known one that it resembles, or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(str(key), names, 1)
+    return f"; did you mean {close[0]}?" if close else f", expected one of {', '.join(names[:40])}"
+
+
+def _ruled(value: Any, hint: Any, where: str, found: Any) -> Any:
+    for rule in hint.__metadata__:
+        if not rule(value):
+            raise ConfigError(f"{where}: found {found!r}, expected {_describe(hint)}")
+    return value
+
+
+def _literal(value: Any, allowed: tuple[Any, ...], where: str) -> Any:
+    if isinstance(value, bool):  # YAML 1.1 reads the words on and off as booleans
+        word = "on" if value else "off"
+        value = word if word in allowed else value
+    if value not in allowed or isinstance(value, bool):
+        expected = f"one of {', '.join(map(str, allowed))}" if len(allowed) > 1 else repr(allowed[0])
+        raise ConfigError(f"{where}: found {_shown(value)}, expected {expected}")
+    return allowed[allowed.index(value)]
+
+
+def _tuple(value: Any, hint: Any, where: str) -> tuple[Any, ...]:
+    args = get_args(hint)
+    if not isinstance(value, (list, tuple)) or (args[-1] is not Ellipsis and len(value) != len(args)):
+        raise _wrong(value, hint, where)
+    kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
+    return tuple(convert(item, kind, f"{where}[{k}]") for k, (item, kind) in enumerate(zip(value, kinds, strict=True)))
+
+
+def _mapping(value: Any, where: str) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: found {_shown(value)}, expected a mapping of keys to values")
+    return value
+
+
+def _name(key: Any, where: str) -> str:
+    if not isinstance(key, str) or not key:
+        raise ConfigError(f"{where}: found the name {key!r}, expected text; put it in quotes")
+    return key
+
+
+def _wrong(value: Any, hint: Any, where: str) -> ConfigError:
+    advice = ""
+    if hint in (int, float) and isinstance(value, str):
+        advice = "; no quotes, and in YAML an exponent needs a point and a sign, as in 1.0e+9"
+    return ConfigError(f"{where}: found {_shown(value)}, expected {_describe(hint)}{advice}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _describe(hint: Any) -> str:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return " ".join([_describe(args[0]), *map(str, hint.__metadata__)])
+    if origin in (Union, types.UnionType):
+        return _describe(next(a for a in args if a is not type(None)))
+    if origin is tuple:
+        return "a list" if args[-1] is Ellipsis else f"a list of {len(args)}: " + ", ".join(map(_describe, args))
+    if origin is dict or dataclasses.is_dataclass(hint):
+        return "a mapping"
+    names = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+    return names.get(hint, str(hint))

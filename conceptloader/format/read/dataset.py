@@ -1,0 +1,274 @@
+"""Map-style datasets over the format: numpy in, numpy out, no knowledge of ranks."""
+
+import operator
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from conceptloader.base.lazy import lazy
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.guard import require_same
+from conceptloader.format.read.lookup import find_in_shard
+from conceptloader.format.read.ranges import Ranges, Sample
+from conceptloader.format.read.remote import open_files, reading_ahead
+from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.manifest import Tokenizer, Track
+
+
+def open_dataset(
+    path: str | os.PathLike[str],
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+    allow_pickle: bool = False,
+    codecs: Mapping[str, Codec] | None = None,
+    check_files: bool = True,
+) -> "Dataset":
+    """Open a dataset directory: reads and checks its manifest, opens no shard.
+
+    path: a directory, or a URL of an object store (s3://, gs://, az://, http(s)://, ...; docs/remote.md).
+    roots: directories that may hold files of the dataset; by default the directory that holds `path`, so that joined
+    and adopted neighbours work. allow_pickle: permit tracks of codec pickle, which execute code when decoded.
+    codecs: codec objects by name, for tracks whose codec is not built in. check_files: when files are first opened,
+    compare a sample of each with the manifest, and the manifest with what it was; False leaves sizes and times.
+
+    Raises: FormatError for an incomplete or damaged dataset, ConfigError for wrong arguments, ReadError.
+    """
+    return Dataset(path, roots, allow_pickle, codecs, check_files)
+
+
+def _reopen(identity: str, *arguments: Any) -> "Dataset":
+    """A dataset in another process. Raises: FormatError if it was rebuilt in the meantime, and see open_dataset."""
+    dataset = open_dataset(*arguments)
+    if dataset.files.check_files:
+        require_same(dataset.path, dataset.manifest, identity)
+    return dataset
+
+
+class Dataset(Ranges):
+    """An open dataset: token ranges, documents, windows. Made by `open_dataset`.
+
+    Safe to use from many threads and after a fork; pickles as its path and options, for spawned workers.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        roots: Sequence[str | os.PathLike[str]] | None,
+        allow_pickle: bool,
+        codecs: Mapping[str, Codec] | None,
+        check_files: bool = True,
+    ) -> None:
+        files = open_files(path, roots, check_files)
+        manifest = files.manifest
+        super().__init__(manifest, files, allow_pickle, codecs)
+        self.mode = manifest.mode
+        self.num_documents = manifest.num_documents
+        self.num_shards = len(manifest.shards)
+        self._arguments = (self.path, files.roots.given, allow_pickle, codecs, check_files)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.manifest.identity, *self._arguments)
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.path}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"
+
+    def __enter__(self) -> "Dataset":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close this dataset's open files. It stays usable: files are opened again when needed."""
+        self.files.close()
+
+    @lazy
+    def stream_fingerprint(self) -> str:
+        """Equal for datasets with equal tokens in equal shards, whatever their tracks and encodings."""
+        return self.manifest.stream_fingerprint()
+
+    @lazy
+    def tracks_fingerprint(self) -> str:
+        """Covers the rest: documents, fields and tracks."""
+        return self.manifest.tracks_fingerprint()
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.manifest.tokenizer
+
+    @property
+    def tracks(self) -> Mapping[str, Track]:
+        return self.manifest.tracks
+
+    def locate_document(self, document: int) -> tuple[int, int]:
+        """(shard, ordinal in the shard) of a document, by its number in the dataset."""
+        number = operator.index(document)
+        if not 0 <= number < self.num_documents:
+            raise ConfigError(f"{self.path}: found document {number}, expected one in [0, {self.num_documents})")
+        shard = bisect_right(self.first_documents, number) - 1
+        return shard, number - self.first_documents[shard]
+
+    def document_range(self, document: int) -> tuple[int, int]:
+        """Tokens [start, stop) of a document, by its number in the dataset."""
+        shard, ordinal = self.locate_document(document)
+        start, stop = self.reader.document_range(shard, ordinal)
+        return start + self.shard_starts[shard], stop + self.shard_starts[shard]
+
+    def document_id(self, document: int) -> str | None:
+        """The id that the document had in the input, if it had one."""
+        return self.reader.external_id(*self.locate_document(document))
+
+    def find_document(self, external_id: str) -> list[int]:
+        """Numbers of all documents that had this id in the input, in order. Costs a few small reads per shard."""
+        found = []
+        for shard in np.flatnonzero(self.manifest.shards.files["documents.hash"].size > 0).tolist():
+            ordinals = find_in_shard(self.reader, shard, external_id)
+            found += [self.first_documents[shard] + ordinal for ordinal in ordinals]
+        return found
+
+    def split(self, a: float, b: float) -> tuple[int, int]:
+        """The token range of the share [a, b) of the dataset, 0 <= a < b <= 1.
+
+        Both ends are moved down to the start of the document that they fall into (shards without a document table:
+        not moved), so that split(0, x) and split(x, 1) meet exactly and no document is in both.
+
+        Raises: ConfigError for another order, or if no document starts in the share.
+        """
+        if not 0 <= a < b <= 1:
+            raise ConfigError(f"split: found [{a}, {b}], expected 0 <= a < b <= 1")
+        start, stop = self._snap(a), self._snap(b)
+        if start == stop:
+            raise ConfigError(f"split: found no start of a document in [{a}, {b}] of {self.path}; use a larger share")
+        return start, stop
+
+    def _snap(self, share: float) -> int:
+        token = int(Fraction(str(share)) * self.num_tokens)  # 0.98 means 98/100, not the nearest binary fraction
+        if token == self.num_tokens:
+            return token
+        holder = self.documents_in(token, token + 1)
+        return int(holder.first[0]) if holder.ids[0] >= 0 else token
+
+    def ahead(self, start: int, stop: int) -> Iterator[tuple["Dataset", int, int]]:
+        """What `reading_ahead` takes to begin a read of the tokens [start, stop)."""
+        yield self, start, stop
+
+    def windows(
+        self, seq_len: int, token_range: tuple[int, int] | None = None, tracks: Sequence[str] | None = None
+    ) -> "Windows":
+        """Windows of seq_len + 1 tokens over a token range (default: all), with `tracks` (default: all).
+
+        Raises: ConfigError for an unknown track, or if not even one window fits.
+        """
+        return Windows(self, seq_len, token_range, tracks)
+
+    def documents(self, tracks: Sequence[str] | None = None) -> "DocumentView":
+        """The documents one by one, with `tracks` (default: all). Raises: ConfigError without a document table."""
+        return DocumentView(self, tracks)
+
+    def chosen_tracks(self, tracks: Sequence[str] | None) -> list[str]:
+        """Track names, all by default, each checked to have a codec that may be used."""
+        if isinstance(tracks, str):
+            raise ConfigError(f"tracks: found the string {tracks!r}, expected a list of names; write [{tracks!r}]")
+        chosen = sorted(self.tracks) if tracks is None else list(tracks)
+        for track in chosen:
+            self.codec(track)
+        return chosen
+
+
+class _View:
+    """What makes a class a map-style dataset for torch's DataLoader, batched fetching included."""
+
+    dataset: Dataset
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _get(self, i: int) -> Sample:
+        raise NotImplementedError
+
+    def __getitem__(self, i: SupportsIndex) -> Sample:
+        number = operator.index(i)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"found index {number}, expected one in [0, {len(self)})")
+        return self._get(number % len(self))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
+        if not self.dataset.files.remote:
+            return [self[i] for i in indices]
+        numbers = [operator.index(i) % len(self) for i in indices if -len(self) <= operator.index(i) < len(self)]
+        with reading_ahead((self.dataset, *self._ahead(number)) for number in numbers):
+            return list(self.dataset.files.map(self.__getitem__, indices))
+
+    def _ahead(self, i: int) -> tuple[int, int]:
+        """Tokens [start, stop) of sample i as far as they are known without a read."""
+        return 0, 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self._get(i) for i in range(len(self)))
+
+
+class Windows(_View):
+    """Window i covers the tokens from start + i * seq_len on, seq_len + 1 of them: the first seq_len are inputs, the
+    last seq_len labels. The tail that fills no window is dropped.
+
+    windows[i]: {"tokens": int64 [seq_len + 1], "documents": Documents, <field>: [seq_len + 1], <track>: Spans}.
+    """
+
+    def __init__(
+        self, dataset: Dataset, seq_len: int, token_range: tuple[int, int] | None, tracks: Sequence[str] | None
+    ) -> None:
+        if dataset.mode == "document":
+            raise ConfigError(f"{dataset.path}: mode: found document, expected a stream; use documents() instead")
+        self.dataset = dataset
+        self.seq_len = operator.index(seq_len)
+        self.start, self.stop = (0, dataset.num_tokens) if token_range is None else map(operator.index, token_range)
+        self.tracks = dataset.chosen_tracks(tracks)
+        if not 0 <= self.start <= self.stop <= dataset.num_tokens:
+            raise ConfigError(
+                f"token_range: found [{self.start}, {self.stop}), expected 0 <= start <= stop <= {dataset.num_tokens}"
+            )
+        if self.seq_len < 1:
+            raise ConfigError(f"seq_len: found {seq_len}, expected at least 1")
+        tokens = self.stop - self.start
+        self._count = max(0, tokens - 1) // self.seq_len
+        if not self._count:
+            raise ConfigError(
+                f"seq_len: found {seq_len}, expected at most {max(0, tokens - 1)}: a window takes seq_len + 1 tokens, "
+                f"and {dataset.path} has {tokens} in this range; use a shorter seq_len or more data"
+            )
+
+    def __len__(self) -> int:
+        return self._count
+
+    def token_range(self, i: int) -> tuple[int, int]:
+        """The tokens [start, stop) of window i."""
+        start = self.start + i * self.seq_len
+        return start, start + self.seq_len + 1
+
+    def _get(self, i: int) -> Sample:
+        return self.dataset.read(*self.token_range(i), self.tracks, documents=True)
+
+    def _ahead(self, i: int) -> tuple[int, int]:
+        return self.token_range(i)
+
+
+class DocumentView(_View):
+    """Document i of a dataset with a document table; it has any number of tokens, 0 included.
+
+    documents[i]: {"tokens": int64 [n], <field>: [n], <track>: Spans}.
+    """
+
+    def __init__(self, dataset: Dataset, tracks: Sequence[str] | None) -> None:
+        self.dataset = dataset
+        self.tracks = dataset.chosen_tracks(tracks)
+        if not dataset.num_documents:
+            raise ConfigError(f"{dataset.path}: found no document table, expected one; use windows() instead")
+
+    def __len__(self) -> int:
+        return self.dataset.num_documents
+
+    def _get(self, i: int) -> Sample:
+        return self.dataset.read(*self.dataset.document_range(i), self.tracks)

@@ -1,0 +1,78 @@
+"""What the reader hands out: documents and spans of a token range."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.base.lazy import lazy
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.spec.codecs import Codec, ConceptsCodec
+from conceptloader.format.spec.columns import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """The documents that hold the tokens of a range, in order.
+
+    first: int64 [k], first token of each in the dataset (may lie before the range); ids: int64 [k], their numbers in
+    the dataset, -1 for tokens of a shard without a document table. Empty documents hold no token and are left out.
+    """
+
+    first: Ints
+    ids: Ints
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """The maximal runs of one record that touch a token range, in order; gaps are left out.
+
+    start, end: int64 [k], tokens [start, end) relative to the range and clipped to it; begins_before, ends_after: bool
+    [k], whether clipping cut something off (a run ends at a shard border); records: k memoryviews;
+    where: how messages name them.
+    """
+
+    start: Ints
+    end: Ints
+    begins_before: NDArray[np.bool_]
+    ends_after: NDArray[np.bool_]
+    records: Sequence[memoryview]
+    codec: Codec
+    where: str = "spans"
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def decode(self) -> list[Any]:
+        """One object per run, as the track's codec makes it."""
+        try:
+            return [self.codec.decode(record) for record in self.records]
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"{self.where}: found a record that its codec cannot decode: {error}") from error
+
+    @lazy
+    def values(self) -> NDArray[np.uint32]:
+        """Concept ids of all runs end to end, uint32 [offsets[-1]]. Only for codec concepts."""
+        if not isinstance(self.codec, ConceptsCodec):
+            found = type(self.codec).__name__
+            raise ConfigError(f"values: found a track of {found}, expected codec concepts; use decode()")
+        odd = [len(record) for record in self.records if len(record) % 4]
+        if odd:
+            raise FormatError(f"{self.where}: found a record of {odd[0]} bytes, expected a multiple of 4; run verify")
+        values = np.frombuffer(b"".join(self.records), "<u4")
+        try:
+            self.codec.check_ids(values)
+        except ValueError as error:
+            raise FormatError(f"{self.where}: {error}; run `conceptloader verify --full`, restore it") from error
+        return values
+
+    @lazy
+    def offsets(self) -> Ints:
+        """int64 [k + 1]: run i has the concepts values[offsets[i]:offsets[i + 1]]."""
+        lengths = np.fromiter((len(record) // 4 for record in self.records), np.int64, len(self.records))
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

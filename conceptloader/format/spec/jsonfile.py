@@ -1,0 +1,150 @@
+"""Strict JSON: typed access with errors that name file and key, duplicate keys refused, atomic and durable writing."""
+
+import difflib
+import json
+import re
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+import xxhash
+
+from conceptloader.format.spec.layout import DAMAGED, bad
+from conceptloader.storage.reads import read_file
+
+_LIMIT = 1 << 30
+_SEAL = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n}\n')
+_SEAL_SIZE = len(b',\n "checksum": "0123456789abcdef"\n}\n')
+_MISSING: Any = object()
+_KINDS: dict[type, str] = {
+    int: "an integer",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+    bool: "true or false",
+}
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """The value of a UTF-8 JSON text. Raises: FormatError for anything else, duplicate keys and NaN included."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(items)
+        if len(result) != len(items):
+            keys = [key for key, _ in items]
+            raise ValueError(f"duplicate key {next(key for key in keys if keys.count(key) > 1)!r}")
+        return result
+
+    def constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        raise bad(where, f"no valid JSON ({error})", "JSON in UTF-8", DAMAGED) from error
+
+
+def load_json(path: str) -> "JsonObject":
+    """A file of this format, its seal checked. Raises: FormatError, ReadError."""
+    return load_sealed(read_file(path, _LIMIT), path)
+
+
+def load_sealed(data: bytes, where: str) -> "JsonObject":
+    """What `dump_json` wrote: JSON that ends with the checksum of everything before it."""
+    head, tail = data[:-_SEAL_SIZE], data[-_SEAL_SIZE:]
+    found = _SEAL.fullmatch(tail)
+    if found is None:
+        parse_json(data, where)  # says what is wrong, if it is no JSON at all
+        raise bad(
+            where, "no checksum at the end", "one as the last key, as written", "do not edit the file; " + DAMAGED
+        )
+    checksum = xxhash.xxh3_64_hexdigest(head)
+    if found[1].decode() != checksum:
+        raise bad(where, f"checksum {checksum}", f"{found[1].decode()} as its end says", DAMAGED)
+    value = JsonObject(parse_json(data, where), where)
+    value.take("checksum", str)
+    return value
+
+
+def dump_json(value: dict[str, Any]) -> bytes:
+    """Deterministic text, sealed; two levels of keys on lines of their own, so that a person can look at its head."""
+
+    def compact(item: Any) -> str:
+        return json.dumps(item, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+    lines = []
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            inner = ",\n".join(f"  {json.dumps(k)}: {compact(v)}" for k, v in item.items())
+            lines.append(f" {json.dumps(key)}: {{\n{inner}\n }}")
+        else:
+            lines.append(f" {json.dumps(key)}: {compact(item)}")
+    return seal(("{\n" + ",\n".join(lines)).encode("ascii"))
+
+
+def seal(head: bytes) -> bytes:
+    """Close a JSON object, which is open at its end, with its checksum."""
+    return head + b',\n "checksum": "%s"\n}\n' % xxhash.xxh3_64_hexdigest(head).encode()
+
+
+class JsonObject:
+    """A JSON object of a file, read key by key; `done` refuses what was not read."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        if type(value) is not dict:
+            raise bad(where, describe(value), "an object", DAMAGED)
+        self.value: dict[str, Any] = value
+        self.where = where
+        self._read: set[str] = set()
+
+    def at(self, key: str) -> str:
+        return f"{self.where}: {key}"
+
+    def take(self, key: str, kind: type, default: Any = _MISSING) -> Any:
+        """The value of `key`, checked to be of `kind` (int, str, list, dict or bool); `default` if it is absent."""
+        self._read.add(key)
+        if key not in self.value:
+            if default is _MISSING:
+                raise bad(self.at(key), "nothing", _KINDS[kind], DAMAGED)
+            return default
+        value = self.value[key]
+        if type(value) is not kind and not (value is None and default is None):
+            raise bad(self.at(key), describe(value), _KINDS[kind], DAMAGED)
+        return value
+
+    def natural(self, key: str, limit: int, least: int = 0, default: Any = _MISSING) -> int:
+        """An integer in [least, limit]."""
+        value = self.take(key, int, default)
+        if value is not None and not least <= value <= limit:
+            raise bad(self.at(key), value, f"an integer in [{least}, {limit}]", DAMAGED)
+        return value  # type: ignore[no-any-return]
+
+    def object(self, key: str, default: Any = _MISSING) -> "JsonObject":
+        return JsonObject(self.take(key, dict, default), self.at(key))
+
+    def done(self) -> None:
+        """Raises: FormatError for a key that nobody asked for, with the nearest key that exists."""
+        for key in self.value:
+            if key not in self._read:
+                near = difflib.get_close_matches(key, self._read, 1)
+                hint = f"did you mean {near[0]!r}?" if near else "it may be of a later version of the format"
+                raise bad(self.at(key), "an unknown key", f"only {', '.join(sorted(self._read))}", hint)
+
+
+def describe(value: Any) -> str:
+    """A value as it is shown in a message: short, whatever it is."""
+    if isinstance(value, (list, dict)):
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)} elements"
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def expect_format(head: JsonObject, name: str, versions: Collection[int]) -> int:
+    """Check the two keys that every file of this format begins with. Returns: the version, one of `versions`."""
+    found = head.take("format", str)
+    if found != name:
+        raise bad(head.at("format"), describe(found), f'"{name}"', "this is not such a file; check the path")
+    number = head.take("version", int)
+    if number not in versions:
+        known = " or ".join(map(str, sorted(versions)))
+        raise bad(head.at("version"), number, known, "upgrade conceptloader, or rebuild with this version")
+    return int(number)

@@ -1,0 +1,134 @@
+"""Constants and arithmetic of the format: names, dtypes, sizes of files. Nothing here touches a file."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conceptloader.base.lazy import lazy
+from conceptloader.errors import FormatError
+
+FORMAT = "conceptstream"
+MANIFEST = "manifest.json"
+BUILD = "build.json"
+CHECKSUMS = "checksums.json"
+
+MODES = ("stream-with-metadata", "token-stream", "document")
+READABLE_TOKENS = ("u1", "u2", "u4", "i4", "i8")
+WRITTEN_TOKENS = ("u2", "u4")
+FIELD_TYPES = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """What a version of the format has that the ones before it lack. samples: sample checksums of files."""
+
+    samples: bool
+
+
+VERSIONS = {1: Version(samples=False), 2: Version(samples=True)}
+VERSION = 2
+"""The version of new datasets."""
+
+NO_RECORD = 2**32 - 1  # the record of a gap: no record belongs to these tokens
+MAX_TRACKS = 16
+MAX_SHARDS = 1_000_000
+MAX_RECORD_BYTES = 1 << 26
+MAX_SIZE = 1 << 56  # bytes of a file, tokens of a dataset: no product of a number in a manifest exceeds 2**63
+BLOCK_TOKENS = 2048
+
+ENTRY = np.dtype([("first", "<u8"), ("record", "<u4")])
+HASH_ENTRY = np.dtype([("hash", "<u8"), ("ordinal", "<u8")])
+OFFSET = np.dtype("<u8")
+
+DENSE = "dense"
+SPANS = "spans"
+
+# Also keys of a window or parts of file names, hence no track or field may be called so.
+RESERVED_NAMES = frozenset(
+    {"token", "tokens", "documents", "document", "stream", "manifest", "build", "checksums", "shard"}
+)
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+# The remedy for most damage.
+DAMAGED = "the file is damaged: restore or rebuild it"
+
+
+def bad(where: str, found: object, expected: str, remedy: str) -> FormatError:
+    """The FormatError of this package: what and where, found, expected, what to do."""
+    return FormatError(f"{where}: found {found}, expected {expected}; {remedy}")
+
+
+def name_problem(name: str) -> str | None:
+    """Why `name` cannot be a track or field name, or None."""
+    if not NAME.fullmatch(name):
+        return "a name of lower-case letters, digits and _ which begins with a letter, at most 63 characters"
+    if name in RESERVED_NAMES:
+        return f"a name other than {', '.join(sorted(RESERVED_NAMES))}"
+    return None
+
+
+@dataclass(frozen=True)
+class StreamLayout:
+    """The packed little-endian structure of one item of a stream file: (name, type code) pairs, "token" first."""
+
+    fields: tuple[tuple[str, str], ...]
+
+    @lazy
+    def dtype(self) -> np.dtype[np.void]:
+        return np.dtype([(name, "<" + code) for name, code in self.fields])
+
+    @property
+    def token_type(self) -> str:
+        return self.fields[0][1]
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def token_size(self) -> int:
+        return int(self.token_type[1:])
+
+    def extra_fields(self, tracks: Sequence[str]) -> list[str]:
+        """Names of the token-aligned fields which are neither the token nor the record ids of a track."""
+        dense = {dense_field(track) for track in tracks}
+        return [name for name, _ in self.fields[1:] if name not in dense]
+
+
+def make_layout(token_type: str, fields: Mapping[str, str], dense_tracks: Sequence[str]) -> StreamLayout:
+    """The layout that this package writes: token, extra fields by name, dense record ids by name."""
+    dense = [(dense_field(track), "u4") for track in sorted(dense_tracks)]
+    return StreamLayout((("token", token_type), *sorted(fields.items()), *dense))
+
+
+def dense_field(track: str) -> str:
+    return f"{track}_id"
+
+
+def num_blocks(tokens: int, block_tokens: int) -> int:
+    return -(-tokens // block_tokens)
+
+
+def documents_size(tokens: int, documents: int, block_tokens: int) -> int:
+    """Bytes of a documents file: starts, one closing start, block table, one closing entry."""
+    return 8 * (documents + 1) + 8 * (num_blocks(tokens, block_tokens) + 1)
+
+
+def spans_size(tokens: int, entries: int, block_tokens: int) -> int:
+    """Bytes of a spans file: entries, block table, one closing entry."""
+    return ENTRY.itemsize * entries + 8 * (num_blocks(tokens, block_tokens) + 1)
+
+
+def index_size(records: int) -> int:
+    return 8 * (records + 1)
+
+
+def file_kinds(tracks: Sequence[str]) -> list[str]:
+    """Suffixes of all files that a shard may have, in a fixed order. The file of a kind is `<shard path>.<kind>`."""
+    kinds = ["stream.bin", "documents.bin", "documents.ids", "documents.hash"]
+    for track in tracks:
+        kinds += [f"{track}.index", f"{track}.data", f"{track}.spans"]
+    return kinds

@@ -1,0 +1,306 @@
+"""The manifest: what a dataset consists of. Parsing checks everything that can be checked without opening a shard."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from conceptloader.base.hashing import fingerprint
+from conceptloader.base.lazy import lazy
+from conceptloader.errors import ConfigError
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import Ints, is_checksum
+from conceptloader.format.spec.jsonfile import JsonObject, describe, dump_json, expect_format
+from conceptloader.format.spec.layout import DAMAGED, StreamLayout, bad
+from conceptloader.format.spec.shardtable import ShardTable, parse_shards
+
+_FINGERPRINTS = 1  # the version of how they are computed
+LADDER_STEPS = 21  # windows of 2**0 to 2**20 tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """What the token ids mean. `vocab_size`: ids are below it; `eos_id`: the id appended to documents, if any."""
+
+    name: str
+    vocab_size: int
+    eos_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.vocab_size, int) or not 1 <= self.vocab_size <= 2**32:
+            raise ConfigError(f"tokenizer: found vocab_size {self.vocab_size!r}, expected an integer in [1, 2**32]")
+        if self.eos_id is not None and not 0 <= self.eos_id < self.vocab_size:
+            raise ConfigError(
+                f"tokenizer: found eos_id {self.eos_id!r}, expected an id below the vocab_size of {self.vocab_size}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "vocab_size": self.vocab_size, "eos_id": self.eos_id}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """A JSON list of names, index = concept id; `path` is relative to the dataset's directory."""
+
+    path: str
+    size: int
+    checksum: str
+    count: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "size": self.size, "checksum": self.checksum, "count": self.count}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Track:
+    """One named kind of metadata.
+
+    max_spans[k]: the largest number of spans which any window of 2**k tokens of the dataset touches, k = 0..20;
+    max_items: the largest number of concepts in a record (codec concepts; None for others).
+    """
+
+    codec: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    vocabulary: Vocabulary | None = None
+    max_spans: tuple[int, ...] = (0,) * LADDER_STEPS
+    max_items: int | None = None
+
+    @property
+    def num_ids(self) -> int:
+        """Concept ids are below this: the size of the vocabulary, or 2**32 without one."""
+        return self.vocabulary.count if self.vocabulary else 1 << 32
+
+    def spans_in(self, tokens: int) -> int:
+        """A bound on the number of spans that a window of `tokens` tokens touches; exact for 2**k up to 2**20.
+
+        Other lengths: the smaller of the next power of two and the sum over the binary digits, both of which are
+        bounds since a window is covered by windows of those lengths.
+        """
+        top = LADDER_STEPS - 1
+        whole, rest = divmod(tokens, 1 << top)
+        digits = sum(self.max_spans[k] for k in range(top) if rest >> k & 1)
+        above = self.max_spans[(rest - 1).bit_length()] if rest else 0
+        return whole * self.max_spans[top] + min(digits, above)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "codec": self.codec,
+            "parameters": dict(self.parameters),
+            "vocabulary": self.vocabulary.to_json() if self.vocabulary else None,
+            "max_spans": list(self.max_spans),
+            "max_items": self.max_items,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The parsed manifest.json. `extra` is free for whoever built the dataset; readers carry it along."""
+
+    version: int = field(default_factory=lambda: fmt.VERSION)
+    mode: str
+    created_by: str
+    tokenizer: Tokenizer | None
+    block_tokens: int
+    layouts: tuple[StreamLayout, ...]
+    tracks: Mapping[str, Track]
+    shards: ShardTable
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.shards.tokens.tolist())
+
+    @property
+    def num_ids(self) -> int:
+        """Token ids are below this: the size of the vocabulary, or 2**32 where no tokenizer is known."""
+        return self.tokenizer.vocab_size if self.tokenizer else 1 << 32
+
+    @property
+    def num_documents(self) -> int:
+        return sum(self.shards.documents.tolist())
+
+    def starts(self) -> Ints:
+        """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.shards.tokens)])
+
+    def field_names(self) -> list[str]:
+        """Names of the token-aligned fields, equal for all shards."""
+        return self.layouts[0].extra_fields(list(self.tracks))
+
+    def stream_fingerprint(self) -> str:
+        """Covers what decides the tokens and their order; equal for dense and spans, and however tracks change."""
+        table = self.shards
+        sizes, offsets = table.files["stream.bin"].size.tolist(), table.offset.tolist()
+        foreign = table.foreign or [None] * len(table)
+        streams = []
+        for shard, (layout, tokens) in enumerate(zip(table.layout.tolist(), table.tokens.tolist(), strict=True)):
+            content: Any = table.token_checksum[shard]
+            if content is None:
+                source = foreign[shard]
+                content = [sizes[shard], offsets[shard], source.index_checksum if source else None]
+                if source and source.content:  # a sample may miss a change; the time tells that there was one
+                    content += [source.mtime_ns, source.content]
+            streams.append([self.layouts[layout].token_type, tokens, content])
+        borders = None
+        if self.mode == "document":  # there the document table decides what a sample is
+            borders = [table.documents.tolist(), table.files["documents.bin"].checksum]
+        return fingerprint([fmt.FORMAT, _FINGERPRINTS, self.mode == "document", streams, borders])
+
+    def tracks_fingerprint(self) -> str:
+        """Covers the rest: document borders, ids, extra fields, tracks. A change of it is worth a warning."""
+        present = {kind: column for kind, column in self.shards.files.items() if (column.size >= 0).any()}
+        files = {kind: [column.size.tolist(), column.checksum] for kind, column in present.items()}
+        tracks = {
+            name: [track.codec, dict(track.parameters), track.vocabulary.checksum if track.vocabulary else None]
+            for name, track in self.tracks.items()
+        }
+        return fingerprint([fmt.FORMAT, _FINGERPRINTS, tracks, files])
+
+    @lazy
+    def identity(self) -> str:
+        """Of what the manifest says; equal for one to which only sample checksums were added. 16 hexadecimal digits."""
+        return xxhash.xxh3_64_hexdigest(replace(self, version=1).dump())
+
+    def dump(self) -> bytes:
+        return dump_json(
+            {
+                "format": fmt.FORMAT,
+                "version": self.version,
+                "mode": self.mode,
+                "created_by": self.created_by,
+                "tokenizer": self.tokenizer.to_json() if self.tokenizer else None,
+                "num_shards": len(self.shards),
+                "num_tokens": self.num_tokens,
+                "num_documents": self.num_documents,
+                "block_tokens": self.block_tokens,
+                "layouts": [[list(pair) for pair in layout.fields] for layout in self.layouts],
+                "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
+                "extra": dict(self.extra),
+                "shards": self.shards.to_json(fmt.VERSIONS[self.version]),
+            }
+        )
+
+
+def parse_manifest(head: JsonObject) -> Manifest:
+    """Check a parsed manifest.json and turn it into a Manifest.
+
+    Raises: FormatError naming file and key, what was found, what was expected and what to do.
+    """
+    version = expect_format(head, fmt.FORMAT, fmt.VERSIONS)
+    mode = head.take("mode", str)
+    if mode not in fmt.MODES:
+        raise bad(head.at("mode"), describe(mode), f"one of {', '.join(fmt.MODES)}", DAMAGED)
+    block_tokens = head.natural("block_tokens", 1 << 20, least=1)
+    count = head.natural("num_shards", fmt.MAX_SHARDS, least=1)
+    tracks = _parse_tracks(head.object("tracks"))
+    if mode == "token-stream" and tracks:
+        raise bad(head.at("tracks"), f"{len(tracks)} tracks", "none in mode token-stream", DAMAGED)
+    layouts = _parse_layouts(head, list(tracks))
+    tokenizer = _parse_tokenizer(head)
+    shards = parse_shards(head.object("shards"), fmt.VERSIONS[version], count, layouts, sorted(tracks), block_tokens)
+    if mode == "document" and (shards.files["documents.bin"].size < 0).any():
+        raise bad(head.at("shards"), "a shard without documents.bin", "one in each shard in mode document", DAMAGED)
+    manifest = Manifest(
+        version=version,
+        mode=mode,
+        created_by=head.take("created_by", str),
+        tokenizer=tokenizer,
+        block_tokens=block_tokens,
+        layouts=layouts,
+        tracks=tracks,
+        shards=shards,
+        extra=head.take("extra", dict, {}),
+    )
+    for key, total in (("num_tokens", manifest.num_tokens), ("num_documents", manifest.num_documents)):
+        if head.natural(key, fmt.MAX_SIZE) != total:
+            raise bad(head.at(key), head.value[key], f"{total}, the sum over the shards", DAMAGED)
+    head.done()
+    return manifest
+
+
+def _parse_tokenizer(head: JsonObject) -> Tokenizer | None:
+    if head.take("tokenizer", dict, None) is None:
+        return None
+    entry = head.object("tokenizer")
+    size = entry.natural("vocab_size", 1 << 32, least=1)
+    eos = entry.natural("eos_id", size - 1, default=None)
+    tokenizer = Tokenizer(name=entry.take("name", str), vocab_size=size, eos_id=eos)
+    entry.done()
+    return tokenizer
+
+
+def _parse_layouts(head: JsonObject, tracks: Sequence[str]) -> tuple[StreamLayout, ...]:
+    result = []
+    for i, fields in enumerate(head.take("layouts", list)):
+        where = head.at(f"layouts[{i}]")
+        pairs = fields if isinstance(fields, list) else []
+        if not pairs or not all(isinstance(pair, list) and list(map(type, pair)) == [str, str] for pair in pairs):
+            raise bad(where, describe(fields), "a list of [name, type] pairs", DAMAGED)
+        names = [name for name, _ in pairs]
+        if names[0] != "token" or len(set(names)) != len(names):
+            raise bad(where, f"fields {', '.join(names)}", 'distinct names, "token" first', DAMAGED)
+        for name, code in pairs:
+            allowed = fmt.READABLE_TOKENS if name == "token" else fmt.FIELD_TYPES
+            if code not in allowed:
+                raise bad(f"{where}: {name}", describe(code), f"one of the types {', '.join(allowed)}", DAMAGED)
+            problem = None if name == "token" else fmt.name_problem(name)
+            if problem:
+                raise bad(where, describe(name), problem, DAMAGED)
+        result.append(StreamLayout(tuple((name, code) for name, code in pairs)))
+    if not result:
+        raise bad(head.at("layouts"), "none", "at least one", DAMAGED)
+    for i, layout in enumerate(result):
+        found, expected = _extra(layout, tracks), _extra(result[0], tracks)
+        if found != expected:
+            raise bad(head.at(f"layouts[{i}]"), found, f"the fields of the first layout, {expected}", DAMAGED)
+    return tuple(result)
+
+
+def _extra(layout: StreamLayout, tracks: Sequence[str]) -> dict[str, str]:
+    names = layout.extra_fields(tracks)
+    return {name: code for name, code in layout.fields if name in names}
+
+
+def _parse_tracks(head: JsonObject) -> dict[str, Track]:
+    names = list(head.value)
+    if len(names) > fmt.MAX_TRACKS:
+        raise bad(head.where, f"{len(names)} tracks", f"at most {fmt.MAX_TRACKS}", DAMAGED)
+    tracks = {}
+    for name in names:
+        problem = fmt.name_problem(name)
+        if problem:
+            raise bad(head.where, describe(name), problem, DAMAGED)
+        entry = head.object(name)
+        ladder = entry.take("max_spans", list)
+        good = len(ladder) == LADDER_STEPS and all(type(n) is int and 0 <= n <= 1 << 20 for n in ladder)
+        if not good or ladder != sorted(ladder):
+            expected = f"{LADDER_STEPS} integers in [0, 2**20] that do not decrease"
+            raise bad(entry.at("max_spans"), describe(ladder), expected, DAMAGED)
+        tracks[name] = Track(
+            codec=entry.take("codec", str),
+            parameters=entry.take("parameters", dict),
+            vocabulary=_parse_vocabulary(entry),
+            max_spans=tuple(ladder),
+            max_items=entry.natural("max_items", fmt.MAX_RECORD_BYTES, default=None),
+        )
+        entry.done()
+    return tracks
+
+
+def _parse_vocabulary(head: JsonObject) -> Vocabulary | None:
+    if head.take("vocabulary", dict, None) is None:
+        return None
+    entry = head.object("vocabulary")
+    checksum = entry.take("checksum", str)
+    if not is_checksum(checksum):
+        raise bad(entry.at("checksum"), describe(checksum), "16 lower-case hexadecimal digits", DAMAGED)
+    vocabulary = Vocabulary(
+        path=entry.take("path", str),
+        size=entry.natural("size", fmt.MAX_SIZE),
+        checksum=checksum,
+        count=entry.natural("count", 1 << 32),
+    )
+    entry.done()
+    return vocabulary

@@ -1,0 +1,146 @@
+"""What a build is asked to do. Stored in build.json and hashed, so that a restart cannot mix two builds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conceptloader.errors import ConfigError
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.jsonfile import JsonObject
+from conceptloader.format.spec.manifest import Tokenizer
+
+ENCODINGS = ("auto", fmt.DENSE, fmt.SPANS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackOptions:
+    """codec, parameters: see docs/format.md; encoding: "dense", "spans" or "auto" (the smaller one, in each shard);
+    vocabulary: names of the concepts, index = concept id (codec concepts only)."""
+
+    codec: str = "concepts"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    encoding: str = "auto"
+    vocabulary: Sequence[str] | None = None
+
+    def check(self, name: str) -> None:
+        problem = fmt.name_problem(name)
+        if problem:
+            raise ConfigError(f"tracks: found the name {name!r}, expected {problem}; rename the track")
+        if self.encoding not in ENCODINGS:
+            raise ConfigError(f"tracks: {name}: encoding: found {self.encoding!r}, expected one of {ENCODINGS}")
+        if self.vocabulary is not None:
+            if self.codec != "concepts":
+                raise ConfigError(f"tracks: {name}: codec: found {self.codec} with a vocabulary, expected concepts")
+            if len(set(self.vocabulary)) != len(self.vocabulary):
+                raise ConfigError(f"tracks: {name}: vocabulary: found repeated names, expected each name once")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """Everything that decides the bytes of a build, besides its inputs.
+
+    token_type: "u2" or "u4"; by default the smallest that holds the tokenizer's vocabulary, "u4" without a tokenizer.
+    fields: token-aligned fields by name, e.g. {"loss_mask": "u1"}.
+    extra: options of the caller (how text was tokenized, ...); JSON, hashed with the rest, copied to the manifest.
+    """
+
+    mode: str = "stream-with-metadata"
+    tokenizer: Tokenizer | None = None
+    token_type: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+    tracks: Mapping[str, TrackOptions] = field(default_factory=dict)
+    block_tokens: int = fmt.BLOCK_TOKENS
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mode not in fmt.MODES:
+            raise ConfigError(f"mode: found {self.mode!r}, expected one of {', '.join(fmt.MODES)}")
+        if self.mode == "token-stream" and self.tracks:
+            raise ConfigError("tracks: found some in mode token-stream, expected none; use mode stream-with-metadata")
+        if len(self.tracks) > fmt.MAX_TRACKS:
+            raise ConfigError(f"tracks: found {len(self.tracks)}, expected at most {fmt.MAX_TRACKS}")
+        if self.token_type not in (None, *fmt.WRITTEN_TOKENS):
+            raise ConfigError(f"token_type: found {self.token_type!r}, expected u2 or u4")
+        if self.tokenizer and self.tokenizer.vocab_size > 1 << 8 * self.token_size:
+            raise ConfigError(
+                f"token_type: found {self.token_type!r}, expected a type that holds the vocabulary of "
+                f"{self.tokenizer.vocab_size} tokens; use u4"
+            )
+        if not 1 <= self.block_tokens <= 1 << 20:
+            raise ConfigError(f"block_tokens: found {self.block_tokens}, expected an integer in [1, 2**20]")
+        for name, options in self.tracks.items():
+            options.check(name)
+        for name, code in self.fields.items():
+            problem = fmt.name_problem(name)
+            if problem or name in self.tracks or name in map(fmt.dense_field, self.tracks):
+                rule = problem or "a name that no track uses"
+                raise ConfigError(f"fields: found the name {name!r}, expected {rule}; rename the field")
+            if code not in fmt.FIELD_TYPES:
+                raise ConfigError(f"fields: {name}: found type {code!r}, expected one of {', '.join(fmt.FIELD_TYPES)}")
+
+    @property
+    def written_type(self) -> str:
+        if self.token_type is not None:
+            return self.token_type
+        return "u2" if self.tokenizer is not None and self.tokenizer.vocab_size <= 1 << 16 else "u4"
+
+    @property
+    def token_size(self) -> int:
+        return int(self.written_type[1:])
+
+    @property
+    def token_limit(self) -> int:
+        """Token ids are below it."""
+        return self.tokenizer.vocab_size if self.tokenizer else 1 << 8 * self.token_size
+
+    def to_json(self, vocabularies: Mapping[str, Any]) -> dict[str, Any]:
+        """`vocabularies`: what stands for the vocabulary of each track."""
+        tracks = {
+            name: {
+                "codec": options.codec,
+                "parameters": dict(options.parameters),
+                "encoding": options.encoding,
+                "vocabulary": vocabularies.get(name),
+            }
+            for name, options in sorted(self.tracks.items())
+        }
+        return {
+            "mode": self.mode,
+            "tokenizer": self.tokenizer.to_json() if self.tokenizer else None,
+            "token_type": self.written_type,
+            "fields": dict(sorted(self.fields.items())),
+            "tracks": tracks,
+            "block_tokens": self.block_tokens,
+            "extra": dict(self.extra),
+        }
+
+
+def options_from_json(head: JsonObject, vocabularies: Mapping[str, Sequence[str] | None]) -> BuildOptions:
+    """The inverse of `to_json`; `vocabularies`: the names of each track's concepts."""
+    tokenizer = None
+    if head.take("tokenizer", dict, None) is not None:
+        entry = head.object("tokenizer")
+        tokenizer = Tokenizer(
+            name=entry.take("name", str),
+            vocab_size=entry.take("vocab_size", int),
+            eos_id=entry.take("eos_id", int, None),
+        )
+    tracks = {}
+    listed = head.object("tracks")
+    for name in listed.value:
+        entry = listed.object(name)
+        tracks[name] = TrackOptions(
+            codec=entry.take("codec", str),
+            parameters=entry.take("parameters", dict),
+            encoding=entry.take("encoding", str),
+            vocabulary=vocabularies.get(name),
+        )
+    return BuildOptions(
+        mode=head.take("mode", str),
+        tokenizer=tokenizer,
+        token_type=head.take("token_type", str),
+        fields=head.take("fields", dict),
+        tracks=tracks,
+        block_tokens=head.take("block_tokens", int),
+        extra=head.take("extra", dict),
+    )

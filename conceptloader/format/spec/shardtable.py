@@ -1,0 +1,269 @@
+"""The columnar shard table of the manifest: one array or list per property, one element per shard."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import Ints, checksum_column, int_column, is_checksum, require, text_column
+from conceptloader.format.spec.jsonfile import JsonObject, describe
+from conceptloader.format.spec.layout import DAMAGED, StreamLayout, Version, bad
+from conceptloader.storage.sample import WHOLE
+
+
+@dataclass
+class FileColumn:
+    """All files of one kind: size in bytes (-1: the shard has no such file), checksum, path if not the usual one,
+    sample checksum as far as it was recorded."""
+
+    size: Ints
+    checksum: list[str | None]
+    path: list[str | None] | None = None
+    sample: list[str | None] | None = None
+
+    def known_sample(self, shard: int) -> str | None:
+        """The sample checksum of a shard's file, also where it follows from the checksum: of small files."""
+        recorded = self.sample[shard] if self.sample is not None else None
+        return recorded or (self.checksum[shard] if self.size[shard] <= WHOLE else None)
+
+    def samples(self) -> list[str | None]:
+        return [None] * len(self.size) if self.sample is None else self.sample
+
+    def to_json(self, version: Version) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "size": [None if size < 0 else size for size in self.size.tolist()],
+            "checksum": self.checksum,
+        }
+        if version.samples and any(self.samples()):
+            value["sample"] = self.sample
+        if self.path is not None and any(self.path):
+            value["path"] = self.path
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foreign:
+    """Where a token file of another library came from. `mtime_ns` is that of the token file when it was adopted, and
+    `content` its sample checksum; None: adopted by version 1, whose fingerprint does not cover the content."""
+
+    kind: str
+    mtime_ns: int
+    index: str | None = None
+    index_checksum: str | None = None
+    content: str | None = None
+
+    def to_json(self, version: Version) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "kind": self.kind,
+            "mtime_ns": self.mtime_ns,
+            "index": self.index,
+            "index_checksum": self.index_checksum,
+        }
+        return {**value, "content": self.content} if version.samples else value
+
+
+@dataclass
+class TrackColumn:
+    """A track in each shard: encoding ("dense", "spans" or None: no records here), records, entries (spans only)."""
+
+    encoding: list[str | None]
+    records: Ints
+    entries: Ints
+
+    def to_json(self) -> dict[str, Any]:
+        return {"encoding": self.encoding, "records": self.records.tolist(), "entries": self.entries.tolist()}
+
+
+@dataclass
+class ShardTable:
+    """path: shard prefixes; tokens, layout (index into the manifest's layouts), offset (bytes before the first token
+    in the stream file), documents: int64 [shards]; token_checksum: of the token column alone; files: by kind."""
+
+    path: list[str]
+    tokens: Ints
+    layout: Ints
+    offset: Ints
+    documents: Ints
+    token_checksum: list[str | None]
+    files: dict[str, FileColumn]
+    tracks: dict[str, TrackColumn] = field(default_factory=dict)
+    foreign: list[Foreign | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.path)
+
+    def file_path(self, kind: str, shard: int) -> str:
+        """The file of `kind`, relative to the dataset's directory."""
+        given = self.files[kind].path
+        return (given[shard] if given is not None else None) or f"{self.path[shard]}.{kind}"
+
+    def unsampled(self) -> int:
+        """How many files can be replaced by others of their size unnoticed, short of a full verification."""
+        return sum(
+            size >= 0 and column.known_sample(shard) is None
+            for column in self.files.values()
+            for shard, size in enumerate(column.size.tolist())
+        )
+
+    def to_json(self, version: Version) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "path": self.path,
+            "tokens": self.tokens.tolist(),
+            "layout": self.layout.tolist(),
+            "offset": self.offset.tolist(),
+            "documents": self.documents.tolist(),
+            "token_checksum": self.token_checksum,
+            "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
+            "files": {kind: column.to_json(version) for kind, column in self.files.items() if (column.size >= 0).any()},
+        }
+        if self.foreign is not None and any(self.foreign):
+            value["foreign"] = [item.to_json(version) if item else None for item in self.foreign]
+        return value
+
+
+def parse_shards(
+    head: JsonObject,
+    version: Version,
+    count: int,
+    layouts: Sequence[StreamLayout],
+    tracks: Sequence[str],
+    block_tokens: int,
+) -> ShardTable:
+    """Check and convert the "shards" object. Every size that follows from other numbers must agree with them."""
+
+    def ints(key: str, limit: int = fmt.MAX_SIZE) -> Ints:
+        return int_column(head.take(key, list), count, head.at(key), limit)
+
+    table = ShardTable(
+        path=text_column(head.take("path", list), count, head.at("path")),
+        tokens=ints("tokens"),
+        layout=ints("layout", len(layouts) - 1),
+        offset=ints("offset"),
+        documents=ints("documents", 1 << 48),
+        token_checksum=checksum_column(head.take("token_checksum", list), count, head.at("token_checksum")),
+        files=_parse_files(head.object("files"), version, count, tracks),
+        tracks=_parse_tracks(head.object("tracks"), count, tracks),
+        foreign=_parse_foreign(head, version, count),
+    )
+    total = sum(table.tokens.tolist())
+    if not 0 < total <= fmt.MAX_SIZE:
+        raise bad(head.at("tokens"), f"{total} tokens in all", f"1 to {fmt.MAX_SIZE}", DAMAGED)
+    _check_sizes(head, table, layouts, block_tokens)
+    head.done()
+    return table
+
+
+def _parse_files(head: JsonObject, version: Version, count: int, tracks: Sequence[str]) -> dict[str, FileColumn]:
+    files = {}
+    for kind in fmt.file_kinds(tracks):
+        if head.take(kind, dict, None) is None:
+            files[kind] = FileColumn(np.full(count, -1, np.int64), [None] * count)
+            continue
+        entry = head.object(kind)
+        paths = entry.take("path", list, None)
+        samples = entry.take("sample", list, None) if version.samples else None
+        files[kind] = FileColumn(
+            size=int_column(entry.take("size", list), count, entry.at("size"), nullable=True),
+            checksum=checksum_column(entry.take("checksum", list), count, entry.at("checksum")),
+            path=None if paths is None else text_column(paths, count, entry.at("path"), nullable=True),
+            sample=None if samples is None else checksum_column(samples, count, entry.at("sample")),
+        )
+        entry.done()
+    head.done()
+    return files
+
+
+def _parse_tracks(head: JsonObject, count: int, tracks: Sequence[str]) -> dict[str, TrackColumn]:
+    columns = {}
+    for name in tracks:
+        entry = head.object(name)
+        encoding = text_column(entry.take("encoding", list), count, entry.at("encoding"), nullable=True)
+        if not set(encoding) <= {fmt.DENSE, fmt.SPANS, None}:
+            i = next(i for i, code in enumerate(encoding) if code not in (fmt.DENSE, fmt.SPANS, None))
+            raise bad(entry.at(f"encoding[{i}]"), describe(encoding[i]), '"dense", "spans" or null', DAMAGED)
+        columns[name] = TrackColumn(
+            encoding=encoding,
+            records=int_column(entry.take("records", list), count, entry.at("records"), fmt.NO_RECORD - 1),
+            entries=int_column(entry.take("entries", list), count, entry.at("entries"), 1 << 48),
+        )
+        entry.done()
+    head.done()
+    return columns
+
+
+def _parse_foreign(head: JsonObject, version: Version, count: int) -> list[Foreign | None] | None:
+    values = head.take("foreign", list, None)
+    if values is None:
+        return None
+    if len(values) != count:
+        raise bad(head.at("foreign"), f"{len(values)} elements", f"{count}, one per shard", DAMAGED)
+    result: list[Foreign | None] = []
+    for i, value in enumerate(values):
+        if value is None:
+            result.append(None)
+            continue
+        entry = JsonObject(value, head.at(f"foreign[{i}]"))
+        checksums = {}
+        for key in ("index_checksum", "content") if version.samples else ("index_checksum",):
+            checksums[key] = entry.take(key, str, None)
+            if checksums[key] is not None and not is_checksum(checksums[key]):
+                raise bad(entry.at(key), describe(checksums[key]), "16 hexadecimal digits or null", DAMAGED)
+        result.append(
+            Foreign(
+                kind=entry.take("kind", str),
+                mtime_ns=entry.natural("mtime_ns", (1 << 63) - 1),
+                index=entry.take("index", str, None),
+                **checksums,
+            )
+        )
+        entry.done()
+    return result
+
+
+def _check_sizes(head: JsonObject, table: ShardTable, layouts: Sequence[StreamLayout], block_tokens: int) -> None:
+    where = head.at("files")
+
+    def check(kind: str, present: Any, expected: Ints) -> None:
+        """Files of `kind` are there exactly where `present`, with exactly the expected size."""
+        size, wanted = table.files[kind].size, np.where(present, expected, -1)
+        require(size == wanted, f"{where}: {kind}: size", size, wanted)
+
+    foreign = np.array([bool(item) for item in table.foreign]) if table.foreign else np.zeros(len(table), bool)
+    itemsize = np.array([layout.itemsize for layout in layouts], np.int64)[table.layout]
+    stream = table.files["stream.bin"].size
+    # Compared by division: a product of two hostile numbers could overflow.
+    room = np.maximum(stream - table.offset, -1)
+    require((room // itemsize >= table.tokens), f"{where}: stream.bin: size", stream, "room for offset + tokens")
+    exact = (table.offset == 0) & (room % itemsize == 0) & (room // itemsize == table.tokens)
+    require(foreign | exact, f"{where}: stream.bin: size", stream, "exactly tokens * itemsize, at offset 0")
+
+    blocks = -(-table.tokens // block_tokens)
+    documents = table.files["documents.bin"].size >= 0
+    absent = ~documents & (table.documents > 0)
+    require(~absent, head.at("documents"), table.documents, "0 where documents.bin is absent")
+    empty = documents & (table.tokens > 0) & (table.documents == 0)
+    require(~empty, head.at("documents"), table.documents, "at least 1, since every token is in a document")
+    check("documents.bin", documents, 8 * (table.documents + blocks + 2))
+    ids, hashes = table.files["documents.ids"].size, table.files["documents.hash"].size
+    enough = np.where(ids >= 0, documents & (ids >= 8 * (table.documents + 1)), True)
+    require(enough, f"{where}: documents.ids: size", ids, "null, or room for an offset per document of documents.bin")
+    together = np.where(ids >= 0, (hashes >= 0) & (hashes % fmt.HASH_ENTRY.itemsize == 0), hashes < 0)
+    require(together, f"{where}: documents.hash: size", hashes, "a multiple of 16 exactly where there are ids")
+    for name, column in table.tracks.items():
+        has = np.array([code is not None for code in column.encoding])
+        spans = np.array([code == fmt.SPANS for code in column.encoding])
+        field = (fmt.dense_field(name), "u4")
+        dense = np.array([field in layout.fields for layout in layouts])[table.layout]
+        wanted = np.array([code == fmt.DENSE for code in column.encoding])
+        at = f"{head.at('tracks')}: {name}: encoding: layout"
+        require(dense | ~wanted, at, table.layout, f"one with the field {field[0]} of type u4")
+        check(f"{name}.index", has, 8 * (column.records + 1))
+        check(f"{name}.spans", spans, fmt.ENTRY.itemsize * column.entries + 8 * (blocks + 1))
+        data = table.files[f"{name}.data"].size
+        require((data >= 0) == has, f"{where}: {name}.data: size", data, "a size exactly where the track has records")
+        least, most = (spans & (table.tokens > 0)).astype(np.int64), np.where(spans, table.tokens, 0)
+        in_range = (column.entries >= least) & (column.entries <= most)
+        rule = "1 to the number of tokens with spans, else 0"
+        require(in_range, f"{head.at('tracks')}: {name}: entries", column.entries, rule)

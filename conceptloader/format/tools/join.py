@@ -1,0 +1,204 @@
+"""Joining datasets by reference: a new manifest over the shards of others; nothing is copied or encoded again."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from conceptloader import __version__
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.read.files import load_manifest
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.jsonfile import load_sealed
+from conceptloader.format.spec.layout import StreamLayout
+from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track, parse_manifest
+from conceptloader.format.spec.paths import Roots
+from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable, TrackColumn
+from conceptloader.format.write.borders import with_border_windows
+from conceptloader.storage.durable import make_directories, write_file
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Source:
+    directory: str
+    manifest: Manifest
+    out: str
+
+    def path(self, path: str) -> str:
+        """A path of this manifest as seen from the new one."""
+        return path if os.path.isabs(path) else os.path.relpath(os.path.join(self.directory, path), self.out)
+
+
+def join(
+    paths: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+    allow_mixed_tokenizers: bool = False,
+) -> Manifest:
+    """Make a dataset at `out` (new or empty) of the shards of `paths`, in that order.
+
+    A track of one dataset has no spans in the shards of the others. Datasets whose tracks, fields, modes or
+    tokenizers contradict each other are refused (tokenizers: unless allow_mixed_tokenizers, which leaves the joined
+    dataset without one).
+
+    Raises: ConfigError, and whatever opening the datasets raises. Nothing is written then.
+    """
+    if isinstance(paths, (str, os.PathLike)) or not paths:
+        raise ConfigError(f"join: found {paths!r}, expected a list of at least one dataset")
+    target = os.path.abspath(out)
+    loaded = [load_manifest(path, roots) for path in paths]
+    sources = [_Source(allowed.directory, manifest, target) for manifest, allowed in loaded]
+    check_new_directory(target)
+    manifest = _join(sources, allow_mixed_tokenizers)
+    groups, start = [], 0
+    for source in sources:
+        groups.append(range(start, start + len(source.manifest.shards)))
+        start += len(source.manifest.shards)
+    every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
+    manifest = with_border_windows(manifest, every, groups)
+    write_manifest(manifest, target)
+    return manifest
+
+
+def check_new_directory(path: str) -> None:
+    """Raises: ConfigError unless `path` is absent or an empty directory."""
+    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        raise ConfigError(f"{path}: found something there, expected a new or empty directory; nothing was changed")
+
+
+def write_manifest(manifest: Manifest, directory: str) -> None:
+    """Write the manifest of a dataset whose shards lie elsewhere, after checking that readers accept it."""
+    path = os.path.join(directory, fmt.MANIFEST)
+    data = manifest.dump()
+    parse_manifest(load_sealed(data, path))
+    make_directories(directory)
+    write_file(path, data)
+    try:
+        load_manifest(directory, None)
+    except FormatError:
+        _log.warning("%s refers to files outside %s: open it with roots=[...]", path, os.path.dirname(directory))
+
+
+def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
+    manifests = [source.manifest for source in sources]
+    names = sorted({name for manifest in manifests for name in manifest.tracks})
+    if len(names) > fmt.MAX_TRACKS:
+        raise ConfigError(f"join: found {len(names)} tracks in all, expected at most {fmt.MAX_TRACKS}")
+    _agree(sources, "fields", lambda manifest: _fields(manifest, list(manifest.tracks)))
+    _agree(sources, "fields, once all tracks are there,", lambda manifest: _fields(manifest, names))
+    _agree(sources, "block_tokens", lambda manifest: manifest.block_tokens)
+    _agree(sources, "mode is document", lambda manifest: manifest.mode == "document")
+    modes = {manifest.mode for manifest in manifests}
+    if not allow_mixed_tokenizers:
+        _agree(sources, "tokenizer", lambda manifest: manifest.tokenizer)
+    tokenizers: set[Tokenizer | None] = {manifest.tokenizer for manifest in manifests}
+
+    layouts: list[StreamLayout] = list(dict.fromkeys(layout for m in manifests for layout in m.layouts))
+    numbers = [np.array([layouts.index(layout) for layout in m.layouts])[m.shards.layout] for m in manifests]
+    tables = [manifest.shards for manifest in manifests]
+    table = ShardTable(
+        path=[source.path(path) for source in sources for path in source.manifest.shards.path],
+        tokens=np.concatenate([table.tokens for table in tables]),
+        layout=np.concatenate(numbers),
+        offset=np.concatenate([table.offset for table in tables]),
+        documents=np.concatenate([table.documents for table in tables]),
+        token_checksum=[checksum for table in tables for checksum in table.token_checksum],
+        files={kind: _files(kind, sources) for kind in fmt.file_kinds(names)},
+        tracks={name: _track_column(name, tables) for name in names},
+        foreign=_foreign(sources),
+    )
+    joined = [
+        {"path": source.path("."), "stream_fingerprint": source.manifest.stream_fingerprint()} for source in sources
+    ]
+    return Manifest(
+        mode=modes.pop() if len(modes) == 1 else "stream-with-metadata",
+        created_by=f"conceptloader {__version__}",
+        tokenizer=tokenizers.pop() if len(tokenizers) == 1 else None,
+        block_tokens=manifests[0].block_tokens,
+        layouts=tuple(layouts),
+        tracks={name: _track(name, sources) for name in names},
+        shards=table,
+        extra={"joined": joined},
+    )
+
+
+def _agree(sources: Sequence[_Source], what: str, value: Callable[[Manifest], object]) -> None:
+    first = value(sources[0].manifest)
+    for source in sources[1:]:
+        if value(source.manifest) != first:
+            raise ConfigError(
+                f"join: {what}: found {value(source.manifest)} in {source.directory}, expected {first} as in "
+                f"{sources[0].directory}; such datasets can be mixed but not joined"
+            )
+
+
+def _fields(manifest: Manifest, tracks: Sequence[str]) -> dict[str, str]:
+    layout = manifest.layouts[0]
+    return {name: code for name, code in layout.fields if name in layout.extra_fields(tracks)}
+
+
+def _track(name: str, sources: Sequence[_Source]) -> Track:
+    """The track as all sources that have it agree on, with the largest maxima."""
+    having = [source for source in sources if name in source.manifest.tracks]
+
+    def definition(manifest: Manifest) -> Mapping[str, Any]:
+        track = manifest.tracks[name]
+        vocabulary = track.vocabulary.checksum if track.vocabulary else None
+        return {"codec": track.codec, "parameters": dict(track.parameters), "vocabulary": vocabulary}
+
+    _agree(having, f"track {name!r}", definition)
+    tracks = [source.manifest.tracks[name] for source in having]
+    first = tracks[0]
+    items = [track.max_items for track in tracks if track.max_items is not None]
+    vocabulary = replace(first.vocabulary, path=having[0].path(first.vocabulary.path)) if first.vocabulary else None
+    return replace(
+        first,
+        vocabulary=vocabulary,
+        max_spans=tuple(map(max, zip(*(track.max_spans for track in tracks), strict=True))),
+        max_items=max(items) if items else None,
+    )
+
+
+def _files(kind: str, sources: Sequence[_Source]) -> FileColumn:
+    columns = [_column(source.manifest.shards, kind) for source in sources]
+    paths: list[str | None] = []
+    for source, column in zip(sources, columns, strict=True):
+        given = column.path or [None] * len(column.size)
+        paths += [source.path(path) if path is not None else None for path in given]
+    return FileColumn(
+        np.concatenate([column.size for column in columns]),
+        [checksum for column in columns for checksum in column.checksum],
+        paths if any(paths) else None,
+        [sample for column in columns for sample in column.samples()],
+    )
+
+
+def _column(table: ShardTable, kind: str) -> FileColumn:
+    """The files of a kind, also where the dataset has no such track."""
+    return table.files.get(kind) or FileColumn(np.full(len(table), -1, np.int64), [None] * len(table))
+
+
+def _track_column(name: str, tables: Sequence[ShardTable]) -> TrackColumn:
+    columns = [
+        table.tracks.get(name) or TrackColumn([None] * len(table), *(np.zeros(len(table), np.int64) for _ in range(2)))
+        for table in tables
+    ]
+    return TrackColumn(
+        [encoding for column in columns for encoding in column.encoding],
+        np.concatenate([column.records for column in columns]),
+        np.concatenate([column.entries for column in columns]),
+    )
+
+
+def _foreign(sources: Sequence[_Source]) -> list[Foreign | None] | None:
+    result: list[Foreign | None] = []
+    for source in sources:
+        for item in source.manifest.shards.foreign or [None] * len(source.manifest.shards):
+            moved = replace(item, index=source.path(item.index)) if item and item.index else item
+            result.append(moved)
+    return result if any(result) else None

@@ -1,0 +1,217 @@
+"""A build: one directory, a plan of shards, any number of processes that write them, and `finalize`.
+
+create -> build.json (first) -> shards, each by one process, in any order -> finalize -> manifest.json (last).
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from conceptloader.base.hashing import canonical_json, fingerprint
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.codecs import Codec, get_codec
+from conceptloader.format.spec.jsonfile import JsonObject, dump_json, expect_format, load_json
+from conceptloader.format.spec.manifest import Vocabulary
+from conceptloader.format.spec.options import BuildOptions, options_from_json
+from conceptloader.format.spec.paths import Roots
+from conceptloader.format.spec.vocabulary import describe_vocabulary, dump_vocabulary, load_vocabulary
+from conceptloader.format.write.shard import ShardWriter
+from conceptloader.storage.durable import TEMPORARY, make_directories, sync_directory, write_file
+
+BUILD_FORMAT = "conceptstream-build"
+SHARD_FORMAT = "conceptstream-shard"
+_OF_SHARD = re.compile(r"[0-9]{5,7}\..+")
+
+
+class OtherBuild(ConfigError):
+    """A directory holds a build of other inputs or options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """A build directory with its options.
+
+    version: of the format that is written, from build.json. plan: one JSON value per shard, free for the caller: which
+    inputs go where. Picklable if its codecs are, so that worker processes can be handed one.
+    """
+
+    path: str
+    version: int
+    options: BuildOptions
+    inputs: Sequence[Any]
+    plan: Sequence[Any]
+    options_hash: str
+    vocabularies: Mapping[str, Mapping[str, Any]]
+    codecs: Mapping[str, Codec] | None = None
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.plan)
+
+    def shard_name(self, shard: int) -> str:
+        if not 0 <= shard < self.num_shards:
+            raise ConfigError(f"{self.path}: found shard {shard}, expected one in [0, {self.num_shards}), as planned")
+        return f"{shard:0{max(5, len(str(self.num_shards - 1)))}d}"
+
+    def is_finished(self, shard: int) -> bool:
+        """Whether the shard is complete. Raises: FormatError if it belongs to a build with other options."""
+        return self.report(shard) is not None
+
+    def report(self, shard: int) -> JsonObject | None:
+        """What the writer of a finished shard said about it; None if it is not finished. Raises: see is_finished."""
+        path = os.path.join(self.path, f"{self.shard_name(shard)}.shard.json")
+        if not os.path.exists(path):
+            return None
+        report = load_json(path)
+        expect_format(report, SHARD_FORMAT, [self.version])
+        for key, kind, expected in (("options_hash", str, self.options_hash), ("shard", int, shard)):
+            if report.take(key, kind) != expected:
+                raise fmt.bad(
+                    report.at(key),
+                    report.value[key],
+                    f"{expected} as in {fmt.BUILD}",
+                    "the shard was written by another build: remove its files, or build into another directory",
+                )
+        return report
+
+    def shard(self, shard: int) -> ShardWriter:
+        """A writer for a shard that is not finished. Raises: InputError if it is."""
+        if self.is_finished(shard):
+            raise InputError(
+                f"{self.path}: found shard {shard} finished, expected one that is not; skip it (is_finished) "
+                "or build into another directory"
+            )
+        codecs = {
+            name: get_codec(options.codec, options.parameters, self.codecs, f"track {name!r}")
+            for name, options in self.options.tracks.items()
+        }
+        identity = {"version": self.version, "options_hash": self.options_hash, "shard": shard}
+        return ShardWriter(self.path, self.shard_name(shard), self.options, codecs, identity)
+
+
+def create_build(
+    path: str | os.PathLike[str],
+    options: BuildOptions,
+    *,
+    inputs: Sequence[Any] = (),
+    plan: Sequence[Any] = (None,),
+    codecs: Mapping[str, Codec] | None = None,
+) -> Build:
+    """Begin a build in a new or empty directory, or take up the same build again.
+
+    inputs, plan: JSON; they enter the hash that keeps builds apart. The plan has one element per shard and must not
+    depend on the number of workers.
+
+    Raises: OtherBuild if the directory holds another one, ConfigError for a complete dataset or foreign files.
+    """
+    directory = os.path.abspath(path)
+    if not plan or len(plan) > fmt.MAX_SHARDS:
+        raise ConfigError(f"plan: found {len(plan)} shards, expected 1 to {fmt.MAX_SHARDS}")
+    for name, track in options.tracks.items():
+        get_codec(track.codec, track.parameters, codecs, f"track {name!r}")
+    named = {name: track.vocabulary for name, track in options.tracks.items() if track.vocabulary is not None}
+    files = {name: dump_vocabulary(names) for name, names in named.items()}
+    vocabularies = {
+        name: describe_vocabulary(data, f"{name}.vocabulary.json", len(named[name])).to_json()
+        for name, data in files.items()
+    }
+    content = {"options": options.to_json(vocabularies), "inputs": list(inputs), "plan": list(plan)}
+    options_hash = fingerprint(content)
+    make_directories(directory)
+    if os.path.exists(os.path.join(directory, fmt.MANIFEST)):
+        raise ConfigError(f"{directory}: found a complete dataset, expected a new directory; nothing was changed")
+    target = os.path.join(directory, fmt.BUILD)
+    if not os.path.exists(target) and any(not name.startswith(".") for name in os.listdir(directory)):
+        raise ConfigError(f"{directory}: found files but no {fmt.BUILD}, expected an empty directory; choose another")
+    text = dump_json({"format": BUILD_FORMAT, "version": fmt.VERSION, "options_hash": options_hash, **content})
+    write_file(target, text, exclusive=True)
+    found = load_json(target)
+    expect_format(found, BUILD_FORMAT, fmt.VERSIONS)
+    if found.take("options_hash", str) != options_hash:
+        raise OtherBuild(
+            f"{target}: found a build of {difference(found.value, content)}; "
+            "continue with the same options, build into another directory, or remove this one"
+        )
+    for name, data in files.items():
+        file = os.path.join(directory, vocabularies[name]["path"])
+        if not os.path.exists(file):
+            write_file(file, data)
+    return open_build(directory, codecs)
+
+
+def open_build(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None = None) -> Build:
+    """A build that `create_build` began, for instance in a worker process. Raises: FormatError, ConfigError."""
+    directory = os.path.abspath(path)
+    head = load_json(os.path.join(directory, fmt.BUILD))
+    version = expect_format(head, BUILD_FORMAT, fmt.VERSIONS)
+    content = {key: head.take(key, kind) for key, kind in (("options", dict), ("inputs", list), ("plan", list))}
+    options_hash = head.take("options_hash", str)
+    if fingerprint(content) != options_hash:
+        rule = "the hash of the rest of the file"
+        raise fmt.bad(head.at("options_hash"), options_hash, rule, "do not edit this file; restore it")
+    found: dict[str, Any] = {}
+    names: dict[str, list[str]] = {}
+    for name, entry in content["options"]["tracks"].items():
+        if entry["vocabulary"] is not None:
+            found[name] = entry["vocabulary"]
+            names[name] = load_vocabulary(Roots(directory, None), Vocabulary(**entry["vocabulary"]))
+    return Build(
+        path=directory,
+        version=version,
+        options=options_from_json(head.object("options"), names),
+        inputs=content["inputs"],
+        plan=content["plan"],
+        options_hash=options_hash,
+        vocabularies=found,
+        codecs=codecs,
+    )
+
+
+def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
+    """Remove a build from files of which no shard is finished, with the `hidden` files that its maker wrote, and
+    nothing else. The caller holds the lock of the directory, as `maker`, a key of the options' `extra`, always does.
+
+    build.json is the last to go, so that this can be done again after a crash. Returns: whether it was removed.
+    """
+    names = os.listdir(path)
+    if any(name.endswith(".shard.json") for name in names):
+        return False
+    head = load_json(os.path.join(path, fmt.BUILD))
+    if not head.take("inputs", list) or maker not in head.object("options").object("extra").value:
+        return False  # of another program, or of tasks on many machines, which may wait in a queue
+    for name in names:
+        if (
+            name in hidden
+            or TEMPORARY.fullmatch(name)
+            or _OF_SHARD.fullmatch(name)
+            or name.endswith(".vocabulary.json")
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, name))
+    sync_directory(path)
+    os.unlink(os.path.join(path, fmt.BUILD))
+    return True
+
+
+def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Where two builds differ, as far as a short message can say it."""
+    for key in ("options", "inputs", "plan"):
+        a, b = found.get(key), wanted[key]
+        if canonical_json(a) == canonical_json(b):
+            continue
+        if key == "options" and isinstance(a, dict):
+            inner = next((k for k in b if canonical_json(a.get(k)) != canonical_json(b[k])), None)
+            if inner is not None:
+                found_text, wanted_text = canonical_json(a.get(inner)), canonical_json(b[inner])
+                return f"other options ({inner}: {found_text[:200]}), expected {wanted_text[:200]}"
+        if key == "inputs" and isinstance(a, list):
+            pair = next((p for p in zip_longest(a, b) if canonical_json(p[0]) != canonical_json(p[1])), ())
+            shown = ["none" if one is None else canonical_json(one)[:300] for one in pair]
+            return f"other inputs, expected the same: found {shown[0]}, expected {shown[1]}"
+        return f"other {key}, expected the same"
+    return "another version, expected the same"

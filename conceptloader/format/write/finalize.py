@@ -1,0 +1,151 @@
+"""Finishing a build: all shards are there and of this build, nothing else is, then the manifest is written."""
+
+import contextlib
+import os
+import re
+
+import numpy as np
+
+from conceptloader import __version__
+from conceptloader.errors import ConceptloaderError, FormatError, InputError
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.jsonfile import JsonObject, load_sealed
+from conceptloader.format.spec.layout import StreamLayout
+from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary, parse_manifest
+from conceptloader.format.spec.paths import Roots
+from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
+from conceptloader.format.write.borders import with_border_windows
+from conceptloader.format.write.build import Build, open_build
+from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
+
+
+def finalize(path: str | os.PathLike[str]) -> Manifest:
+    """Write the manifest of a build whose shards are all finished.
+
+    Raises: FormatError for shards that are missing, of another build or of another size than their writer said, and
+    for files that belong to no shard; InputError for a build without a token. Nothing is removed but temporary files
+    which interrupted writers left.
+    """
+    build = open_build(path)
+    target = os.path.join(build.path, fmt.MANIFEST)
+    if os.path.exists(target):
+        raise FormatError(f"{build.path}: found {fmt.MANIFEST}, expected an unfinished build; nothing was changed")
+    reports = [build.report(shard) for shard in range(build.num_shards)]
+    missing = [shard for shard, report in enumerate(reports) if report is None]
+    if missing:
+        shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        raise FormatError(
+            f"{build.path}: found {len(missing)} of {build.num_shards} shards missing ({shown}), expected all of them; "
+            "run their workers, then finalize again"
+        )
+    try:
+        manifest = _assemble(build, [report for report in reports if report is not None])
+        if not manifest.num_tokens:
+            raise InputError(f"{build.path}: found no token in any shard, expected at least one; check the inputs")
+        _check_files(build, manifest)
+        data = with_border_windows(manifest, Roots(build.path, None)).dump()
+    except ConceptloaderError:
+        raise
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise FormatError(
+            f"{build.path}: found a .shard.json that is not what a writer says ({error!r}), expected all facts of a "
+            "shard; remove it and write the shard again"
+        ) from error
+    manifest = parse_manifest(load_sealed(data, target))  # what readers would refuse is never written
+    write_file(target, data)
+    return manifest
+
+
+def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
+    layouts: list[StreamLayout] = []
+    numbers = []
+    for report in reports:
+        layout = StreamLayout(tuple((name, code) for name, code in report.take("layout", list)))
+        if layout not in layouts:
+            layouts.append(layout)
+        numbers.append(layouts.index(layout))
+
+    files, samples = {}, fmt.VERSIONS[build.version].samples
+    for kind in fmt.file_kinds(sorted(build.options.tracks)):
+        found = [report.take("files", dict).get(kind) for report in reports]
+        files[kind] = FileColumn(
+            np.array([entry["size"] if entry else -1 for entry in found], np.int64),
+            [entry["checksum"] if entry else None for entry in found],
+            sample=[entry["sample"] if entry and samples else None for entry in found],
+        )
+    tracks, columns = {}, {}
+    for name, options in build.options.tracks.items():
+        facts = [report.take("tracks", dict)[name] for report in reports]
+        columns[name] = TrackColumn(
+            encoding=[entry["encoding"] for entry in facts],
+            records=np.array([entry["records"] for entry in facts], np.int64),
+            entries=np.array([entry["entries"] for entry in facts], np.int64),
+        )
+        vocabulary = build.vocabularies.get(name)
+        tracks[name] = Track(
+            codec=options.codec,
+            parameters=options.parameters,
+            vocabulary=Vocabulary(**vocabulary) if vocabulary else None,
+            max_spans=tuple(max(entry["max_spans"][k] for entry in facts) for k in range(len(facts[0]["max_spans"]))),
+            max_items=max(entry["max_items"] for entry in facts) if options.codec == "concepts" else None,
+        )
+    table = ShardTable(
+        path=[build.shard_name(shard) for shard in range(build.num_shards)],
+        tokens=np.array([report.take("tokens", int) for report in reports], np.int64),
+        layout=np.array(numbers, np.int64),
+        offset=np.zeros(len(reports), np.int64),
+        documents=np.array([report.take("documents", int) for report in reports], np.int64),
+        token_checksum=[report.take("token_checksum", str) for report in reports],
+        files=files,
+        tracks=columns,
+    )
+    return Manifest(
+        version=build.version,
+        mode=build.options.mode,
+        created_by=f"conceptloader {__version__}",
+        tokenizer=build.options.tokenizer,
+        block_tokens=build.options.block_tokens,
+        layouts=tuple(layouts),
+        tracks=tracks,
+        shards=table,
+        extra=build.options.extra,
+    )
+
+
+def _check_files(build: Build, manifest: Manifest) -> None:
+    """Every file has its size, no other file is there; temporary files are removed."""
+    sizes = {fmt.BUILD: -1, **{entry["path"]: entry["size"] for entry in build.vocabularies.values()}}
+    for shard, name in enumerate(manifest.shards.path):
+        sizes[f"{name}.shard.json"] = -1
+        for kind, column in manifest.shards.files.items():
+            if column.size[shard] >= 0:
+                sizes[f"{name}.{kind}"] = int(column.size[shard])
+    foreign, temporary = [], []
+    with os.scandir(build.path) as entries:
+        for entry in entries:
+            expected = sizes.pop(entry.name, None)
+            if expected is None:
+                if re.fullmatch(TEMPORARY, entry.name):
+                    temporary.append(entry.path)
+                elif not entry.name.startswith("."):
+                    foreign.append(entry.name)
+            elif expected >= 0 and entry.stat().st_size != expected:
+                raise FormatError(
+                    f"{entry.path}: found {entry.stat().st_size} bytes, expected {expected} as its writer said; "
+                    "remove the files of this shard, its .shard.json first, and write it again"
+                )
+    if sizes:
+        raise FormatError(
+            f"{build.path}: found no file {sorted(sizes)[0]} (of {len(sizes)} missing), expected all files of finished "
+            "shards; remove the .shard.json of the shard and write it again"
+        )
+    if foreign:
+        raise FormatError(
+            f"{build.path}: found {', '.join(sorted(foreign)[:5])} ({len(foreign)} in all), expected only files of "
+            "this build; move them elsewhere"
+        )
+    for path in temporary:
+        with contextlib.suppress(FileNotFoundError):  # of another process that builds here, and has just renamed it
+            os.unlink(path)
+    if temporary:
+        sync_directory(build.path)

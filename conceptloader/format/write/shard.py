@@ -1,0 +1,278 @@
+"""Writing one shard: documents in, files out. Knows nothing of other shards, so any process can write any shard."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conceptloader.errors import InputError
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.jsonfile import dump_json
+from conceptloader.format.spec.layout import StreamLayout
+from conceptloader.format.spec.options import BuildOptions
+from conceptloader.format.write.bulk import BulkSpans
+from conceptloader.format.write.tables import BlockTable, Ids
+from conceptloader.format.write.track import TrackWriter
+from conceptloader.storage.durable import Spool, sync_directory, write_file
+
+_CHUNK_TOKENS = 1 << 19
+
+
+class ShardWriter:
+    """Writes one shard; use it as a context manager, which finishes it, or discards it when an error passes through.
+
+    Nothing has its final name before `finish`, and the shard counts as finished only when `<shard>.shard.json`
+    exists, which is written last.
+
+    notes: JSON about the shard that it keeps for the caller under this key; see `Build.report`.
+    """
+
+    def __init__(
+        self, directory: str, name: str, options: BuildOptions, codecs: Mapping[str, Codec], identity: Mapping[str, Any]
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.tokens = 0
+        self.documents = 0
+        self.notes: dict[str, Any] = {}
+        self._directory = directory
+        self._identity = dict(identity)
+        self._has_samples = fmt.VERSIONS[identity["version"]].samples
+        self._limit = options.token_limit
+        self._type = np.dtype("<" + options.written_type)
+        self._field_types = {field: np.dtype("<" + code) for field, code in options.fields.items()}
+        self._stream = Spool(self._path("tokens"))
+        self._fields = {field: Spool(self._path(f"{field}.field")) for field in options.fields}
+        self._starts = Spool(self._path("documents.bin"))
+        self._blocks = BlockTable(self._path("documents.blocks"), options.block_tokens)
+        self._ids: Ids | None = None
+        self._tracks = {
+            track: TrackWriter(self._path(track), codecs[track], track_options, options.block_tokens)
+            for track, track_options in options.tracks.items()
+        }
+        self._open = True
+
+    def _path(self, kind: str) -> str:
+        return os.path.join(self._directory, f"{self.name}.{kind}")
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+        elif self._open:
+            self.finish()
+
+    def add_document(
+        self,
+        tokens: ArrayLike,
+        spans: Mapping[str, Sequence[tuple[int, int, Any]]] | None = None,
+        id: str = "",
+        fields: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
+        """Append one document; it may be empty.
+
+        tokens: ids [n], below the vocabulary size. spans: for each track (start, end, record) in order, without
+        overlap, in tokens of this document; tokens in between belong to no record. A record is its bytes, the number
+        of a record added before (`add_record`), or else an object that the track's codec encodes. id: the
+        document's external id. fields: an array [n] for each field of the options.
+
+        Raises: InputError that names the document; nothing of the document has been written then.
+        """
+        where = f"document {id!r}" if id else f"document {self.documents} of shard {self.name}"
+        ids = self._check_tokens(tokens, where)
+        columns = self._check_fields(fields or {}, len(ids), where)
+        spans = spans or {}
+        unknown = sorted(set(spans) - set(self._tracks))
+        if unknown:
+            raise InputError(f"{where}: found spans of {unknown}, expected tracks among {sorted(self._tracks)}")
+        checked = {track: self._tracks[track].check(found, len(ids), where) for track, found in spans.items()}
+
+        for track, prepared in checked.items():
+            self._tracks[track].add(self.tokens, prepared)
+        for field, column in columns.items():
+            self._fields[field].write(column)
+        self._stream.write(ids)
+        self._starts.write(np.array([self.tokens], fmt.OFFSET))
+        self._blocks.add(self.tokens)
+        self._add_id(id)
+        self.tokens += len(ids)
+        self.documents += 1
+
+    def add_documents(
+        self,
+        tokens: NDArray[Any],
+        offsets: Ints,
+        spans: Mapping[str, BulkSpans],
+        ids: Sequence[str],
+        fields: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
+        """Append a batch of documents: document i has tokens[offsets[i]:offsets[i + 1]] and the id ids[i] ("": none).
+
+        The same files as from `add_document` for each of them. tokens: flat; offsets: int64 [n + 1]; fields: aligned
+        with `tokens`. Raises: InputError; nothing of the batch has been written then.
+        """
+        where = f"shard {self.name}, documents {self.documents} to {self.documents + len(ids) - 1}"
+        if len(offsets) != len(ids) + 1 or offsets[0] or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
+            raise InputError(f"{where}: found offsets that do not fit tokens and ids, expected {len(ids) + 1} that do")
+        values = self._check_tokens(tokens, where)
+        columns = self._check_fields(fields or {}, len(values), where)
+        if set(spans) - set(self._tracks):
+            raise InputError(f"{where}: found spans of {sorted(spans)}, expected tracks among {sorted(self._tracks)}")
+        for track, found in spans.items():
+            self._tracks[track].check_many(found, offsets, f"{where}, track {track!r}")
+
+        for track, found in spans.items():
+            self._tracks[track].add_many(self.tokens, found)
+        for field, column in columns.items():
+            self._fields[field].write(column)
+        self._stream.write(values)
+        starts = (offsets[:-1] + self.tokens).astype(fmt.OFFSET)
+        self._starts.write(starts)
+        self._blocks.add_many(starts)
+        if any(ids) and self._ids is None:
+            self._ids = Ids(self._path("documents"))
+            self._ids.skip(self.documents)
+        if self._ids is not None and ids:
+            self._ids.add_many(ids)
+        self.documents += len(ids)
+        self.tokens += len(values)
+
+    def add_record(self, track: str, record: Any) -> int:
+        """Store a record that several spans of this shard share. Returns: its number, to be used in spans."""
+        if track not in self._tracks:
+            raise InputError(f"shard {self.name}: found track {track!r}, expected one of {sorted(self._tracks)}")
+        return self._tracks[track].add_record(record, f"shard {self.name}")
+
+    def _check_tokens(self, tokens: ArrayLike, where: str) -> NDArray[Any]:
+        ids = np.asarray(tokens)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise InputError(f"{where}: tokens: found {ids.dtype} of shape {ids.shape}, expected a list of integers")
+        if ids.size:
+            low, high = int(ids.min()), int(ids.max())
+            if low < 0 or high >= self._limit:
+                raise InputError(
+                    f"{where}: found token {low if low < 0 else high}, expected ids in [0, {self._limit}); "
+                    f"check that the text was tokenized with the tokenizer of this build"
+                )
+        return np.ascontiguousarray(ids, self._type)
+
+    def _check_fields(self, fields: Mapping[str, ArrayLike], length: int, where: str) -> dict[str, NDArray[Any]]:
+        if set(fields) != set(self._fields):
+            raise InputError(f"{where}: found fields {sorted(fields)}, expected {sorted(self._fields)}")
+        columns = {}
+        for field, values in fields.items():
+            dtype = self._field_types[field]
+            array = np.asarray(values)
+            if array.shape != (length,):
+                raise InputError(f"{where}: field {field}: found shape {array.shape}, expected ({length},)")
+            column = array.astype(dtype)
+            if dtype.kind in "iu" and not np.array_equal(column, array):
+                raise InputError(f"{where}: field {field}: found values that {dtype} cannot hold; use another type")
+            columns[field] = column
+        return columns
+
+    def _add_id(self, document_id: str) -> None:
+        if self._ids is None:
+            if not document_id:
+                return
+            self._ids = Ids(self._path("documents"))
+            self._ids.skip(self.documents)
+        self._ids.add(document_id)
+
+    def finish(self) -> None:
+        """Complete, sync and name all files, then declare the shard finished."""
+        try:
+            self._finish()
+        except BaseException:
+            self.discard()
+            raise
+
+    def _finish(self) -> None:
+        files: dict[str, Spool] = {}
+        encodings = {
+            name: writer.encoding(self.tokens, self.options.block_tokens) for name, writer in self._tracks.items()
+        }
+        dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]
+        layout = fmt.make_layout(self.options.written_type, self.options.fields, dense)
+        token_checksum = self._stream.checksum
+        files["stream.bin"] = self._interleave(layout, dense) if len(layout.fields) > 1 else self._stream
+        files["stream.bin"].path = self._path("stream.bin")
+        files["documents.bin"] = self._starts
+        self._starts.write(np.array([self.tokens], fmt.OFFSET))
+        self._blocks.finish(self.tokens, self._starts)
+        if self._ids is not None:
+            files["documents.ids"] = Spool(self._path("documents.ids"))
+            files["documents.hash"] = Spool(self._path("documents.hash"))
+            self._ids.finish(files["documents.ids"], files["documents.hash"])
+        facts = {}
+        for name, writer in self._tracks.items():
+            facts[name] = writer.finish(self.tokens, encodings[name])
+            files.update({f"{name}.{kind}": spool for kind, spool in writer.files.items()})
+        for spool in files.values():
+            spool.commit()
+        sync_directory(self._directory)
+        self.discard()  # what is left: working files
+        report = {
+            "format": "conceptstream-shard",
+            **self._identity,
+            "tokens": self.tokens,
+            "layout": [list(pair) for pair in layout.fields],
+            "documents": self.documents,
+            "token_checksum": token_checksum,
+            "files": {kind: files[kind].facts(self._has_samples) for kind in sorted(files)},
+            "tracks": facts,
+            **({"notes": self.notes} if self.notes else {}),
+        }
+        write_file(self._path("shard.json"), dump_json(report))
+
+    def _interleave(self, layout: StreamLayout, dense: Sequence[str]) -> Spool:
+        """The structured stream from its columns, a piece at a time."""
+        target = Spool(self._path("stream.bin"))
+        ids = {fmt.dense_field(name): _Rechunk(self._tracks[name].runs.dense(self.tokens)) for name in dense}
+        for start in range(0, self.tokens, _CHUNK_TOKENS):
+            stop = min(start + _CHUNK_TOKENS, self.tokens)
+            items = np.empty(stop - start, layout.dtype)
+            items["token"] = self._stream.array(self._type, start, stop)
+            for field, spool in self._fields.items():
+                items[field] = spool.array(self._field_types[field], start, stop)
+            for name, column in ids.items():
+                items[name] = column.take(stop - start)
+            target.write(items)
+        self._stream.discard()
+        return target
+
+    def discard(self) -> None:
+        """Remove everything of this shard that has no final name yet."""
+        self._open = False
+        for part in self._parts():
+            part.discard()
+
+    def _parts(self) -> Iterator[Any]:
+        """Everything that holds temporary files."""
+        yield from (self._stream, self._starts, self._blocks, *self._fields.values(), *self._tracks.values())
+        if self._ids is not None:
+            yield self._ids
+
+
+class _Rechunk:
+    """Arrays of uneven length, taken in the lengths that the caller asks for."""
+
+    def __init__(self, arrays: Iterator[NDArray[np.uint32]]) -> None:
+        self._arrays = arrays
+        self._rest = np.empty(0, np.uint32)
+
+    def take(self, count: int) -> NDArray[np.uint32]:
+        parts = []
+        while count > len(self._rest):
+            parts.append(self._rest)
+            count -= len(self._rest)
+            self._rest = next(self._arrays)
+        parts.append(self._rest[:count])
+        self._rest = self._rest[count:]
+        return np.concatenate(parts)

@@ -1,0 +1,185 @@
+"""Spooled tables of a shard under construction: block tables, runs of records, external ids. Memory is bounded."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import Ints
+from conceptloader.format.write.ladder import REACH, Ladder
+from conceptloader.storage.durable import Spool
+
+_CHUNK = 1 << 19  # entries handled at a time
+_SORT_LIMIT = 1 << 22  # hash entries sorted in memory at a time
+
+
+class BlockTable:
+    """For each block of tokens the number of the last item (document or entry) that begins at or before it."""
+
+    def __init__(self, path: str, block_tokens: int) -> None:
+        self._spool = Spool(path)
+        self._block = block_tokens
+        self._blocks = 0
+        self._items = 0
+
+    def add(self, first: int) -> None:
+        """The next item begins at token `first`."""
+        self._fill(-(-first // self._block))  # blocks that begin before `first` hold the item before
+        self._items += 1
+
+    def add_many(self, firsts: NDArray[np.uint64]) -> None:
+        """The next items begin at `firsts`, in order."""
+        if not len(firsts):
+            return
+        last = int(firsts[-1])
+        until = -(-last // self._block)
+        if until > self._blocks:
+            borders = np.arange(self._blocks, until, dtype=np.uint64) * np.uint64(self._block)
+            item = np.searchsorted(firsts, borders, "right").astype(np.int64) - 1 + self._items
+            self._spool.write(item.astype(fmt.OFFSET))
+            self._blocks = until
+        self._items += len(firsts)
+
+    def _fill(self, until: int) -> None:
+        if until > self._blocks:
+            self._spool.write(np.full(until - self._blocks, self._items - 1, fmt.OFFSET))
+            self._blocks = until
+
+    def finish(self, tokens: int, target: Spool) -> None:
+        """Append the table and its closing entry to `target`."""
+        self._fill(fmt.num_blocks(tokens, self._block))
+        target.write_all(self._spool.chunks())
+        target.write(np.array([self._items], fmt.OFFSET))
+        self._spool.discard()
+
+    def discard(self) -> None:
+        self._spool.discard()
+
+
+class Runs:
+    """Entries (first token, record) in order, maximal: equal neighbours are merged, gaps are entries too."""
+
+    def __init__(self, path: str, block_tokens: int) -> None:
+        self.spool = Spool(path)
+        self.table = BlockTable(path + ".blocks", block_tokens)
+        self.count = 0
+        self._record: int | None = None
+
+    def add(self, first: int, record: int) -> None:
+        if record != self._record:
+            self.spool.write(np.array([(first, record)], fmt.ENTRY))
+            self.table.add(first)
+            self.count += 1
+            self._record = record
+
+    def add_many(self, entries: NDArray[np.void]) -> None:
+        """entries: ENTRY [n] with increasing `first`."""
+        if not len(entries):
+            return
+        record = entries["record"]
+        changed = np.empty(len(record), bool)
+        changed[0] = self._record is None or record[0] != self._record
+        np.not_equal(record[1:], record[:-1], out=changed[1:])
+        if not changed.all():
+            entries = entries[changed]
+        if len(entries):
+            self.spool.write(entries)
+            self.table.add_many(np.ascontiguousarray(entries["first"]))
+            self.count += len(entries)
+            self._record = int(entries["record"][-1])
+
+    def pieces(self, tokens: int, reach: int = 0) -> Iterator[tuple[Ints, Ints, NDArray[np.uint32]]]:
+        """(starts, ends, records) of all entries in pieces, each followed by the entries of the next `reach` tokens."""
+        for i in range(0, self.count, _CHUNK):
+            entries = self.spool.array(fmt.ENTRY, i, i + _CHUNK + reach + 1)
+            starts = entries["first"].astype(np.int64)
+            ends = np.append(starts[1:], tokens)
+            whole = min(_CHUNK, self.count - i)
+            whole = int(np.searchsorted(starts[: self.count - i], ends[whole - 1] + reach))
+            yield starts[:whole], ends[:whole], entries["record"][:whole]
+
+    def ladder(self, tokens: int) -> Ladder:
+        """Counts for windows within this shard."""
+        ladder = Ladder()
+        for starts, ends, records in self.pieces(tokens, reach=REACH):
+            some = records != fmt.NO_RECORD
+            ladder.add(starts[some], ends[some])
+        return ladder
+
+    def dense(self, tokens: int) -> Iterator[NDArray[np.uint32]]:
+        """The record of each token, in pieces of uneven length, at most CHUNK tokens each."""
+        for starts, ends, records in self.pieces(tokens):
+            for i in range(0, int(ends[-1] - starts[0]), _CHUNK):
+                a = int(starts[0]) + i
+                b = min(a + _CHUNK, int(ends[-1]))
+                lo, hi = np.searchsorted(starts, a, "right") - 1, np.searchsorted(starts, b, "left")
+                lengths = np.minimum(ends[lo:hi], b) - np.maximum(starts[lo:hi], a)
+                yield np.repeat(records[lo:hi], lengths)
+
+    def discard(self) -> None:
+        self.spool.discard()
+        self.table.discard()
+
+
+class Ids:
+    """External string ids and their hash table. An empty string means that the document has none."""
+
+    def __init__(self, path: str) -> None:
+        self._offsets = Spool(path + ".ids")
+        self._text = Spool(path + ".text")
+        self._hashes = Spool(path + ".hash")
+        self._offsets.write(np.zeros(1, fmt.OFFSET))
+        self.documents = 0
+        self.present = 0
+
+    def add(self, document_id: str) -> None:
+        data = document_id.encode("utf-8")
+        if data:
+            self._text.write(data)
+            entry = (xxhash.xxh3_64_intdigest(data), self.documents)
+            self._hashes.write(np.array([entry], fmt.HASH_ENTRY))
+            self.present += 1
+        self._offsets.write(np.array([self._text.size], fmt.OFFSET))
+        self.documents += 1
+
+    def add_many(self, document_ids: Sequence[str]) -> None:
+        """Like `add` for each."""
+        data = [document_id.encode("utf-8") for document_id in document_ids]
+        ends = self._text.size + np.cumsum([len(one) for one in data])
+        hashes = [(xxhash.xxh3_64_intdigest(one), self.documents + i) for i, one in enumerate(data) if one]
+        self._text.write(b"".join(data))
+        self._offsets.write(ends.astype(fmt.OFFSET))
+        self._hashes.write(np.array(hashes, fmt.HASH_ENTRY))
+        self.present += len(hashes)
+        self.documents += len(data)
+
+    def skip(self, documents: int) -> None:
+        """Documents without an id."""
+        if documents:
+            self._offsets.write(np.full(documents, self._text.size, fmt.OFFSET))
+            self.documents += documents
+
+    def finish(self, ids: Spool, hashes: Spool) -> None:
+        ids.write_all(self._offsets.chunks())
+        ids.write_all(self._text.chunks())
+        # Hashes are uniform: cut their range into parts that are sorted in memory one after the other.
+        parts = -(-self.present // _SORT_LIMIT)
+        borders = [part * (1 << 64) // parts for part in range(parts + 1)]
+        for low, high in pairwise(borders):
+            hashes.write(self._sorted_part(low, high - 1))
+        self.discard()
+
+    def _sorted_part(self, low: int, last: int) -> NDArray[np.void]:
+        found: list[NDArray[np.void]] = []
+        for i in range(0, self.present, _CHUNK):
+            entries = self._hashes.array(fmt.HASH_ENTRY, i, i + _CHUNK)
+            found.append(entries[(entries["hash"] >= np.uint64(low)) & (entries["hash"] <= np.uint64(last))])
+        entries = np.concatenate(found)
+        return entries[np.lexsort((entries["ordinal"], entries["hash"]))]
+
+    def discard(self) -> None:
+        for spool in (self._offsets, self._text, self._hashes):
+            spool.discard()

@@ -1,0 +1,150 @@
+"""Writing one track of a shard: records, and which tokens point at which record."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from conceptloader.errors import InputError
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.options import TrackOptions
+from conceptloader.format.write.bulk import BulkSpans
+from conceptloader.format.write.tables import Runs
+from conceptloader.storage.durable import Spool
+
+Prepared = list[tuple[int, int, "bytes | int"]]
+
+
+class TrackWriter:
+    """Records go to `.data` and `.index` as they come; runs to a spool that becomes `.spans` or a dense field."""
+
+    def __init__(self, path: str, codec: Codec, options: TrackOptions, block_tokens: int) -> None:
+        self.runs = Runs(path + ".spans", block_tokens)
+        self.records = 0
+        self.max_items: int | None = 0 if options.codec == "concepts" else None
+        self.files: dict[str, Spool] = {"index": Spool(path + ".index"), "data": Spool(path + ".data")}
+        self._codec = codec
+        self._options = options
+        self._concepts = len(options.vocabulary) if options.vocabulary is not None else 1 << 32
+        self._end = 0  # first token that has no entry yet
+        self.files["index"].write(np.zeros(1, fmt.OFFSET))
+
+    def check(self, spans: Sequence[tuple[int, int, Any]], length: int, where: str) -> Prepared:
+        """Spans of a document of `length` tokens with encoded records. Raises: InputError; nothing is written."""
+        prepared: Prepared = []
+        last = 0
+        for start, end, record in spans:
+            if not last <= start < end <= length:
+                raise InputError(
+                    f"{where}: found span [{start}, {end}), expected {last} <= start < end <= {length}, {last} being "
+                    "the end of the span before; sort the spans, and resolve overlaps first"
+                )
+            if isinstance(record, (int, np.integer)):
+                if not 0 <= record < self.records:
+                    raise InputError(
+                        f"{where}: found record number {record}, expected one of the {self.records} added so far"
+                    )
+                prepared.append((start, end, int(record)))
+            else:
+                prepared.append((start, end, self.encode(record, where)))
+            last = end
+        if self.records + len(prepared) > fmt.NO_RECORD:
+            raise InputError(f"{where}: found more than 2**32 - 1 records in one shard; use more shards")
+        return prepared
+
+    def encode(self, record: Any, where: str) -> bytes:
+        """The bytes of a record, checked."""
+        try:
+            if isinstance(record, bytes):
+                data = record
+                self._codec.check(data)
+            else:
+                data = self._codec.encode(record)
+        except ValueError as error:
+            raise InputError(f"{where}: record: {error}") from error
+        if len(data) > fmt.MAX_RECORD_BYTES:
+            raise InputError(f"{where}: found a record of {len(data)} bytes, expected at most {fmt.MAX_RECORD_BYTES}")
+        if self.max_items is not None and len(data) and self._concepts < 1 << 32:
+            largest = int(np.frombuffer(data, "<u4").max())
+            if largest >= self._concepts:
+                rule = f"ids below {self._concepts}, the size of the vocabulary"
+                raise InputError(f"{where}: found concept id {largest}, expected {rule}")
+        return data
+
+    def add_record(self, record: Any, where: str) -> int:
+        if self.records >= fmt.NO_RECORD:
+            raise InputError(f"{where}: found more than 2**32 - 1 records in one shard; use more shards")
+        return self._append(self.encode(record, where))
+
+    def _append(self, data: bytes) -> int:
+        self.files["data"].write(data)
+        self.files["index"].write(np.array([self.files["data"].size], fmt.OFFSET))
+        if self.max_items is not None:
+            self.max_items = max(self.max_items, len(data) // 4)
+        self.records += 1
+        return self.records - 1
+
+    def add(self, base: int, prepared: Prepared) -> None:
+        """Write what `check` returned for a document that begins at token `base` of the shard."""
+        for start, end, record in prepared:
+            number = record if isinstance(record, int) else self._append(record)
+            if base + start > self._end:
+                self.runs.add(self._end, fmt.NO_RECORD)
+            self.runs.add(base + start, number)
+            self._end = base + end
+
+    def check_many(self, spans: BulkSpans, documents: Ints, where: str) -> None:
+        """Raises: InputError; nothing is written."""
+        spans.check(documents, where)
+        if self.records + len(spans.offsets) - 1 > fmt.NO_RECORD:
+            raise InputError(f"{where}: found more than 2**32 - 1 records in one shard; use more shards")
+        if self.max_items is not None and len(spans.data):
+            if (spans.offsets % 4).any():
+                raise InputError(f"{where}: found records of other lengths, expected concept ids of 4 bytes")
+            largest = int(np.frombuffer(spans.data, "<u4").max())
+            if largest >= self._concepts:
+                rule = f"ids below {self._concepts}, the size of the vocabulary"
+                raise InputError(f"{where}: found concept id {largest}, expected {rule}")
+
+    def add_many(self, base: int, spans: BulkSpans) -> None:
+        """Write what `check_many` has passed, for a batch that begins at token `base` of the shard."""
+        if len(spans.start):
+            self.runs.add_many(spans.entries(base, self._end, self.records))
+            self._end = base + int(spans.end[-1])
+        self.files["index"].write((spans.offsets[1:] + self.files["data"].size).astype(fmt.OFFSET))
+        self.files["data"].write(spans.data)
+        if self.max_items is not None and len(spans.offsets) > 1:
+            self.max_items = max(self.max_items, int(np.diff(spans.offsets).max()) // 4)
+        self.records += len(spans.offsets) - 1
+
+    def encoding(self, tokens: int, block_tokens: int) -> str:
+        """What `auto` means for this shard: the encoding with fewer bytes."""
+        if self._end < tokens:
+            self.runs.add(self._end, fmt.NO_RECORD)
+            self._end = tokens
+        if self._options.encoding != "auto":
+            return self._options.encoding
+        return fmt.SPANS if fmt.spans_size(tokens, self.runs.count, block_tokens) <= 4 * tokens else fmt.DENSE
+
+    def finish(self, tokens: int, encoding: str) -> Mapping[str, Any]:
+        """Complete the files; afterwards `files` are those that belong to the shard. Returns: facts for shard.json."""
+        ladder = self.runs.ladder(tokens)
+        entries = 0
+        if encoding == fmt.SPANS:
+            entries = self.runs.count
+            self.runs.table.finish(tokens, self.runs.spool)
+            self.files["spans"] = self.runs.spool
+        return {
+            "encoding": encoding,
+            "records": self.records,
+            "entries": entries,
+            "max_spans": ladder.counts,
+            "max_items": self.max_items,
+        }
+
+    def discard(self) -> None:
+        self.runs.discard()
+        for spool in self.files.values():
+            spool.discard()

@@ -1,0 +1,103 @@
+"""Flat token files: tokens and nothing else (OLMo's .npy files, which have no header), or a one-dimensional .npy array.
+
+Such a file says nothing about its documents. Either they stay unknown, or the caller names the token that ends each
+document, and the file is read once to find them.
+"""
+
+import os
+import tokenize
+from collections.abc import Iterator
+
+import numpy as np
+
+from conceptloader.errors import ConfigError
+from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, TokenFile, problem, stat_file
+
+_MAGIC = b"\x93NUMPY"
+_READ = 1 << 22  # tokens looked at in one go
+
+
+def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFile:
+    """Describe a flat token file.
+
+    dtype: type of the tokens ("uint16" or "u2", ...); needed unless the file is a .npy with a header, and must agree
+    with that. document_end: the id of the token that ends a document; None: documents are unknown.
+
+    Raises: ConfigError for a missing or unknown dtype, InputError for a file that does not fit it.
+    """
+    found = stat_file(path, "give a file of tokens")
+    given = _token_type(dtype) if dtype is not None else None
+    kind, offset, token_type = "flat", 0, given
+    if _begins_with_magic(path):
+        kind = "npy"
+        offset, token_type = _read_npy_head(path)
+        if given is not None and given != token_type:
+            raise problem(path, f"tokens of type {token_type} in its head", f"{given}, as asked", "leave dtype out")
+    if token_type is None:
+        raise ConfigError(
+            f"{path}: found a flat file of tokens and no dtype, expected one of {', '.join(TOKEN_TYPES)}: "
+            "nothing in the file says it; add --dtype"
+        )
+    size = int(token_type[1:])
+    tokens, rest = divmod(found.st_size - offset, size)
+    if rest:
+        expected = f"a multiple of {size} for tokens of type {token_type}"
+        raise problem(path, f"{found.st_size - offset} bytes", expected, "name the dtype it was written with")
+    if document_end is not None and not 0 <= document_end < 1 << 8 * size:
+        raise ConfigError(f"document_end: found {document_end}, expected an id that type {token_type} can hold")
+    return TokenFile(
+        kind=kind,
+        path=path,
+        size=found.st_size,
+        mtime_ns=found.st_mtime_ns,
+        token_type=token_type,
+        tokens=tokens,
+        offset=offset,
+        starts=None if document_end is None else lambda: _starts(path, offset, tokens, token_type, document_end),
+    )
+
+
+def _token_type(dtype: str) -> str:
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = ""
+    if name not in TOKEN_TYPES:
+        raise ConfigError(f"dtype: found {dtype!r}, expected one of {', '.join(TOKEN_TYPES)}")
+    return TOKEN_TYPES[name]
+
+
+def _begins_with_magic(path: str) -> bool:
+    with IndexFile(path) as file:
+        return file.read(0, min(len(_MAGIC), file.size)) == _MAGIC
+
+
+def _read_npy_head(path: str) -> tuple[int, str]:
+    """(bytes before the first token, token type) of a .npy file."""
+    with open(path, "rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+        except (ValueError, TypeError, EOFError, SyntaxError, RecursionError, tokenize.TokenError) as error:
+            raise problem(path, f"a damaged .npy head ({error})", "a whole one", "copy the file again") from error
+        offset = file.tell()
+    if len(shape) != 1 or dtype.name not in TOKEN_TYPES or dtype.newbyteorder("<") != dtype:
+        raise problem(
+            path, f"{dtype.str} of shape {shape}", f"one dimension of little-endian {', '.join(TOKEN_TYPES)}",
+            "save the tokens as such an array",
+        )  # fmt: skip
+    expected = offset + shape[0] * dtype.itemsize
+    if os.path.getsize(path) != expected:
+        raise problem(path, f"{os.path.getsize(path)} bytes", f"{expected} as its head says", "copy the file again")
+    return offset, TOKEN_TYPES[dtype.name]
+
+
+def _starts(path: str, offset: int, tokens: int, token_type: str, end: int) -> Iterator[Starts]:
+    """A document begins at the first token, and behind each token `end` but the last of the file."""
+    yield np.zeros(min(tokens, 1), np.uint64)
+    with IndexFile(path) as file:
+        for first in range(0, tokens, _READ):
+            ids = file.array("<" + token_type, offset, first, min(first + _READ, tokens))
+            starts = np.flatnonzero(ids == end).astype(np.uint64) + np.uint64(first + 1)
+            yield starts[starts < tokens]

@@ -1,0 +1,181 @@
+"""Megatron's IndexedDataset: PREFIX.bin with the tokens, PREFIX.idx with lengths, pointers and documents.
+
+The .idx, little-endian: b"MMIDIDX\\0\\0", u8 version 1, u1 code of the token type, u8 sequences, u8 document entries;
+then i4 length of each sequence in tokens, i8 byte offset of each sequence in the .bin, and i8 first sequence of each
+document followed by the number of sequences. Source: megatron-core's megatron/core/datasets/indexed_dataset.py.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from conceptloader.format.spec.columns import Ints
+from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, TokenFile, problem, stat_file
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_HEAD = struct.Struct("<9sQBQQ")
+_CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
+# The format does not know these two. Without a negative value their bytes are those of the unsigned type.
+_NARROW = {"int8": "i1", "int16": "i2"}
+_TYPES = {**TOKEN_TYPES, **_NARROW}
+_READ = 1 << 22  # tokens looked at in one go
+_REBUILD = "the index is damaged or incomplete: copy it again, or run the preprocessing again"
+
+
+def megatron_file(prefix: str) -> TokenFile:
+    """Describe PREFIX.bin by the head of PREFIX.idx and the sizes of both. Tokens of type int8 and int16 are read once.
+
+    Raises: InputError for missing or truncated files, another magic or version, token types that cannot be read, and
+    negative tokens of type int8 or int16.
+    """
+    path, index = prefix + ".bin", prefix + ".idx"
+    stat_file(index, "give the prefix of a .bin and its .idx")
+    found = stat_file(path, "give the prefix of a .bin and its .idx")
+    with IndexFile(index) as file:
+        token_type, sequences, entries = _read_head(file)
+        tokens = _count_tokens(file, sequences, entries, int(token_type[1:]))
+    expected = tokens * int(token_type[1:])
+    if found.st_size != expected:
+        raise problem(
+            path, f"{found.st_size} bytes", f"{expected} as {index} says ({tokens} tokens of type {token_type})",
+            "the file is truncated, or belongs to another index: copy both again",
+        )  # fmt: skip
+    if token_type in _NARROW.values():
+        _check_not_negative(path, token_type, tokens)
+        token_type = token_type.replace("i", "u")
+    return TokenFile(
+        kind="megatron",
+        path=path,
+        size=found.st_size,
+        mtime_ns=found.st_mtime_ns,
+        token_type=token_type,
+        tokens=tokens,
+        index=index,
+        starts=lambda: _starts(index),
+    )
+
+
+def _read_head(file: IndexFile) -> tuple[str, int, int]:
+    """(token type, sequences, document entries), after checking that the file has the size which follows from them."""
+    path = file.path
+    if file.size < _HEAD.size:
+        raise problem(path, f"{file.size} bytes", f"at least {_HEAD.size}", _REBUILD)
+    magic, version, code, sequences, entries = _HEAD.unpack(file.read(0, _HEAD.size))
+    if magic != _MAGIC:
+        raise problem(path, f"it to begin with {magic!r}", repr(_MAGIC), "this is no Megatron index; check the path")
+    if version != 1:
+        raise problem(path, f"version {version}", "1", "convert it with the Megatron that wrote it")
+    name = _CODES.get(code, f"code {code}")
+    if name not in _TYPES:
+        raise problem(
+            path, f"tokens of type {name}", f"one of {', '.join(_TYPES)}",
+            "tokens of this type cannot be read in place; write them again with one of these types",
+        )  # fmt: skip
+    expected = _HEAD.size + 12 * sequences + 8 * entries
+    if file.size == expected + sequences and sequences:
+        raise problem(
+            path, "a mode for each sequence (a multimodal index)", "an index of text",
+            "only text can be adopted; write the text part as a dataset of its own",
+        )  # fmt: skip
+    if file.size != expected:
+        rule = f"{expected} for {sequences} sequences and {entries} document entries"
+        raise problem(path, f"{file.size} bytes", rule, _REBUILD)
+    if not entries:
+        raise problem(path, "no document entry", "at least the closing one", _REBUILD)
+    return _TYPES[name], sequences, entries
+
+
+def _check_not_negative(path: str, token_type: str, tokens: int) -> None:
+    """Look at every token: read as unsigned, a negative one would pass for a valid id ever after.
+
+    Once is enough: readers refuse a file whose size or time of modification has changed since.
+    """
+    with IndexFile(path) as file:
+        for first in range(0, tokens, _READ):
+            ids = file.array("<" + token_type, 0, first, min(first + _READ, tokens))
+            wrong = np.flatnonzero(ids < 0)
+            if len(wrong):
+                i = int(wrong[0])
+                raise problem(
+                    path, f"token {first + i} of {int(ids[i])}", "an id of at least 0",
+                    f"ids do not fit int{8 * int(token_type[1:])}, or the file is damaged: run the preprocessing again",
+                )  # fmt: skip
+
+
+def _count_tokens(file: IndexFile, sequences: int, entries: int, itemsize: int) -> int:
+    """Tokens up to the end of the last sequence. The rest of the index is checked when the documents are read."""
+    if not sequences:
+        return 0
+    length = int(file.array("<i4", _HEAD.size, sequences - 1, sequences)[0])
+    pointer = int(file.array("<i8", _HEAD.size + 4 * sequences, sequences - 1, sequences)[0])
+    if length < 0 or pointer < 0 or pointer % itemsize:
+        found = f"sequence {sequences - 1} of {length} tokens at byte {pointer}"
+        raise problem(file.path, found, f"a length and a multiple of {itemsize}, both at least 0", _REBUILD)
+    return pointer // itemsize + length
+
+
+def _starts(index: str) -> Iterator[Starts]:
+    """First tokens of the documents. Lengths, pointers and documents are read in step, a piece at a time."""
+    with IndexFile(index) as file:
+        token_type, sequences, entries = _read_head(file)
+        lengths_at = _HEAD.size
+        pointers_at = lengths_at + 4 * sequences
+        documents = _documents(file, pointers_at + 8 * sequences, entries, sequences)
+        pending = next(documents, None)  # first sequences of documents which are not placed yet
+        base = 0
+        for a, lengths in file.pieces("<i4", lengths_at, sequences):
+            b = a + len(lengths)
+            ends = base + np.cumsum(lengths, dtype=np.int64)
+            firsts = ends - lengths
+            pointers = file.array("<i8", pointers_at, a, b)
+            _check_sequences(index, a, lengths, pointers, firsts * int(token_type[1:]))
+            while pending is not None:
+                placed = int(np.searchsorted(pending, b))
+                yield firsts[pending[:placed] - a].astype(np.uint64)
+                pending = pending[placed:]
+                if len(pending):
+                    break  # the rest begins behind this piece
+                pending = next(documents, None)
+            base = int(ends[-1])
+        while pending is not None:  # empty documents behind the last sequence
+            yield np.full(len(pending), base, np.uint64)
+            pending = next(documents, None)
+
+
+def _documents(file: IndexFile, offset: int, entries: int, sequences: int) -> Iterator[Ints]:
+    """First sequence of each document, checked, in pieces."""
+    closing = int(file.array("<i8", offset, entries - 1, entries)[0])
+    if closing < sequences:
+        raise problem(
+            file.path, f"documents that end at sequence {closing}", f"{sequences}, the number of sequences",
+            "the last sequences belong to no document: call end_document() before finalize() and write it again",
+        )  # fmt: skip
+    if closing > sequences:
+        found = f"documents that end at sequence {closing}, past the end"
+        raise problem(file.path, found, f"{sequences}, the number of sequences", _REBUILD)
+    last = 0
+    for first, documents in file.pieces("<i8", offset, entries - 1):
+        before = np.concatenate([[last], documents[:-1]])
+        limit = np.full(len(documents), sequences)
+        if not first:
+            limit[0] = 0  # the first document begins with the first sequence
+        wrong = np.flatnonzero((documents < before) | (documents > limit))
+        if len(wrong):
+            i = int(wrong[0])
+            raise problem(
+                file.path, f"document {first + i} to begin at sequence {int(documents[i])}",
+                f"one in [{int(before[i])}, {sequences}]" if first + i else "0", _REBUILD,
+            )  # fmt: skip
+        yield documents
+        last = int(documents[-1])
+
+
+def _check_sequences(index: str, first: int, lengths: Ints, pointers: Ints, expected: Ints) -> None:
+    wrong = np.flatnonzero((lengths < 0) | (pointers != expected))
+    if len(wrong):
+        i = int(wrong[0])
+        raise problem(
+            index, f"sequence {first + i} of {int(lengths[i])} tokens at byte {int(pointers[i])}",
+            f"sequences end to end in the .bin, this one at byte {int(expected[i])}", _REBUILD,
+        )  # fmt: skip

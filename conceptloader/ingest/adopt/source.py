@@ -1,0 +1,121 @@
+"""What adopting needs to know about a token file of another library, and bounded reads of index files."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from conceptloader.errors import InputError
+from conceptloader.format.spec import layout as fmt
+from conceptloader.storage.reads import open_file, read_at
+from conceptloader.storage.sample import WHOLE, sample_checksum
+
+Starts = NDArray[np.uint64]
+PIECE = 1 << 17  # index entries handled at a time
+
+# Names under which other libraries know the token types that version 1 of the format reads.
+TOKEN_TYPES = {"uint8": "u1", "uint16": "u2", "uint32": "u4", "int32": "i4", "int64": "i8"}
+assert set(TOKEN_TYPES.values()) == set(fmt.READABLE_TOKENS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenFile:
+    """A token file as it was found: tokens begin at byte `offset`; nothing of them has been read.
+
+    starts: gives the first token of each document in increasing order, in pieces of bounded size, and raises
+    InputError for a damaged index. None: the file says nothing about documents.
+    tokenizer: the name that the owning library noted beside the file, if it did.
+    """
+
+    kind: str
+    path: str
+    size: int
+    mtime_ns: int
+    token_type: str
+    tokens: int
+    offset: int = 0
+    index: str | None = None
+    starts: Callable[[], Iterator[Starts]] | None = None
+    tokenizer: str | None = None
+
+
+def stat_file(path: str, remedy: str) -> os.stat_result:
+    """Raises: InputError for a file that is not there."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path}: found no readable file ({error.strerror}), expected one; {remedy}") from error
+    return found
+
+
+def problem(where: str, found: object, expected: str, remedy: str) -> InputError:
+    """The InputError of the importers: where, found, expected, what to do."""
+    return InputError(f"{where}: found {found}, expected {expected}; {remedy}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What is in a token file. checksum: of the file; tokens: of the tokens alone; both None if only a sample of it
+    was read."""
+
+    sample: str
+    checksum: str | None = None
+    tokens: str | None = None
+
+
+def read_content(file: TokenFile, full: bool) -> Content:
+    """Read a sample of a token file, or all of it if it is small or `full`.
+
+    Raises: InputError if the file was changed since it was described, ReadError.
+    """
+    with IndexFile(file.path) as source:
+        sample = sample_checksum(file.size, source.read)
+        content = Content(sample=sample)
+        if full or file.size <= WHOLE:
+            whole, tokens = xxhash.xxh3_64(), xxhash.xxh3_64()
+            whole.update(source.read(0, file.offset))
+            step = PIECE * int(file.token_type[1:])
+            for at in range(file.offset, file.size, step):
+                data = source.read(at, min(step, file.size - at))
+                whole.update(data)
+                tokens.update(data)
+            content = Content(sample=sample, checksum=whole.hexdigest(), tokens=tokens.hexdigest())
+    found = stat_file(file.path, "it was there a moment ago")
+    if (found.st_size, found.st_mtime_ns) != (file.size, file.mtime_ns):
+        expected = f"{file.size} bytes as of {file.mtime_ns} ns, as when it was looked at first"
+        raise problem(
+            file.path, f"{found.st_size} bytes as of {found.st_mtime_ns} ns", expected, "adopt it when it is complete"
+        )
+    return content
+
+
+class IndexFile:
+    """Bounded positioned reads of an index file; use it as a context manager."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = open_file(path)
+        self.size = os.fstat(self._descriptor).st_size
+
+    def __enter__(self) -> "IndexFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return read_at(self._descriptor, offset, size, self.path)
+
+    def array(self, dtype: str, offset: int, start: int, stop: int) -> NDArray[Any]:
+        """Items [start, stop) of the array of `dtype` that begins at byte `offset`."""
+        kind = np.dtype(dtype)
+        return np.frombuffer(self.read(offset + start * kind.itemsize, (stop - start) * kind.itemsize), kind)
+
+    def pieces(self, dtype: str, offset: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """(first item, items) of an array of `count` items."""
+        for start in range(0, count, PIECE):
+            yield start, self.array(dtype, offset, start, min(start + PIECE, count))

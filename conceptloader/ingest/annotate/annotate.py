@@ -1,0 +1,266 @@
+"""New tracks over an existing dataset, foreign token files included: a new dataset that refers to the old files."""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from conceptloader import __version__
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.files import Files, load_manifest
+from conceptloader.format.read.ranges import Ranges
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.codecs import get_codec
+from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary
+from conceptloader.format.spec.options import TrackOptions
+from conceptloader.format.spec.paths import Roots
+from conceptloader.format.spec.shardtable import ShardTable, TrackColumn
+from conceptloader.format.spec.vocabulary import dump_vocabulary
+from conceptloader.format.tools.derived import new_directory, relative, write_manifest
+from conceptloader.format.write.borders import with_border_windows
+from conceptloader.ingest.annotate.find import AMBIGUOUS, MISSING, find_many
+from conceptloader.ingest.annotate.place import Placer
+from conceptloader.ingest.annotate.rows import WHOLE, Items, RowParser, read_rows
+from conceptloader.ingest.annotate.sort import Sorter
+from conceptloader.ingest.annotate.text import known_text
+from conceptloader.ingest.annotate.write import ShardTracks
+from conceptloader.ingest.place.rules import SpanRules
+from conceptloader.ingest.place.spans import level_names
+from conceptloader.ingest.rows.inputs import Source, find_sources
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer
+from conceptloader.ingest.rows.vocabulary import Concepts
+from conceptloader.storage.durable import write_file
+from conceptloader.storage.reads import read_file
+
+UNITS = ("tokens", "characters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotateOptions(SpanRules):
+    """track, codec, parameters, vocabulary: as in TrackOptions. align, overlap, ...: see `SpanRules`.
+
+    unit: what offsets count, tokens or characters (code points) of the document; None: characters where the text of
+    the documents is known (see `known_text`), else tokens. tokenizer: for characters, if the one that was kept beside
+    the dataset is not meant. ignored: columns that may be there. sort_bytes: memory for sorting, roughly."""
+
+    track: str
+    codec: str = "concepts"
+    parameters: Mapping[str, Any] | None = None
+    vocabulary: Sequence[str] | None = None
+    unit: str | None = None
+    tokenizer: Tokenizer | None = None
+    ignored: Sequence[str] = ()
+    sort_bytes: int = 64 << 20
+    max_line_bytes: int = MAX_LINE_BYTES
+
+    def check(self) -> TrackOptions:
+        options = TrackOptions(
+            codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary
+        )
+        options.check(self.track)
+        if self.unit not in (None, *UNITS):
+            raise ConfigError(f"unit: found {self.unit!r}, expected one of {', '.join(UNITS)}")
+        if self.unit == "tokens" and self.tokenizer is not None:
+            raise ConfigError("unit: found tokens with a tokenizer, expected one for offsets in characters only")
+        self.check_rules()
+        if self.overlap == "union" and self.codec != "concepts":
+            raise ConfigError(f"overlap: found union with codec {self.codec}, expected codec concepts; use levels")
+        return options
+
+
+def annotate(
+    dataset: str | os.PathLike[str],
+    inputs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    options: AnnotateOptions,
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+) -> Manifest:
+    """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
+
+    inputs: jsonl (also .gz, .zst) or parquet files of annotations in any order, see `RowParser`; documents without one
+    are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their size. roots: see
+    `open_dataset`. A failure leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.
+
+    Raises: ConfigError for arguments, and for offsets without a unit that could be either; InputError for annotations
+    of unknown documents, outside of their document or damaged, naming file and line, and if more than
+    `max_lost_spans` of them got no token; FormatError, ReadError.
+    """
+    track = options.check()
+    sources = find_sources(inputs)
+    manifest, allowed = load_manifest(dataset, roots)
+    with closing(Files(manifest, allowed)) as files, new_directory(out) as working:
+        ds = Ranges(manifest, files, False, None)
+        names = level_names(options.track, options.overlap, options.levels)
+        taken = sorted(set(names) & {*manifest.tracks, *ds.field_names})
+        if taken:
+            raise ConfigError(f"{ds.path}: found a track or field {taken[0]!r}, expected a new name; choose another")
+        if not manifest.num_documents:
+            raise ConfigError(f"{ds.path}: found no document table, expected one; annotations belong to documents")
+        written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
+        with Sorter(working) as sorter:
+            offsets = _sort(ds, sources, options, sorter)
+            texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
+            concepts = options.codec == "concepts"
+            placer = Placer(ds=ds, track=options.track, sources=sources, concepts=concepts, rules=options, texts=texts)
+            sure = texts is None or options.unit is not None or options.tokenizer is not None
+            for items, records in sorter.batches():
+                if not sure and (items["end"] != WHOLE).any():
+                    placer.check_unit(items)
+                    sure = True
+                for shard, found in placer.place(items, records):
+                    for name, spans in found.items():
+                        written[name].add(shard, spans)
+        placer.losses.check(options.max_lost_spans, str(sources[0].path), "nothing was written")
+        vocabulary = _write_vocabulary(working, options)
+        _copy_tokenizer(ds.path, working)
+        manifest = _assemble(ds, os.path.abspath(out), written, options, vocabulary)
+        done = {
+            **options.to_json(),
+            "unit": None if not offsets else "characters" if texts else "tokens",
+            "loss": placer.losses.to_json().get(options.track),
+        }
+        annotated = {**manifest.extra.get("annotated", {}), options.track: done}
+        manifest = replace(manifest, extra={**manifest.extra, "annotated": annotated})
+        manifest = _count_borders(manifest, working, names, ds.files.roots.given)
+        write_manifest(manifest, working)
+    return manifest
+
+
+def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorter: Sorter) -> bool:
+    """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets."""
+    codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
+    concepts = Concepts(options.vocabulary) if options.codec == "concepts" else None
+    parser = RowParser(codec, concepts, options.ignored)
+    size = total = 0
+    offsets = False
+
+    def flush() -> int:
+        nonlocal offsets
+        items = parser.take()
+        _number(ds, sources, items)
+        sorter.add(items.items, items.records)
+        offsets = offsets or bool((items.items["end"] != WHOLE).any())
+        return len(items.items)
+
+    for source, number, row in read_rows(sources, options.max_line_bytes):
+        try:
+            size += parser.add(row, source, number)
+        except ValueError as error:
+            raise InputError(f"{_row_name(sources[source], number)}: {error}") from error
+        if size > options.sort_bytes:
+            total += flush()
+            size = 0
+    total += flush()
+    for one in sources:
+        one.check_unchanged()
+    if not total:
+        raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
+    return offsets
+
+
+def _number(ds: Ranges, sources: Sequence[Source], found: Items) -> None:
+    """Fill in the numbers of documents given by external id. Raises: InputError for unknown and ambiguous ones."""
+    items = found.items
+    by_id = np.flatnonzero(items["document"] < 0)
+    if len(by_id):
+        if not (ds.manifest.shards.files["documents.hash"].size > 0).any():
+            where = _row_name(sources[items["source"][by_id[0]]], items["row"][by_id[0]])
+            raise InputError(
+                f"{where}: found id {found.ids[by_id[0]]!r}, expected the number of a document (key `document`), "
+                f"because {ds.path} keeps no ids"
+            )
+        items["document"][by_id] = find_many(ds, [found.ids[i] for i in by_id.tolist()])
+    bad = np.flatnonzero((items["document"] < 0) | (items["document"] >= ds.manifest.num_documents))
+    if len(bad):
+        i = int(bad[0])
+        number = int(items["document"][i])
+        what = {MISSING: f"id {found.ids[i]!r}", AMBIGUOUS: f"id {found.ids[i]!r}, which several documents have"}
+        shown = what.get(number, f"document {number}")
+        remedy = "name it by its number (key `document`)" if number == AMBIGUOUS else "remove the row"
+        raise InputError(
+            f"{_row_name(sources[items['source'][i]], items['row'][i])}: found {shown}, expected one of the "
+            f"{ds.manifest.num_documents} documents of {ds.path} ({len(bad)} such annotations nearby); {remedy}"
+        )
+
+
+def _row_name(source: Source, row: int) -> str:
+    return f"{source.path}: {'line' if source.row_groups is None else 'row'} {row}"
+
+
+def _write_vocabulary(working: str, options: AnnotateOptions) -> Vocabulary | None:
+    if options.vocabulary is None:
+        return None
+    data = dump_vocabulary(options.vocabulary)
+    name = f"{options.track}.vocabulary.json"
+    write_file(os.path.join(working, name), data)
+    return Vocabulary(path=name, size=len(data), checksum=xxhash.xxh3_64_hexdigest(data), count=len(options.vocabulary))
+
+
+def _copy_tokenizer(source: str, working: str) -> None:
+    """The definition that a build left beside its tokens, so that windows can still be shown as text."""
+    path = os.path.join(source, TOKENIZER_FILE)
+    if os.path.exists(path):
+        write_file(os.path.join(working, TOKENIZER_FILE), read_file(path, 1 << 30))
+
+
+def _assemble(
+    ds: Ranges, out: str, written: Mapping[str, ShardTracks], options: AnnotateOptions, vocabulary: Vocabulary | None
+) -> Manifest:
+    """The old manifest as seen from `out`, with the new tracks."""
+    old, resolve = ds.manifest, ds.files.roots.resolve
+
+    def moved(path: str | None) -> str | None:
+        return None if path is None else relative(resolve(path), out)
+
+    table = old.shards
+    files = {
+        kind: replace(column, path=None if column.path is None else [moved(path) for path in column.path])
+        for kind, column in table.files.items()
+    }
+    columns: dict[str, TrackColumn] = dict(table.tracks)
+    tracks = {
+        name: replace(
+            entry, vocabulary=entry.vocabulary and replace(entry.vocabulary, path=moved(entry.vocabulary.path) or "")
+        )
+        for name, entry in old.tracks.items()
+    }
+    for name, new in written.items():
+        facts = new.finish()
+        columns[name] = TrackColumn(facts.encoding, facts.records, facts.entries)
+        files.update({f"{name}.{kind}": facts.files[kind] for kind in ("index", "data", "spans")})
+        tracks[name] = Track(
+            codec=options.codec,
+            parameters=options.parameters or {},
+            vocabulary=vocabulary,
+            max_spans=facts.max_spans,
+            max_items=facts.max_items,
+        )
+    shards = ShardTable(
+        path=[relative(resolve(path), out) for path in table.path],
+        tokens=table.tokens,
+        layout=table.layout,
+        offset=table.offset,
+        documents=table.documents,
+        token_checksum=table.token_checksum,
+        files={kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))},
+        tracks=columns,
+        foreign=None
+        if table.foreign is None
+        else [entry and replace(entry, index=moved(entry.index)) for entry in table.foreign],
+    )
+    mode = "stream-with-metadata" if old.mode == "token-stream" else old.mode
+    return replace(
+        old, version=fmt.VERSION, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards
+    )
+
+
+def _count_borders(manifest: Manifest, working: str, names: Sequence[str], roots: Sequence[str] | None) -> Manifest:
+    """The manifest with what the new tracks' spans across shard borders add to their counts."""
+    new = replace(manifest, tracks={name: manifest.tracks[name] for name in names})
+    counted = with_border_windows(new, Roots(working, roots))
+    return replace(manifest, tracks={**manifest.tracks, **counted.tracks})

@@ -1,0 +1,132 @@
+"""Where annotations lie in a shard: documents looked up, characters turned into tokens, overlaps resolved."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.ranges import Ranges
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.write.bulk import BulkSpans
+from conceptloader.ingest.annotate.rows import WHOLE
+from conceptloader.ingest.annotate.text import Read, Texts
+from conceptloader.ingest.build.lost import Losses
+from conceptloader.ingest.place.rules import SpanRules
+from conceptloader.ingest.place.spans import place_spans
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.inputs import Source
+
+_DENSE = 64  # wanted documents are read with their neighbours if at least one in so many is wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placer:
+    """concepts: records are concept ids, whose union may be taken. texts: given if offsets are in characters. losses:
+    of what was placed so far."""
+
+    ds: Ranges
+    track: str
+    sources: Sequence[Source]
+    concepts: bool
+    rules: SpanRules
+    texts: Texts | None
+    losses: Losses = field(default_factory=Losses)
+
+    def place(self, items: NDArray[np.void], records: Sequence[bytes]) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
+        """(shard, spans by track) in tokens of the shard, for items sorted by document. Raises: InputError."""
+        for shard, part in self._by_shard(items):
+            yield shard, self._place_shard(shard, items[part], [records[i] for i in part.tolist()])
+
+    def check_unit(self, items: NDArray[np.void]) -> None:
+        """Offsets in characters could not have been meant as offsets in tokens: one of `items` ends behind the tokens
+        of its document. Raises: ConfigError."""
+        for shard, part in self._by_shard(items):
+            documents, row = np.unique(items["document"][part], return_inverse=True)
+            first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
+            end = items["end"][part]
+            if ((end != WHOLE) & (end > (stop - first)[row])).any():
+                return
+        raise ConfigError(
+            f"{self.sources[0].path}: found offsets that may count characters or tokens: of the first "
+            f"{len(items):,} annotations none ends behind the tokens of its document; say which (--unit characters, as "
+            "in build, or --unit tokens, as annotate took them in earlier versions)"
+        )
+
+    def _by_shard(self, items: NDArray[np.void]) -> Iterator[tuple[int, Ints]]:
+        """(shard, indices of its items) for items sorted by document."""
+        shard_of = np.searchsorted(self.ds.first_documents, items["document"], "right") - 1
+        borders = np.flatnonzero(np.diff(shard_of)) + 1
+        for part in np.split(np.arange(len(items)), borders):
+            if len(part):
+                yield int(shard_of[part[0]]), part
+
+    def _place_shard(self, shard: int, items: NDArray[np.void], records: list[bytes]) -> dict[str, BulkSpans]:
+        documents, row = np.unique(items["document"], return_inverse=True)
+        first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
+        if self.texts is None:
+            read = Read(offsets_of(stop - first), np.zeros(len(documents), bool), None, None)
+        else:
+            base = self.ds.shard_starts[shard]
+            read = self.texts.read(documents, first + base, stop + base)
+        spans = self._raw(items, records, row, read)
+        batch = Batch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
+        try:
+            placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules)
+        except BadRow as error:
+            where = self.where(items[np.argmax(row == error.row)])
+            raise InputError(f"{where}: {error.problem}") from error
+        self.losses.note(batch, lost, lambda at: f"document {documents[at]}")
+        offsets = read.offsets + offsets_of(read.eos)
+        return {name: self._to_shard(found, offsets, first, records) for name, found in placed.items()}
+
+    def _raw(self, items: NDArray[np.void], records: Sequence[bytes], row: Ints, read: Read) -> RawSpans:
+        """The items as spans of the documents that were read; row: of each item."""
+        texts = read.texts
+        lengths = np.diff(read.offsets) if texts is None else np.array([len(text) for text in texts], np.int64)
+        whole = items["end"] == WHOLE
+        end = np.where(whole, lengths[row], items["end"])
+        self._check_ends(items, end, lengths[row], "tokens" if texts is None else "characters")
+        if self.concepts:
+            labels = Ragged(np.frombuffer(b"".join(records), "<u4"), offsets_of(items["size"] // 4))
+        else:
+            labels = Ragged(np.arange(len(items), dtype=np.uint32), np.arange(len(items) + 1))
+        return RawSpans(row, items["start"].astype(np.int64), end, labels, whole)
+
+    def _to_shard(self, spans: BulkSpans, offsets: Ints, first: Ints, records: Sequence[bytes]) -> BulkSpans:
+        document = np.searchsorted(offsets, spans.start, "right") - 1
+        shift = first[document] - offsets[document]
+        data, record_offsets = spans.data, spans.offsets
+        if not self.concepts:
+            chosen = [records[i] for i in np.frombuffer(data, "<u4").tolist()]
+            data, record_offsets = b"".join(chosen), offsets_of([len(record) for record in chosen])
+        return BulkSpans(spans.start + shift, spans.end + shift, spans.record, data, record_offsets)
+
+    def _check_ends(self, items: NDArray[np.void], end: Ints, lengths: Ints, unit: str) -> None:
+        outside = end > lengths
+        if outside.any():
+            i = int(np.argmax(outside))
+            raise InputError(
+                f"{self.where(items[i])}: found [{items['start'][i]}, {end[i]}), expected it within the {lengths[i]} "
+                f"{unit} of the document; the offsets are of another text or tokenizer, or in another unit (--unit)"
+            )
+
+    def where(self, item: np.void) -> str:
+        """File, line and document of an item."""
+        source = self.sources[int(item["source"])]
+        unit = "line" if source.row_groups is None else "row"
+        return f"{source.path}: {unit} {int(item['row'])}: document {int(item['document'])}"
+
+    def _ranges(self, shard: int, ordinals: Ints) -> tuple[Ints, Ints]:
+        """First tokens and ends, in the shard, of documents in ascending order."""
+        low, high = int(ordinals[0]), int(ordinals[-1]) + 1
+        if high - low > _DENSE * len(ordinals):
+            pairs = np.array([self.ds.reader.document_range(shard, n) for n in ordinals.tolist()], np.int64)
+            return pairs[:, 0], pairs[:, 1]
+        data = self.ds.files.read("documents.bin", shard, 8 * low, 8 * (high - low + 1))
+        starts = np.frombuffer(data, fmt.OFFSET).astype(np.int64)
+        if (np.diff(starts) < 0).any():
+            path = self.ds.files.path("documents.bin", shard)
+            raise fmt.bad(path, "starts that decrease", "rising ones", fmt.DAMAGED)
+        return starts[ordinals - low], starts[ordinals - low + 1]

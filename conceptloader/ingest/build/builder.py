@@ -1,0 +1,302 @@
+"""Building a dataset from raw records: plan, worker processes, manifest."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conceptloader.base.hashing import canonical_json
+from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
+from conceptloader.format.read.files import load_manifest
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.manifest import Tokenizer as TokenizerFacts
+from conceptloader.format.spec.options import BuildOptions, TrackOptions
+from conceptloader.format.write.build import Build, OtherBuild, create_build, difference, discard_unfinished, open_build
+from conceptloader.format.write.finalize import finalize
+from conceptloader.ingest.build.lost import Losses, check_losses, read_losses
+from conceptloader.ingest.build.plan import Piece, default_shard_bytes, piece_bytes, plan_shards
+from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
+from conceptloader.ingest.build.workers import run_tasks
+from conceptloader.ingest.place.rules import SpanRules, refuse_earlier_rules
+from conceptloader.ingest.place.spans import level_names
+from conceptloader.ingest.rows.batch import BadRecord
+from conceptloader.ingest.rows.columns import METADATA_TRACK, Columns
+from conceptloader.ingest.rows.inputs import TIMES, Source, check_older, check_since_start
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer
+from conceptloader.storage.durable import write_file
+from conceptloader.storage.lock import LOCK, build_lock
+
+log = logging.getLogger(__name__)
+
+_TELLING = 10_000  # spans after which a part that is lost means something
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestOptions(SpanRules):
+    """How records become a dataset. What affects the result is stored in build.json.
+
+    tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
+    append_eos: end each document with the tokenizer's eos token. align, eos_span, ...: see `SpanRules`.
+    vocabularies: names of the concepts by track, index = id. encoding: "auto", "dense" or "spans", for all tracks.
+    shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
+    """
+
+    columns: Columns
+    tokenizer: Tokenizer | None
+    vocab_size: int | None = None
+    eos_id: int | None = None
+    append_eos: bool = True
+    vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    encoding: str = "auto"
+    mode: str | None = None
+    token_type: str | None = None
+    shard_input_bytes: int | None = None
+    max_line_bytes: int = MAX_LINE_BYTES
+
+    @property
+    def eos(self) -> int | None:
+        """The id that is appended to each document."""
+        if not self.append_eos:
+            return None
+        found = self.tokenizer.eos_id if self.tokenizer else self.eos_id
+        if found is None:
+            raise ConfigError(
+                "eos: found a tokenizer without a known end-of-document token, expected one to append to each "
+                "document; name it (--eos) or append none (--no-eos)"
+            )
+        return found
+
+
+@dataclass
+class Summary:
+    """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
+
+    Bad records are those of this run, all else is of the whole dataset."""
+
+    path: str
+    shards: int = 0
+    kept_shards: int = 0
+    documents: int = 0
+    tokens: int = 0
+    lost_spans: int = 0
+    losses: Losses = field(default_factory=Losses)
+    bad_records: int = 0
+    seconds: float = 0.0
+
+
+Watch = Callable[[Progress], None]
+
+
+def build_dataset(
+    sources: Sequence[Source],
+    out: str | os.PathLike[str],
+    options: IngestOptions,
+    *,
+    workers: int = 1,
+    on_bad: Callable[[str, str, str], None] | None = None,
+    watch: Callable[[int, int], Watch] | None = None,
+) -> Summary:
+    """Build a dataset, or go on with a build that was interrupted; finished shards are kept.
+
+    The bytes of the dataset depend on the inputs and options, not on `workers` or interruptions.
+    on_bad: called with (file, place, problem) for records that cannot be ingested, which are then left out; without it
+    they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
+    with each Progress.
+
+    Raises: InputError naming file and line for bad input, or a file that changed meanwhile, after all other shards are
+    finished, or naming examples if more than `options.max_lost_spans` of a track's spans got no token; ConfigError for
+    options that contradict each other or the build in `out`, or if another one runs there.
+    """
+    began = time.monotonic()
+    path = os.path.abspath(out)
+    plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
+    if not plan:
+        raise InputError(f"{sources[0].path} (of {len(sources)} files): found an empty corpus, expected records")
+    inputs = [source.to_json() for source in sources]
+    pieces = [[piece.to_json() for piece in shard] for shard in plan]
+    content = format_options(options)
+    refuse_earlier_rules(path)
+    if os.path.exists(os.path.join(path, fmt.MANIFEST)):
+        return _complete(path, sources, content, inputs, pieces, options.max_lost_spans)
+    with build_lock(path):
+        if os.path.exists(os.path.join(path, fmt.MANIFEST)):  # another build has just ended
+            return _complete(path, sources, content, inputs, pieces, options.max_lost_spans)
+        build = _begin(path, sources, content, inputs, pieces)
+        definition = options.tokenizer.definition if options.tokenizer else None
+        if definition is not None:
+            write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
+        summary = Summary(path)
+        missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
+        summary.kept_shards = build.num_shards - len(missing)
+        _write_shards(build, sources, plan, options, missing, workers, summary, on_bad, watch)
+        summary.losses = check_losses(build, options.max_lost_spans)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, TIMES))
+        manifest = finalize(path)
+    summary.shards, summary.documents, summary.tokens = build.num_shards, manifest.num_documents, manifest.num_tokens
+    summary.lost_spans = summary.losses.lost
+    summary.seconds = time.monotonic() - began
+    return summary
+
+
+def _begin(path: str, sources: Sequence[Source], options: BuildOptions, inputs: list[Any], plan: list[Any]) -> Build:
+    """The build in `path`, new or taken up. One of other inputs or options makes room if no shard of it is finished."""
+    try:
+        build = create_build(path, options, inputs=inputs, plan=plan)
+        check_since_start(path, sources)
+    except OtherBuild as error:
+        if not discard_unfinished(path, "ingest", (TOKENIZER_FILE, TIMES)):
+            raise
+        log.warning("%s; no shard of it was finished: begun anew", error)
+        build = create_build(path, options, inputs=inputs, plan=plan)
+        check_since_start(path, sources)
+    return build
+
+
+def format_options(options: IngestOptions) -> BuildOptions:
+    """The options of the format: tokenizer, tracks, and in `extra` whatever else decides the result."""
+    options.check_rules()
+    tokenizer = options.tokenizer
+    facts = None
+    if tokenizer is not None:
+        facts = TokenizerFacts(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
+    elif options.vocab_size is not None:
+        name = f"unnamed-{options.vocab_size}"
+        facts = TokenizerFacts(name=name, vocab_size=options.vocab_size, eos_id=options.eos_id)
+    else:
+        raise ConfigError("tokenizer: found none, expected the one of the tokens, or the size of its vocabulary")
+    columns = options.columns
+    unknown = sorted(set(options.vocabularies) - set(columns.tracks))
+    if unknown:
+        raise ConfigError(
+            f"vocabularies: found track {unknown[0]!r}, expected one of {', '.join(columns.tracks) or 'none'}"
+        )
+    tracks = {
+        name: TrackOptions(encoding=options.encoding, vocabulary=options.vocabularies.get(track))
+        for track in columns.tracks
+        for name in level_names(track, options.overlap, options.levels)
+    }
+    if columns.has_metadata:
+        tracks[METADATA_TRACK] = TrackOptions(codec="msgpack", encoding=options.encoding)
+    return BuildOptions(
+        mode=options.mode or ("stream-with-metadata" if tracks else "token-stream"),
+        tokenizer=facts,
+        token_type=options.token_type,
+        fields=columns.fields,
+        tracks=tracks,
+        extra={
+            "ingest": {
+                **options.to_json(bool(columns.tracks)),
+                "append_eos": options.eos is not None,
+                "columns": columns.to_json(),
+            }
+        },
+    )
+
+
+def _complete(
+    path: str, sources: Sequence[Source], options: BuildOptions, inputs: Any, plan: Any, max_lost_spans: float
+) -> Summary:
+    """The summary of a dataset that is there already, if it is this one."""
+    if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
+        with contextlib.suppress(ConceptloaderError), build_lock(path):
+            pass
+    found = open_build(path)
+    wanted = options.to_json(found.vocabularies)
+    built = {"options": found.options.to_json(found.vocabularies), "inputs": found.inputs, "plan": found.plan}
+    asked = {"options": wanted, "inputs": inputs, "plan": plan}
+    problem = None
+    if canonical_json(built) != canonical_json(asked):
+        problem = difference(built, asked)
+    elif any(found.options.tracks[name].vocabulary != track.vocabulary for name, track in options.tracks.items()):
+        problem = "other vocabularies, expected the same"
+    if problem:
+        raise ConfigError(
+            f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory"
+        )
+    check_older(path, sources)
+    manifest, _ = load_manifest(path, None)
+    log.info("%s is complete already", path)
+    losses = read_losses(found)
+    losses.check(max_lost_spans, path, "the dataset is complete and stays as it is")
+    summary = Summary(path, found.num_shards, found.num_shards, manifest.num_documents, manifest.num_tokens)
+    summary.losses, summary.lost_spans = losses, losses.lost
+    return summary
+
+
+def _write_shards(
+    build: Build,
+    sources: Sequence[Source],
+    plan: Sequence[Sequence[Piece]],
+    options: IngestOptions,
+    missing: Sequence[int],
+    workers: int,
+    summary: Summary,
+    on_bad: Callable[[str, str, str], None] | None,
+    watch: Callable[[int, int], Watch] | None,
+) -> None:
+    tokenizer: bytes | str | None = None
+    if options.columns.text is not None:
+        if options.tokenizer is None:
+            raise ConfigError("tokenizer: found none, expected one for input given as text")
+        tokenizer = options.tokenizer.definition or options.tokenizer.name
+    jobs = [
+        ShardJob(
+            directory=build.path,
+            shard=shard,
+            sources=sources,
+            columns=options.columns,
+            tokenizer=tokenizer,
+            eos=options.eos,
+            rules=options.rules,
+            max_line_bytes=options.max_line_bytes,
+            skip_bad=on_bad is not None,
+        )
+        for shard in missing
+    ]
+    sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
+    update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
+    errors: list[ConceptloaderError] = []
+    losses, told = Losses(), set[str]()
+
+    def on_news(_: int, progress: Progress) -> None:
+        losses.add(progress.losses)
+        for track, loss in losses.items():  # hours before the build would end with it
+            if loss.spans >= _TELLING and loss.lost > options.max_lost_spans * loss.spans and track not in told:
+                told.add(track)
+                log.warning("track %r so far: %s; above --max-lost-spans the build will fail", track, loss)
+        summary.bad_records += len(progress.bad)
+        for record in progress.bad:
+            if on_bad is not None:
+                on_bad(*record)
+        if update:
+            update(progress)
+
+    def on_end(i: int, _: Any, error: Exception | None) -> None:
+        if error is None:
+            log.info("shard %s is finished", build.shard_name(missing[i]))
+        else:
+            assert isinstance(error, ConceptloaderError)
+            log.error("shard %s: %s", build.shard_name(missing[i]), error)
+            errors.append(error)
+
+    run_tasks(write_shard, jobs, workers, on_news, on_end)
+    if errors:
+        others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
+        if isinstance(errors[0], ReadError):
+            raise ReadError(
+                errors[0].errno,
+                f"{errors[0].strerror or errors[0]}{others}; what is finished is kept: make sure that the disk can be "
+                "written, then run the same command again",
+            )
+        finished = build.num_shards - len(errors)
+        kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
+        where = "build into another directory" if finished else "run again"
+        remedy, kind = f"mend the input and {where}", type(errors[0])
+        if kind is BadRecord:
+            remedy, kind = f"run again with --skip-bad FILE to leave such records out, or {remedy}", InputError
+        raise kind(f"{errors[0]}{others}; {kept}: {remedy}")

@@ -1,0 +1,117 @@
+"""Spans that got no token: counted by track, shown by example, refused above a limit."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from conceptloader.errors import FormatError, InputError
+from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.write.build import Build, open_build
+from conceptloader.format.write.finalize import finalize
+from conceptloader.ingest.rows.batch import Batch, Ints
+from conceptloader.storage.lock import build_lock
+
+NOTE = "spans"  # the note of a shard's record that holds the counts
+_EXAMPLES, _TEXT = 3, 60
+
+
+@dataclass
+class TrackLoss:
+    """Of one track: the spans that were given, how many of them got no token, and the first few of these."""
+
+    spans: int = 0
+    lost: int = 0
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, other: "TrackLoss") -> None:
+        self.spans += other.spans
+        self.lost += other.lost
+        self.examples += other.examples[: _EXAMPLES - len(self.examples)]
+
+    def __str__(self) -> str:
+        shown = ", ".join(
+            f"[{one['start']}, {one['end']}) of {one['document']}"
+            + (f" ({one['text']!r})" if one["text"] is not None else "")
+            for one in self.examples
+        )
+        return f"{self.lost:,} of {self.spans:,} spans ({self.lost / self.spans:.2%}) got no token, such as {shown}"
+
+
+class Losses(dict[str, TrackLoss]):
+    """Losses by track."""
+
+    def note(self, batch: Batch, lost: Mapping[str, Ints], name: Callable[[int], str]) -> None:
+        """Count a batch. lost: indices into the spans of each track; name: what to call the document of a row."""
+        for track, which in lost.items():
+            spans = batch.spans[track]
+            examples = []
+            for i in which[:_EXAMPLES].tolist():
+                row, start, end = int(spans.row[i]), int(spans.start[i]), int(spans.end[i])
+                text = None if batch.texts is None else batch.texts[row][start : min(end, start + _TEXT)]
+                examples.append({"document": name(row), "start": start, "end": end, "text": text})
+            self.add({track: TrackLoss(len(spans.row), len(which), examples)})
+
+    def add(self, other: Mapping[str, TrackLoss]) -> None:
+        for track, loss in other.items():
+            self.setdefault(track, TrackLoss()).add(loss)
+
+    @property
+    def lost(self) -> int:
+        return sum(loss.lost for loss in self.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {track: asdict(loss) for track, loss in self.items()}
+
+    def lines(self) -> list[str]:
+        """A sentence for each track that lost something."""
+        return [f"{track}: {loss}; they were left out" for track, loss in self.items() if loss.lost]
+
+    def check(self, limit: float, where: str, remedy: str) -> None:
+        """Raises: InputError for a track that lost more than the part `limit` of its spans."""
+        for track, loss in self.items():
+            if loss.lost > limit * loss.spans:
+                raise InputError(
+                    f"{where}: track {track!r}: {loss}, expected at most {limit:.2%}; check that the offsets are "
+                    f"[start, end) in characters of these very texts, or allow it (--max-lost-spans); {remedy}"
+                )
+
+
+def read_losses(build: Build) -> Losses:
+    """What the finished shards of a build lost. Raises: FormatError for a record of a shard that is damaged."""
+    losses = Losses()
+    for shard in range(build.num_shards):
+        report = build.report(shard)
+        notes: Mapping[str, Any] = report.take("notes", dict, {}) if report else {}
+        try:
+            losses.add({track: TrackLoss(**loss) for track, loss in notes.get(NOTE, {}).items()})
+        except (TypeError, AttributeError) as error:
+            raise FormatError(
+                f"{build.path}: shard {shard}: found a .shard.json that is not what a writer says ({error!r}), "
+                "expected the counts of its spans; remove it and write the shard again"
+            ) from error
+    return losses
+
+
+def check_losses(build: Build, limit: float) -> Losses:
+    """What the shards of a build lost. Raises: InputError for a track that lost more than the part `limit`."""
+    losses = read_losses(build)
+    losses.check(limit, build.path, "finished shards are kept: the same command goes on with them")
+    return losses
+
+
+def finalize_within(path: str | os.PathLike[str], max_lost_spans: float) -> Manifest:
+    """`finalize`, unless a track of the build has lost more than that part of its spans, or somebody builds there.
+
+    Raises: InputError naming track and examples, and what `build_lock` and `finalize` raise.
+    """
+    build = open_build(path)
+    with build_lock(build.path):
+        if all(build.is_finished(shard) for shard in range(build.num_shards)):
+            check_losses(build, max_lost_spans)
+        return finalize(path)
+
+
+def document_names(ids: Sequence[str], first: int, shard: str) -> Callable[[int], str]:
+    """Names for the documents of a batch whose first one is document `first` of a shard."""
+    return lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}"

@@ -1,0 +1,92 @@
+"""Spans that overlap or nest: refused, spread over levels, or cut into segments that carry the union."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.errors import ConfigError
+from conceptloader.format.overlap import split_levels
+from conceptloader.ingest.place.rules import OVERLAPS
+from conceptloader.ingest.rows.batch import BadRow, Ints, Ragged, RawSpans, offsets_of
+
+
+def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
+    """Disjoint spans in order, for each of `levels` levels (one, unless `overlap` is "levels").
+
+    refuse: spans that overlap are an error. levels: each span, an outer one before an inner one, goes to the first
+    level where nothing overlaps it. union: every border of a span is a border of segments, and a segment carries the
+    concepts of all spans over it, ascending, each once.
+
+    Raises: BadRow for an overlap, or one deeper than `levels`.
+    """
+    if overlap not in OVERLAPS:
+        raise ConfigError(f"overlap: found {overlap!r}, expected one of {', '.join(OVERLAPS)}")
+    if overlap != "levels":
+        levels = 1
+    spans = _take(spans, np.lexsort((-spans.end, spans.start, spans.row)))
+    if overlap == "union":
+        return [_union(spans)]
+    crossing = (spans.row[1:] == spans.row[:-1]) & (spans.start[1:] < spans.end[:-1])
+    if not crossing.any():
+        empty = _take(spans, np.empty(0, np.int64))
+        return [spans] + [empty] * (levels - 1)
+    if overlap == "refuse":
+        i = int(np.argmax(crossing)) + 1
+        raise BadRow(
+            int(spans.row[i]),
+            f"found span [{spans.start[i]}, {spans.end[i]}) over [{spans.start[i - 1]}, {spans.end[i - 1]}) (in "
+            "tokens), expected spans that do not overlap, or share a token with --align any; say what to do with such "
+            "spans (--overlap levels or union)",
+        )
+    level = _levels(spans, crossing, levels)
+    return [_take(spans, np.flatnonzero(level == i)) for i in range(levels)]
+
+
+def _take(spans: RawSpans, which: Ints) -> RawSpans:
+    return RawSpans(spans.row[which], spans.start[which], spans.end[which], spans.concepts.take(which))
+
+
+def _levels(spans: RawSpans, crossing: NDArray[np.bool_], levels: int) -> Ints:
+    """The level of each span; `crossing[i]`: span i + 1 overlaps the one before it."""
+    result = np.zeros(len(spans.row), np.int64)
+    for row in np.unique(spans.row[1:][crossing]).tolist():
+        first, last = np.searchsorted(spans.row, [row, row + 1]).tolist()
+        found = split_levels(
+            zip(spans.start[first:last].tolist(), spans.end[first:last].tolist(), range(first, last), strict=True)
+        )
+        if len(found) > levels:
+            start, end, _ = found[levels][0]
+            raise BadRow(
+                row,
+                f"found span [{start}, {end}) (in tokens) on level {levels + 1}, expected at most {levels} levels; "
+                "allow more (--levels)",
+            )
+        for level, members in enumerate(found):
+            result[[member for _, _, member in members]] = level
+    return result
+
+
+def _union(spans: RawSpans) -> RawSpans:
+    """Elementary segments, each with the ascending union of the concepts over it: `format.overlap.split_segments` for
+    all documents at once."""
+    if not len(spans.row):
+        return spans
+    stride = int(spans.end.max()) + 1
+    start, end = spans.row * stride + spans.start, spans.row * stride + spans.end
+    borders = np.unique(np.concatenate([start, end]))
+    first, last = np.searchsorted(borders, start), np.searchsorted(borders, end)
+    # One pair for each span and each segment that it covers, then one for each concept of the span.
+    counts = last - first
+    span = np.repeat(np.arange(len(start)), counts)
+    segment = np.arange(len(span)) - np.repeat(offsets_of(counts)[:-1] - first, counts)
+    concepts = spans.concepts.take(span)
+    key = np.repeat(segment, np.diff(concepts.offsets)).astype(np.uint64) << np.uint64(32) | concepts.values
+    key = np.unique(key)
+    covered = np.unique(segment)
+    offsets = np.searchsorted(key, np.append(covered, covered[-1] + 1).astype(np.uint64) << np.uint64(32))
+    row = borders[covered] // stride
+    return RawSpans(
+        row=row,
+        start=borders[covered] - row * stride,
+        end=borders[covered + 1] - row * stride,
+        concepts=Ragged((key & np.uint64(0xFFFFFFFF)).astype(np.uint32), offsets.astype(np.int64)),
+    )

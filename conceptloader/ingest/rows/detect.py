@@ -1,0 +1,74 @@
+"""Which columns the input has, from its first records, so that usual inputs need no options."""
+
+from collections.abc import Mapping, Sequence
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.rows.columns import MAIN_TRACK, Columns
+from conceptloader.ingest.rows.inputs import Source
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_lines
+from conceptloader.ingest.rows.records import parse_json
+from conceptloader.ingest.rows.table import column_names
+
+_PREFIX = "spans_"
+
+
+def detect_columns(
+    sources: Sequence[Source],
+    *,
+    text: str | None = None,
+    tokens: str | None = None,
+    id: str = "id",
+    tracks: Sequence[str] = (),
+    metadata_columns: Sequence[str] = (),
+    fields: Mapping[str, str] | None = None,
+    ignored: Sequence[str] = (),
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Columns:
+    """Columns as given, and for the rest as the first block of records has them.
+
+    `text` or `tokens` is the content, whichever is there; `spans` is the track concepts and `spans_<track>` the track
+    of that name, in addition to `tracks`; `metadata` is the metadata object.
+
+    Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records.
+    """
+    found = first_columns(sources, max_line_bytes) - set(ignored)
+    if text is None and tokens is None:
+        if {"text", "tokens"} <= found:
+            raise ConfigError(
+                "columns: found both text and tokens, expected one of them as the content; choose (--text-column or "
+                "--tokens-column) and ignore the other (--ignore-column)"
+            )
+        text, tokens = (None, "tokens") if "tokens" in found else ("text", None)
+    detected = {name.removeprefix(_PREFIX) for name in found if name.startswith(_PREFIX)}
+    detected |= {MAIN_TRACK} if "spans" in found else set()
+    columns = {track: "spans" if track == MAIN_TRACK else _PREFIX + track for track in sorted(detected | set(tracks))}
+    return Columns(
+        text=text,
+        tokens=tokens,
+        id=id,
+        tracks=columns,
+        metadata="metadata" if "metadata" in found and "metadata" not in metadata_columns else None,
+        metadata_columns=metadata_columns,
+        fields=fields or {},
+        ignored=ignored,
+    )
+
+
+def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> set[str]:
+    """Names of the columns in the first block of the first file that holds a record."""
+    for source in sources:
+        if source.row_groups is not None:
+            return set(column_names(source.path))
+        for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
+            names: set[str] = set()
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    try:
+                        names |= parse_json(line).keys()
+                    except ValueError as error:
+                        if not names:  # later on, reading the shard says it, or leaves the record out
+                            raise InputError(f"{source.path}: line {number}: {error}") from error
+            if names:
+                return names
+    shown = ", ".join(source.path for source in sources[:5]) + (", ..." if len(sources) > 5 else "")
+    raise InputError(f"{shown}: found an empty corpus, expected at least one record; check the inputs")

@@ -1,0 +1,169 @@
+"""Input files: which they are, how they can be cut, and how a restart notices that one has changed."""
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import xxhash
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.format.write.build import OtherBuild
+from conceptloader.storage.durable import write_file
+
+TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
+
+_LINES = (".jsonl", ".ndjson", ".json")
+_COMPRESSED = {".gz": "gz", ".zst": "zst"}
+_SAMPLES, _SAMPLE_BYTES = 16, 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One input file.
+
+    name: path relative to the directory that all inputs share, so that a moved corpus gives the same build.
+    compression: None, "gz" or "zst". row_groups: stored bytes of each row group of a parquet file, else None.
+    sample: xxh3-64 of pieces spread over the file; with `size` it tells a changed file without reading all of it.
+    stamp: (modification, change of status, inode, device) as found before anything was read, times in ns.
+    """
+
+    path: str
+    name: str
+    compression: str | None
+    row_groups: tuple[int, ...] | None
+    size: int
+    sample: str
+    stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size, "sample": self.sample}
+
+    def check_unchanged(self) -> None:
+        """To be called when the file has been read. Raises: InputError if it is not the one that was found at first:
+        of another size or time of modification; or given another inode or status (a move in its place, its time set
+        back) and with other samples.
+        """
+        try:
+            found = os.stat(self.path)
+            same = (found.st_size, found.st_mtime_ns) == (self.size, self.stamp[0])
+            if same and (_stamp(found) == self.stamp or _sample(self.path, self.size) == self.sample):
+                return
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read: {error.strerror}") from error
+        raise InputError(
+            f"{self.path}: found it changed while it was read ({found.st_size} bytes, modified at "
+            f"{found.st_mtime_ns} ns), expected {self.size} bytes, modified at {self.stamp[0]} ns, as at the start; "
+            "what was read now is not kept: wait until the file is complete, then begin anew"
+        )
+
+
+def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
+    """The files that `inputs` name, in the given order; a directory stands for all of its files, sorted by path.
+
+    Raises: ConfigError for a path that does not exist or a file of another kind, InputError if there is no file.
+    """
+    paths: list[str] = []
+    names = [os.fspath(path) for path in inputs]
+    for given in names:
+        if os.path.isdir(given):
+            found = sorted(os.path.join(root, name) for root, _, files in os.walk(given) for name in files)
+            # .json is a usual name for other things too: such files are read only when they are named one by one
+            paths += [path for path in found if _kind(path) and not path.endswith(".json")]
+        elif not os.path.exists(given):
+            raise ConfigError(f"input {given}: found no such file or directory, expected one; check the path")
+        elif _kind(given) is None:
+            raise ConfigError(
+                f"input {given}: found an unknown file name, expected one that ends in .jsonl, .jsonl.gz, .jsonl.zst "
+                "or .parquet; rename the file"
+            )
+        else:
+            paths.append(given)
+    if not paths:
+        raise InputError(
+            f"inputs {', '.join(names)}: found an empty corpus, expected files that end in .jsonl, .jsonl.gz, "
+            ".jsonl.zst or .parquet"
+        )
+    real = [os.path.abspath(path) for path in paths]
+    repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
+    if repeated:
+        raise ConfigError(f"input {repeated}: found it twice, expected each file once; remove one of the two")
+    top = os.path.commonpath([os.path.dirname(path) for path in real])
+    return [_describe(path, os.path.relpath(path, top)) for path in real]
+
+
+def _kind(path: str) -> tuple[str, str | None] | None:
+    """("lines" or "parquet", compression), or None for a file of another kind."""
+    stem, suffix = os.path.splitext(path)
+    if suffix == ".parquet":
+        return "parquet", None
+    compression = _COMPRESSED.get(suffix)
+    if compression:
+        suffix = os.path.splitext(stem)[1]
+    return ("lines", compression) if suffix in _LINES else None
+
+
+def _describe(path: str, name: str) -> Source:
+    kind = _kind(path)
+    assert kind is not None
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError(f"input {path}: found no regular file, expected one; write the records to a file first")
+        sample = _sample(path, found.st_size)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    groups = None
+    if kind[0] == "parquet":
+        from conceptloader.ingest.rows.table import row_group_sizes
+
+        groups = row_group_sizes(path)
+    return Source(
+        path=path, name=name, compression=kind[1], row_groups=groups, size=found.st_size, sample=sample,
+        stamp=_stamp(found),
+    )  # fmt: skip
+
+
+def _stamp(found: os.stat_result) -> tuple[int, int, int, int]:
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
+
+
+def _sample(path: str, size: int) -> str:
+    digest = xxhash.xxh3_64()
+    step = max(_SAMPLE_BYTES, (size - _SAMPLE_BYTES) // (_SAMPLES - 1)) if size > _SAMPLE_BYTES else _SAMPLE_BYTES
+    with open(path, "rb") as file:
+        for offset in range(0, size, step):
+            file.seek(offset)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def check_older(directory: str, sources: Sequence[Source]) -> None:
+    """No input was modified after the build in `directory` began. Raises: OtherBuild."""
+    since = os.stat(os.path.join(directory, fmt.BUILD)).st_mtime_ns
+    for source in sources:
+        if source.stamp[0] > since:
+            _refuse(source, directory, since)
+
+
+def check_since_start(directory: str, sources: Sequence[Source]) -> None:
+    """No input has changed since the unfinished build in `directory` began. Together with the samples in build.json
+    this finds files that were edited, or replaced by older ones, between two runs. Raises: OtherBuild.
+    """
+    path = os.path.join(directory, TIMES)
+    write_file(path, dump_json({"times": {source.name: source.stamp[0] for source in sources}}), exclusive=True)
+    times = load_json(path).take("times", dict)
+    for source in sources:
+        if source.stamp[0] != times.get(source.name):
+            _refuse(source, directory, times.get(source.name))
+    check_older(directory, sources)
+
+
+def _refuse(source: Source, directory: str, time: int | None) -> NoReturn:
+    raise OtherBuild(
+        f"{source.path}: found it changed since the build in {directory} began (modified at {source.stamp[0]} ns, then "
+        f"{time} ns), expected unchanged inputs; build into another directory"
+    )

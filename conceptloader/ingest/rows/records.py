@@ -1,0 +1,238 @@
+"""Lines of JSON to batches. Everything about a record that can be wrong is found here or in `place`."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conceptloader.errors import InputError
+from conceptloader.format.spec.codecs import MsgpackCodec
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import Source
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_lines
+from conceptloader.ingest.rows.vocabulary import Concepts
+
+_SPAN_KEYS = {"start", "end", "concepts"}
+
+
+class LineParser:
+    """Turns lines into batches for given columns and vocabularies (by track)."""
+
+    def __init__(self, columns: Columns, concepts: Mapping[str, Concepts]) -> None:
+        self._columns = columns
+        self._concepts = concepts
+        self._known = frozenset([*columns.wanted(), *columns.ignored])
+        self._packer = MsgpackCodec() if columns.has_metadata else None
+        self._cut: Callable[[bytes], tuple[bytes, Any] | None] = lambda line: None
+        if columns.tokens is not None and columns.tokens.isascii():
+            from conceptloader.ingest.rows.digits import cut_list
+
+            self._cut = partial(cut_list, key=json.dumps(columns.tokens).encode("ascii"))
+
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        """A record, with its token ids as an array where the fast way works."""
+        cut = self._cut(line)
+        if cut is not None:
+            record = parse_json(cut[0])
+            if type(record.get(self._columns.content)) is int:  # else the list was another one of this name
+                record[self._columns.content] = cut[1]
+                return record
+        return parse_json(line)
+
+    def parse(self, lines: Sequence[bytes]) -> Batch:
+        """The documents of `lines`, none of which is blank. Raises: BadRow, row = index into `lines`."""
+        columns = self._columns
+        ids: list[str] = []
+        texts: list[str] = []
+        tokens: list[Any] = []
+        spans = {track: SpanCollector(self._concepts[track]) for track in columns.tracks}
+        metadata: list[bytes] = []
+        fields: dict[str, list[Any]] = {name: [] for name in columns.fields}
+        for row, line in enumerate(lines):
+            try:
+                record = self._parse(line)
+                if not (self._known >= record.keys() and columns.content in record):
+                    raise ValueError(columns.problem(record.keys()))
+                ids.append(check_id(record.get(columns.id)))
+                if columns.text is not None:
+                    texts.append(check_text(record[columns.text], columns.text))
+                else:
+                    tokens.append(integers(record[columns.content], columns.content))
+                    for name, values in fields.items():
+                        values.append(_aligned(record.get(name), len(tokens[-1]), name))
+                for track, column in columns.tracks.items():
+                    found = record.get(column)
+                    if found:
+                        spans[track].add(row, found, column)
+                    elif found is not None and found != []:
+                        raise ValueError(f"{column}: found {found!r:.100}, expected a list of spans")
+                if self._packer:
+                    metadata.append(self._packer.encode(collect_metadata(record, columns)))
+            except ValueError as error:
+                raise BadRow(row, str(error)) from error
+        return Batch(
+            ids=ids,
+            texts=texts if columns.text is not None else None,
+            tokens=ragged(tokens) if columns.text is None else None,
+            spans={track: collector.finish() for track, collector in spans.items()},
+            metadata=metadata if self._packer else None,
+            fields={name: np.concatenate([*values, np.empty(0, np.int64)]) for name, values in fields.items()},
+        )
+
+
+def read_records(source: Source, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number from 1, record) of a jsonl file; empty lines are passed over. limit: see read_lines.
+
+    Raises: InputError naming file and line.
+    """
+    number = 0
+    for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
+        for line in lines:
+            number += 1
+            if line.strip():
+                try:
+                    record = parse_json(line)
+                except ValueError as error:
+                    raise InputError(f"{source.path}: line {number}: {error}") from error
+                yield number, record
+
+
+def parse_json(line: bytes) -> dict[str, Any]:
+    """One JSON object. Raises: ValueError for anything else, NaN and infinities included."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"found byte 0x{line[error.start]:02x} at byte {error.start} of the line, which is not UTF-8, expected "
+            "UTF-8; convert the file"
+        ) from error
+    try:
+        record = _decode(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"found broken JSON ({error.msg} at character {error.pos}), expected one object per line"
+        ) from error
+    except RecursionError as error:
+        raise ValueError("found JSON nested too deeply, expected one object with the content of a document") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"found a JSON {type(record).__name__}, expected one object per line")
+    return record
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"found {name}, expected JSON, which has no such number; write null or leave it out")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse).decode
+
+
+def check_id(value: Any) -> str:
+    """External ids are strings; integers are accepted. null means none."""
+    if value is None:
+        return ""
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"id: found {value!r:.100}, expected a string or an integer")
+    return check_text(value, "id")
+
+
+def check_text(value: Any, column: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{column}: found {value!r:.100}, expected a string")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{column}: found half of a surrogate pair at character {error.start}, expected text; repair the text"
+            ) from error
+    return value
+
+
+def integers(values: Any, column: str) -> "np.ndarray[Any, Any]":
+    """A list of integers as an array."""
+    if isinstance(values, np.ndarray):
+        return values
+    if not isinstance(values, list):
+        raise ValueError(f"{column}: found {values!r:.100}, expected a list of integers")
+    if not values:
+        return np.empty(0, np.int64)
+    if set(map(type, values)) != {int}:
+        wrong = next(i for i, value in enumerate(values) if type(value) is not int)
+        raise ValueError(f"{column}: found {values[wrong]!r:.100} at position {wrong}, expected integers")
+    try:
+        return np.array(values, np.int64)
+    except OverflowError as error:
+        raise ValueError(f"{column}: found an integer above 64 bits, expected token ids") from error
+
+
+def _aligned(values: Any, length: int, column: str) -> "np.ndarray[Any, Any]":
+    if not isinstance(values, list) or not set(map(type, values)) <= {int, float, bool}:
+        raise ValueError(f"{column}: found {values!r:.100}, expected a list of numbers, one per token")
+    if len(values) != length:
+        raise ValueError(f"{column}: found {len(values)} values, expected {length}, one per token")
+    return np.array(values)
+
+
+def ragged(lists: Sequence["np.ndarray[Any, Any]"]) -> Ragged:
+    values = np.concatenate(lists) if lists else np.empty(0, np.int64)
+    return Ragged(values, offsets_of([len(values) for values in lists]))
+
+
+def collect_metadata(record: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    """The metadata object of a record, with the further metadata columns in it."""
+    found = record.get(columns.metadata) if columns.metadata is not None else None
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"{columns.metadata}: found {found!r:.100}, expected an object")
+    return {**(found or {}), **{name: record[name] for name in columns.metadata_columns if name in record}}
+
+
+class SpanCollector:
+    """Spans of one track of a batch, from JSON values to columns."""
+
+    def __init__(self, concepts: Concepts) -> None:
+        self._concepts = concepts
+        self._rows: list[int] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._values: list[int] = []
+        self._counts: list[int] = []
+
+    def add(self, row: int, spans: Any, column: str) -> None:
+        """Spans of a document. Raises: ValueError that says which span is wrong, and how."""
+        if not isinstance(spans, list):
+            raise ValueError(f"{column}: found {spans!r:.100}, expected a list of spans")
+        known, get = self._concepts.ids, self._concepts.id
+        for i, span in enumerate(spans):
+            if type(span) is not dict or span.keys() != _SPAN_KEYS:
+                raise ValueError(f"{column}[{i}]: found {span!r:.100}, expected an object with start, end and concepts")
+            start, end, concepts = span["start"], span["end"], span["concepts"]
+            if type(start) is not int or type(end) is not int or type(concepts) is not list:
+                raise ValueError(
+                    f"{column}[{i}]: found {span!r:.100}, expected integers start and end and a list of concepts"
+                )
+            if not -(1 << 62) < start <= end < 1 << 62:
+                raise ValueError(f"{column}[{i}]: found [{start}, {end}), expected start <= end")
+            try:
+                self._values += [known[name] for name in concepts]
+            except (KeyError, TypeError):
+                try:
+                    self._values += [get(value) for value in concepts]
+                except ValueError as error:
+                    raise ValueError(f"{column}[{i}]: {error}") from error
+            self._rows.append(row)
+            self._starts.append(start)
+            self._ends.append(end)
+            self._counts.append(len(concepts))
+
+    def finish(self) -> RawSpans:
+        return RawSpans(
+            row=np.array(self._rows, np.int64),
+            start=np.array(self._starts, np.int64),
+            end=np.array(self._ends, np.int64),
+            concepts=Ragged(np.array(self._values, np.uint32), offsets_of(self._counts)),
+        )

@@ -1,0 +1,269 @@
+"""Parquet row groups to batches, column by column."""
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec.codecs import MsgpackCodec
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
+from conceptloader.ingest.rows.vocabulary import Concepts
+
+_BATCH_BYTES = 8 << 20
+_SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
+
+
+def open_parquet(path: str) -> Any:
+    """A pyarrow ParquetFile that reads a page at a time, not a column chunk."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError(
+            f"{path}: found a parquet file but no pyarrow package to read it; pip install 'conceptloader[ingest]'"
+        ) from error
+    try:
+        return pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path}: found no readable parquet file ({error}), expected one; write it again") from error
+
+
+def row_group_sizes(path: str) -> tuple[int, ...]:
+    """Stored bytes of each row group."""
+    with open_parquet(path) as file:
+        meta = file.metadata
+        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+        return tuple(
+            max(1, sum(group.column(c).total_compressed_size for c in range(group.num_columns))) for group in groups
+        )
+
+
+def column_names(path: str) -> list[str]:
+    with open_parquet(path) as file:
+        return list(file.schema_arrow.names)
+
+
+def read_column(path: str, name: str) -> Iterator[Any]:
+    """The values of one column as Python objects; none if the file has no such column."""
+    with open_parquet(path) as file:
+        if name not in file.schema_arrow.names:
+            return
+        try:
+            for table in file.iter_batches(batch_size=1024, columns=[name], use_threads=False):
+                yield from table.column(0).to_pylist()
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: column {name!r}: cannot be read ({error}); write the file again") from error
+
+
+def read_row_groups(path: str, begin: int, end: int, columns: Columns) -> Iterator[tuple[Any, int, float]]:
+    """pyarrow record batches of row groups [begin, end), the wanted columns only. With each: the number (from 0, in the
+    file) of its first row, and the share of the rows that has been read after it.
+
+    Raises: InputError for wrong columns or a damaged file.
+    """
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        problem = columns.problem(names)
+        if problem:
+            raise InputError(f"{path}: {problem}")
+        wanted = [name for name in columns.wanted() if name in names]
+        counts = [file.metadata.row_group(i).num_rows for i in range(end)]
+        first = row = sum(counts[:begin])
+        for group in range(begin, end):
+            meta = file.metadata.row_group(group)
+            rows = max(1, min(1 << 16, _BATCH_BYTES * meta.num_rows // max(1, meta.total_byte_size)))
+            try:
+                for table in file.iter_batches(batch_size=rows, row_groups=[group], columns=wanted, use_threads=False):
+                    yield table, row, (row + table.num_rows - first) / sum(counts[begin:])
+                    row += table.num_rows
+            except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
+                raise InputError(
+                    f"{path}: row group {group}, from row {row} on: cannot be read ({error}); write the file again"
+                ) from error
+
+
+class TableParser:
+    """Turns record batches into batches for given columns and vocabularies (by track)."""
+
+    def __init__(self, columns: Columns, concepts: Mapping[str, Concepts]) -> None:
+        self._columns = columns
+        self._concepts = concepts
+        self._packer = MsgpackCodec() if columns.has_metadata else None
+
+    def parse(self, table: Any) -> Batch:
+        """Raises: BadRow."""
+        columns = self._columns
+        given = {name: table.column(i) for i, name in enumerate(table.schema.names)}
+        texts = tokens = None
+        if columns.text is not None:
+            texts = _each(given[columns.text], lambda value: check_text(value, columns.content))
+        else:
+            tokens = _integer_lists(given[columns.content], columns.content)
+        rows = table.num_rows
+        ids = _each(given[columns.id], check_id) if columns.id in given else [""] * rows
+        spans = {
+            track: _spans(given.get(column), column, self._concepts[track]) for track, column in columns.tracks.items()
+        }
+        fields = {}
+        for name in columns.fields:
+            if name not in given:
+                raise BadRow(-1, f"found no column {name!r}, expected one value per token")
+            fields[name] = _aligned(given[name], name, tokens)
+        return Batch(ids=ids, texts=texts, tokens=tokens, spans=spans, metadata=self._metadata(given), fields=fields)
+
+    def _metadata(self, given: Mapping[str, Any]) -> list[bytes] | None:
+        if self._packer is None:
+            return None
+        columns, packer = self._columns, self._packer
+        names = [name for name in ([columns.metadata] if columns.metadata else []) if name in given]
+        names += [name for name in columns.metadata_columns if name in given]
+        values = [_each(given[name], _plain) for name in names]
+        records = []
+        for row, found in enumerate(zip(*values, strict=True)):
+            try:
+                records.append(packer.encode(collect_metadata(dict(zip(names, found, strict=True)), columns)))
+            except ValueError as error:
+                raise BadRow(row, str(error)) from error
+        if not names:
+            rows = len(next(iter(given.values())))
+            records = [packer.encode({})] * rows
+        return records
+
+
+def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:
+    """`check` of every value of a column."""
+    result = []
+    for row, value in enumerate(_values(column)):
+        try:
+            result.append(check(value))
+        except ValueError as error:
+            raise BadRow(row, str(error)) from error
+    return result
+
+
+def _values(column: Any) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        for row in range(len(column)):
+            try:
+                column[row].as_py()
+            except UnicodeDecodeError as error:
+                raise BadRow(row, f"found bytes that are not UTF-8 ({error}), expected UTF-8") from error
+        raise
+    return values
+
+
+def _lists(column: Any, name: str, expected: str) -> tuple[Any, Ints]:
+    """(values of all lists, offsets of each list)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise BadRow(-1, f"column {name!r}: found type {kind}, expected {expected}")
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    return column.flatten(), offsets_of(lengths.astype(np.int64))
+
+
+def _row_of(offsets: Ints, item: int) -> int:
+    return int(np.searchsorted(offsets, item, "right")) - 1
+
+
+def _no_nulls(values: Any, name: str, offsets: Ints) -> None:
+    if values.null_count:
+        item = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+        raise BadRow(_row_of(offsets, item), f"column {name!r}: found null, expected a value")
+
+
+def _numbers(values: Any, name: str, offsets: Ints, kinds: str = "iu") -> NDArray[Any]:
+    """An arrow column of numbers as an array, not copied. Raises: BadRow for nulls and other types."""
+    _no_nulls(values, name, offsets)
+    if len(values) == 0:
+        return np.empty(0, np.int64)
+    array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    if array.dtype.kind not in kinds:
+        expected = "integers" if kinds == "iu" else "numbers"
+        raise BadRow(-1, f"column {name!r}: found type {values.type}, expected {expected}")
+    return array
+
+
+def _integer_lists(column: Any, name: str) -> Ragged:
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise BadRow(row, f"{name}: found null, expected a list")
+    values, offsets = _lists(column, name, "a list of integers")
+    return Ragged(_numbers(values, name, offsets), offsets)
+
+
+def _aligned(column: Any, name: str, tokens: Ragged | None) -> NDArray[Any]:
+    values, offsets = _lists(column, name, "a list of numbers")
+    if tokens is not None and not np.array_equal(offsets, tokens.offsets):
+        found, wanted = np.diff(offsets), np.diff(tokens.offsets)
+        row = int(np.argmax(found != wanted))
+        raise BadRow(row, f"{name}: found {found[row]} values, expected {wanted[row]}, one per token")
+    return _numbers(values, name, offsets, "iufb")
+
+
+def _spans(column: Any, name: str, concepts: Concepts) -> RawSpans:
+    import pyarrow as pa
+
+    empty = np.empty(0, np.int64)
+    nothing = RawSpans(empty, empty, empty, Ragged(np.empty(0, np.uint32), offsets_of([])))
+    if column is None or pa.types.is_null(column.type):
+        return nothing
+    structs, rows = _lists(column, name, _SPAN_TYPE)
+    if not len(structs):
+        return nothing
+    if not pa.types.is_struct(structs.type) or {f.name for f in structs.type} != {"start", "end", "concepts"}:
+        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {_SPAN_TYPE}")
+    _no_nulls(structs, name, rows)
+    parts = dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
+    start, end = (_numbers(parts[key], f"{name}.{key}", rows).astype(np.int64) for key in ("start", "end"))
+    _no_nulls(parts["concepts"], f"{name}.concepts", rows)
+    values, offsets = _lists(parts["concepts"], f"{name}.concepts", _SPAN_TYPE)
+    row = np.repeat(np.arange(len(column)), np.diff(rows))
+    ids = _concept_ids(values, name, concepts, offsets[rows])
+    if (start > end).any():
+        i = int(np.argmax(start > end))
+        raise BadRow(int(row[i]), f"{name}: found [{start[i]}, {end[i]}), expected start <= end")
+    return RawSpans(row, start, end, Ragged(ids, offsets))
+
+
+def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDArray[np.uint32]:
+    """Ids of concepts given by name or by id; each distinct one is looked up once."""
+    import pyarrow as pa
+
+    _no_nulls(values, f"{name}.concepts", rows)
+    if not len(values):
+        return np.empty(0, np.uint32)
+    coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    table = []
+    for i, value in enumerate(_values(coded.dictionary)):
+        try:
+            table.append(concepts.id(value))
+        except ValueError as error:
+            item = int(np.argmax(coded.indices.to_numpy() == i))
+            raise BadRow(_row_of(rows, item), f"{name}: {error}") from error
+    indices: NDArray[np.int64] = coded.indices.to_numpy()
+    return np.array(table, np.uint32)[indices]
+
+
+def _plain(value: Any) -> Any:
+    """Values of parquet types in MessagePack's types: times in ISO 8601, decimals as text, maps as objects."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return {key: _plain(item) for key, item in value}
+        return [_plain(item) for item in value]
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (decimal.Decimal, datetime.timedelta)):
+        return str(value)
+    return value

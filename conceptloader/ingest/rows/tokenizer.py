@@ -1,0 +1,225 @@
+"""Tokenizers: text to ids with the place of each token in the text, and back."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.rows.batch import Ints, Ragged, offsets_of
+
+TOKENIZER_FILE = ".tokenizer.json"  # the copy beside the tokens
+EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")
+
+
+class Tokenizer(Protocol):
+    """name: equal for tokenizers that give equal ids. vocab_size: ids are below it. eos_id: the id that ends a
+    document, or None. definition: the bytes of a tokenizer.json, or None."""
+
+    name: str
+    vocab_size: int
+    eos_id: int | None
+    definition: bytes | None
+
+    def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
+        """(ids of each text, places): places int64 [tokens, 2], the characters [start, end) of the text (code points)
+        that each token stands for, white space included, in order; 0 in texts for which `places` is False."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class BytesTokenizer:
+    """Built in: the bytes of the text in UTF-8 are the ids; 256 is eos."""
+
+    name = "bytes"
+    vocab_size = 257
+    eos_id: int | None = 256
+    definition: bytes | None = None
+
+    def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
+        parts = [text.encode("utf-8") for text in texts]
+        values = np.frombuffer(b"".join(parts), np.uint8)
+        tokens = Ragged(values, offsets_of([len(part) for part in parts]))
+        if not any(places):
+            return tokens, np.zeros((len(values), 2), np.int64)
+        before = np.cumsum((values & 0xC0) != 0x80) - 1  # characters of the batch before each byte's own
+        start = before - np.repeat(offsets_of([len(text) for text in texts])[:-1], np.diff(tokens.offsets))
+        return tokens, np.stack([start, start + 1], axis=1)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
+
+
+class FileTokenizer:
+    """A tokenizer.json of the `tokenizers` package.
+
+    Truncation, padding and the post-processor are switched off: a build needs all of the text and nothing else. The
+    post-processor adds special tokens, or takes the white space out of tokens' offsets, so that those of white space
+    alone would stand nowhere.
+    """
+
+    def __init__(self, definition: bytes, path: str, eos: str | int | None) -> None:
+        tokenizers = _import_tokenizers(path)
+        definition = definition.removeprefix(b"\xef\xbb\xbf")
+        try:
+            self._tokenizer: Any = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
+        except Exception as error:  # the package raises plain Exception
+            raise InputError(
+                f"{path}: found no tokenizer ({error}), expected a tokenizer.json; save it again"
+            ) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.post_processor = None
+        self.definition: bytes | None = definition
+        self.name = f"tokenizers-{hashlib.blake2b(definition, digest_size=8).hexdigest()}"
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        if not self.vocab_size:
+            raise InputError(f"{path}: found an empty vocabulary, expected a trained tokenizer")
+        self.eos_id = find_eos(vocabulary, eos, path)
+        bytes_ = {vocabulary[name]: value for value in range(256) if (name := f"<0x{value:02X}>") in vocabulary}
+        self._byte_of: NDArray[np.int16] | None = None  # by id, -1 for others; None if the model has no byte fallback
+        if bytes_:
+            self._byte_of = np.full(self.vocab_size, -1, np.int16)
+            self._byte_of[list(bytes_)] = list(bytes_.values())
+
+    def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
+        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        offsets = offsets_of([len(one) for one in encoded])
+        values = np.empty(offsets[-1], np.uint32)
+        found = np.zeros((offsets[-1], 2), np.int64)
+        for i, one in enumerate(encoded):
+            part = slice(offsets[i], offsets[i + 1])
+            values[part] = one.ids
+            if places[i]:
+                found[part] = np.fromiter(chain.from_iterable(one.offsets), np.int64, 2 * len(one)).reshape(-1, 2)
+                if self._byte_of is not None:
+                    spread_bytes(self._byte_of[values[part]], found[part])
+        return Ragged(values, offsets), found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
+        return text
+
+
+def load_tokenizer(source: str, eos: str | int | None = None) -> Tokenizer:
+    """`bytes`, a tokenizer.json, or a folder as transformers saves it.
+
+    eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one
+    of the usual names that the vocabulary has, else None.
+
+    Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are damaged.
+    """
+    if source == "bytes":
+        if eos not in (None, 256):
+            raise ConfigError(
+                f"eos: found {eos!r}, expected 256, which is the eos of the bytes tokenizer; leave it out"
+            )
+        return BytesTokenizer()
+    path = source
+    if os.path.isdir(source):
+        path = os.path.join(source, "tokenizer.json")
+        eos = eos if eos is not None else _configured_eos(source)
+        if not os.path.exists(path):
+            return FileTokenizer(_convert(source), source, eos)
+    if not os.path.exists(path):
+        raise ConfigError(
+            f"tokenizer {source}: found no such file or folder, expected bytes, a tokenizer.json or a transformers "
+            "folder"
+        )
+    try:
+        with open(path, "rb") as file:
+            definition = file.read()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    return FileTokenizer(definition, path, eos)
+
+
+def spread_bytes(byte: NDArray[np.int16], places: Ints) -> None:
+    """Give each byte of a run of byte tokens the place of its own character, where all of them have that of the run.
+
+    So they have if a model looks up unknown characters in a row as one (Unigram). byte: of each token of a text, or -1;
+    places: int64 [tokens, 2], changed here.
+    """
+    at = np.flatnonzero((byte >= 0) & (places[:, 1] - places[:, 0] > 1))
+    if not len(at):
+        return
+    start, end = places[at, 0], places[at, 1]
+    new = np.ones(len(at), bool)
+    new[1:] = (np.diff(at) > 1) | (np.diff(start) > 0) | (np.diff(end) > 0)
+    run = np.cumsum(new) - 1
+    leads = (byte[at] & 0xC0) != 0x80  # begins a character
+    before = np.cumsum(leads) - leads
+    character = before + leads - 1 - before[new][run]
+    fits = (np.bincount(run, leads) == (end - start)[new])[run]  # else a normalizer has changed their number
+    places[at[fits], 0] = (start + character)[fits]
+    places[at[fits], 1] = (start + character)[fits] + 1
+
+
+def find_eos(vocabulary: dict[str, int], eos: str | int | None, path: str) -> int | None:
+    """The id of the token that ends a document. Raises: ConfigError if it is not in the vocabulary, or not clear."""
+    if isinstance(eos, int) or (isinstance(eos, str) and eos not in vocabulary and eos.isdecimal()):
+        if int(eos) not in set(vocabulary.values()):
+            raise ConfigError(f"{path}: eos: found id {eos}, expected one of the {len(vocabulary)} of the vocabulary")
+        return int(eos)
+    if eos is not None:
+        if eos not in vocabulary:
+            raise ConfigError(f"{path}: eos: found {eos!r}, which is not in the vocabulary, expected one of its tokens")
+        return vocabulary[eos]
+    usual = [name for name in EOS_NAMES if name in vocabulary]
+    if len(usual) > 1:
+        raise ConfigError(f"{path}: eos: found {', '.join(usual)}, expected one end of a document; name it (--eos)")
+    return vocabulary[usual[0]] if usual else None
+
+
+def _configured_eos(folder: str) -> str | None:
+    """The eos token that the configuration of a transformers folder names."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            try:
+                with open(path, encoding="utf-8-sig") as file:
+                    found = json.load(file).get("eos_token")
+            except (OSError, ValueError, AttributeError) as error:
+                raise InputError(f"{path}: found no configuration ({error}), expected a JSON object") from error
+            if isinstance(found, dict):
+                found = found.get("content")
+            if isinstance(found, str):
+                return found
+    return None
+
+
+def _convert(folder: str) -> bytes:
+    """The tokenizer.json of a folder that has none, by transformers."""
+    try:
+        transformers: Any = import_module("transformers")
+    except ImportError as error:
+        raise ConfigError(
+            f"tokenizer {folder}: found no tokenizer.json in the folder, expected one, or the transformers package to "
+            "convert it; pip install transformers"
+        ) from error
+    try:
+        fast = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True)
+        definition: str = fast.backend_tokenizer.to_str()
+    except Exception as error:  # whatever its many backends raise
+        raise InputError(
+            f"tokenizer {folder}: cannot be converted ({error}), expected a transformers folder"
+        ) from error
+    return definition.encode("utf-8")
+
+
+def _import_tokenizers(path: str) -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ConfigError(
+            f"tokenizer {path}: the tokenizers package is not installed; pip install 'conceptloader[ingest]'"
+        ) from error
+    return tokenizers

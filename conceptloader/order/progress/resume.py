@@ -1,0 +1,228 @@
+"""Resuming: only what decided the samples before the position must be as it was; everything ahead is free to change."""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.mixture import Phase
+from conceptloader.order.progress.spec import Member, OrderSpec
+
+logger = logging.getLogger(__name__)
+
+OnNewSeqLen = Literal["refuse", "restart"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value that decided past samples and is another one now. `key` is its name in `allow_changed`."""
+
+    key: str
+    saved: Any
+    current: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: saved {self.saved}, now {self.current}"
+
+
+def compare(saved: OrderSpec, current: OrderSpec, consumed: int) -> list[Difference]:
+    """What differs between two specs in deciding the first `consumed` samples. Empty: they agree on every one.
+
+    Phases, members and skips that start at `consumed` or later are not looked at, nor are tracks and quarantine.
+    """
+    return list(_differences(saved, current, consumed)) if consumed else []
+
+
+def _differences(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[Difference]:
+    scalars = ("order", "seed", "block") if saved.order == "shuffled" else ("order",)
+    for key in (*scalars, "order_version"):
+        yield from _changed(key, getattr(saved, key), getattr(current, key))
+    for key in sorted({*saved.extra, *current.extra}):
+        yield from _changed(f"extra.{key}", saved.extra.get(key), current.extra.get(key))
+    yield from _changed(
+        "skips", *([(s.at, s.count) for s in spec.skips if s.at < consumed] for spec in (saved, current))
+    )
+    for name in saved.draws_before(consumed):
+        yield from _member_differences(name, saved.members[name], current.members.get(name))
+    past, now = saved.phases_before(consumed), current.phases_before(consumed)
+    yield from _changed("phases", [phase.start for phase in past], [phase.start for phase in now])
+    by_start = {phase.start: phase.weights for phase in now}
+    for phase in past:
+        if phase.start in by_start:
+            yield from _weight_differences(phase.start, phase.weights, by_start[phase.start])
+
+
+def _changed(key: str, saved: Any, current: Any) -> Iterator[Difference]:
+    if saved != current:
+        yield Difference(key, saved, current)
+
+
+def _member_differences(name: str, saved: Member, current: Member | None) -> Iterator[Difference]:
+    if current is None:
+        yield Difference(f"datasets.{name}", "present", "absent")
+        return
+    for key, value in saved.identity.items():
+        yield from _changed(f"datasets.{name}.{key}", value, current.identity[key])
+
+
+def _weight_differences(start: int, saved: Mapping[str, float], current: Mapping[str, float]) -> Iterator[Difference]:
+    for name in sorted({*saved, *current}):
+        shares = (Fraction(w.get(name, 0)) / Fraction(sum(w.values())) for w in (saved, current))
+        yield from _changed(f"phases.{start}.weights.{name}", *map(_readable, shares))
+
+
+def _readable(share: Fraction) -> str:
+    return str(share) if share.denominator < 10**6 else f"{float(share):.15g}"
+
+
+def resume(
+    saved: OrderSpec,
+    current: OrderSpec,
+    consumed: int,
+    *,
+    allow_changed: Collection[str] = (),
+    on_new_seq_len: OnNewSeqLen = "refuse",
+    new_stage: bool = False,
+) -> OrderSpec:
+    """The spec with which a run that has consumed `consumed` samples goes on: save this one with the next checkpoint.
+
+    saved: from the checkpoint; current: from the configuration as it is now.
+    allow_changed: keys of differences that are accepted, "seed" or "datasets.web.windows", or the beginning of some,
+        "datasets.web". The run then goes on as if the new value had always been there.
+    new_stage: the configuration is another one on purpose from this position on (a data stage): its phases and members
+        follow those that were in force, and every dataset's draws go on where they were.
+    on_new_seq_len: a dataset that is cut at another sequence length than before becomes a member of its own, from its
+        first draw. In mid-epoch that reads tokens again: it is refused unless the token range is disjoint from the one
+        read before, or this is "restart" (the expected share is logged).
+
+    Raises ResumeError that lists each difference with both values, or says why a new sequence length is refused.
+    Changed tracks and quarantine are logged as warnings.
+    """
+    if not consumed:
+        return current
+    current = replace(current, order_version=saved.order_version)
+    if _has_new_seq_len(saved, current, consumed):
+        allowed = "restart" if "seq_len" in allow_changed else on_new_seq_len
+        _check_rereads(reread_shares(saved, current, consumed), consumed, allowed)
+        current = splice(saved, current, consumed)
+    elif new_stage or saved.base:
+        current = splice(saved, current, consumed if new_stage else saved.base)
+    refused = []
+    for difference in compare(saved, current, consumed):
+        if any(difference.key == key or difference.key.startswith(f"{key}.") for key in allow_changed):
+            logger.warning("resuming with a changed past, as allowed: %s", difference)
+        else:
+            refused.append(difference)
+    if refused:
+        raise ResumeError(_refusal(refused, consumed, saved.decided(consumed)))
+    _warn(saved, current)
+    return current
+
+
+def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
+    """`saved` up to `consumed` samples, `current` from there on; every dataset's draws go on where they were.
+
+    Of the phases of `current` that start earlier, the last one is in force at once. A dataset whose windows are of
+    another length becomes the member "name@seq_len".
+
+    Raises ConfigError if one of the two is not shuffled.
+    """
+    if not consumed:
+        return current
+    if {saved.order, current.order} != {"shuffled"}:
+        raise ConfigError(
+            f"order: found {saved.order}, then {current.order}; only shuffled orders can follow each other"
+        )
+    start = saved.decided(consumed)
+    drawn = saved.draws_before(consumed)
+    keys = {name: _member_key(name, member, saved, drawn) for name, member in current.members.items()}
+    past = saved.phases_before(consumed)
+    ahead = [Phase(start=p.start, weights={keys[n]: w for n, w in p.weights.items()}) for p in current.phases]
+    active = [phase for phase in ahead if phase.start <= start][-1]
+    kept = {name for phase in past for name in phase.weights}
+    return replace(
+        current,
+        members={
+            **{name: member for name, member in saved.members.items() if name in kept},
+            **{keys[name]: member for name, member in current.members.items()},
+        },
+        phases=[*past, replace(active, start=start), *(phase for phase in ahead if phase.start > start)],
+        skips=[*(s for s in saved.skips if s.at < consumed), *(s for s in current.skips if s.at >= consumed)],
+        base=consumed,
+    )
+
+
+def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[str, float]:
+    """Dataset -> expected share of its first epoch at a new sequence length that broken-off epochs have read already.
+
+    Only datasets with a share above 0: left in mid-epoch, and cut at another length over some of the same tokens.
+    """
+    fresh: dict[str, float] = {}
+    for name, draws in saved.draws_before(consumed).items():
+        old = saved.members[name]
+        new = current.members.get(old.dataset)
+        if new is None or new.seq_len == old.seq_len:
+            continue
+        first, last = max(old.token_range[0], new.token_range[0]), min(old.token_range[1], new.token_range[1])
+        again = max(0, last - first) / max(1, new.token_range[1] - new.token_range[0])
+        fresh[old.dataset] = fresh.get(old.dataset, 1.0) * (1 - draws % old.windows / old.windows * again)
+    return {name: 1 - share for name, share in fresh.items() if share < 1}
+
+
+def _member_key(name: str, member: Member, saved: OrderSpec, drawn: Mapping[str, int]) -> str:
+    """The member name under which a dataset goes on: the one it had with these windows, or a new one."""
+    before = {key: old for key, old in saved.members.items() if old.dataset == name and key in drawn}
+    for key, old in before.items():
+        if old.same_windows(member):
+            return key
+    for key, old in before.items():
+        if old.seq_len == member.seq_len:
+            return key  # other data under an old name: `compare` will say so
+    return f"{name}@{member.seq_len}" if before else name
+
+
+def _has_new_seq_len(saved: OrderSpec, current: OrderSpec, consumed: int) -> bool:
+    """Whether windows are of another length than was planned at the position (all members of a phase share one)."""
+    if {saved.order, current.order} != {"shuffled"}:
+        return False
+    planned = [phase for phase in saved.phases if phase.start <= saved.decided(consumed)][-1]
+    lengths = {saved.members[name].seq_len for name in planned.weights}
+    return lengths != {member.seq_len for member in current.members.values()}
+
+
+def _check_rereads(shares: Mapping[str, float], consumed: int, on_new_seq_len: OnNewSeqLen) -> None:
+    if not shares:
+        return
+    listed = ", ".join(f"{name} ({share:.1%} expected to be read again)" for name, share in sorted(shares.items()))
+    if on_new_seq_len == "refuse":
+        raise ResumeError(
+            f"seq_len: changed at {consumed} consumed samples, in mid-epoch of {listed}; give these datasets a split "
+            "disjoint from the one read so far, go back to the saved sequence length, or accept with "
+            "on_new_seq_len: restart"
+        )
+    logger.warning("new sequence length at %d consumed samples, in mid-epoch of %s", consumed, listed)
+
+
+def _refusal(refused: Sequence[Difference], consumed: int, decided: int) -> str:
+    lines = "\n".join(f"  {difference}" for difference in refused)
+    names = ", ".join(f'"{difference.key}"' for difference in refused)
+    return (
+        f"what decided the first {consumed} samples has changed since the checkpoint:\n{lines}\n"
+        f"Put the saved values back. What is meant for the samples ahead goes into a phase that starts at {decided} or "
+        f"later, a skip at {consumed} or later, or a dataset of another name. To train on as if the new values had "
+        f"always been there, allow them by name: allow_changed=[{names}]"
+    )
+
+
+def _warn(saved: OrderSpec, current: OrderSpec) -> None:
+    for name, old in saved.members.items():
+        new = current.members.get(name)
+        if new is not None and new.tracks_fingerprint != old.tracks_fingerprint:
+            logger.warning(
+                "datasets.%s: its tracks have changed since the checkpoint (saved %s, now %s); the order is the same",
+                name, old.tracks_fingerprint, new.tracks_fingerprint,
+            )  # fmt: skip
+    if saved.quarantine != current.quarantine:
+        logger.warning("quarantine: has changed since the checkpoint; the new loss mask holds from here on")

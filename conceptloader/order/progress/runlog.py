@@ -1,0 +1,242 @@
+"""The run log: conceptloader_runs.jsonl, one line for every start of a run, beside its checkpoints.
+
+The order of samples needs no history, but the step at which a sample is trained does: batch sizes ramp up, and restarts
+change them. One process of a run appends; a line counts once its newline is on disk, so a write that was cut off is
+dropped on reading and cleared away by the next append, and no earlier line is ever touched.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.order.partition import Partition, Place, Plan, Scheme
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.schedule import BatchSchedule
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "conceptloader_runs.jsonl"
+LOG_VERSION = 1
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStart:
+    """One start of a run: from `step` on, with `consumed` samples behind it, this is how steps take samples.
+
+    batch: rule of BatchSchedule, [[from_consumed, batch_size], ...]. spec: hash of the order spec.
+    seq_len: tokens of a window, None where samples are documents. data_stage: its name, for frameworks that have them.
+    time: UTC, ISO 8601.
+    """
+
+    step: int
+    consumed: int
+    batch: Sequence[Sequence[int]]
+    micro_batch_size: int
+    dp_size: int
+    seq_len: int | None
+    spec: str
+    scheme: Scheme = "contiguous"
+    data_stage: str | None = None
+    time: str = field(default_factory=_now)
+
+    def __post_init__(self) -> None:
+        schedule = BatchSchedule.from_list(self.batch, self.step, self.consumed)
+        object.__setattr__(self, "batch", schedule.rule)
+        _ = self.plan  # whatever is wrong is said here
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Steps and samples from this start on, as if it were never restarted."""
+        return Plan(
+            partition=Partition(micro_batch_size=self.micro_batch_size, dp_size=self.dp_size, scheme=self.scheme),
+            schedule=BatchSchedule.from_list(self.batch, self.step, self.consumed),
+        )
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The steps [start.step, stop_step) of the run as it counts; stop_step None: to the end, and into the future."""
+
+    start: RunStart
+    stop_step: int | None
+
+    @property
+    def plan(self) -> Plan:
+        """Steps and samples of this segment."""
+        return self.start.plan
+
+    def place(self, sample: int) -> Place | None:
+        """Where `sample` is trained in this segment, if it is."""
+        if sample < self.start.consumed:
+            return None
+        step = self.plan.schedule.step_of(sample)
+        return self.plan.place(sample) if self.stop_step is None or step < self.stop_step else None
+
+
+class History:
+    """Steps and samples across all starts of a run. A start at a step supersedes what was logged for it and later ones.
+
+    starts: in the order in which they were logged; at least one.
+    """
+
+    def __init__(self, starts: Sequence[RunStart]) -> None:
+        if not starts:
+            raise ConfigError("run log: no start of a run is logged; steps are known only with one")
+        kept: list[RunStart] = []
+        for start in starts:
+            while kept and kept[-1].step >= start.step:
+                kept.pop()
+            kept.append(start)
+        stops = [*(start.step for start in kept[1:]), None]
+        self.segments = [Segment(start, stop) for start, stop in zip(kept, stops, strict=True)]
+
+    def segment(self, step: int) -> Segment:
+        """The segment that `step` belongs to. Raises ConfigError for a step before the first one logged."""
+        for segment in reversed(self.segments):
+            if segment.start.step <= step:
+                return segment
+        raise ConfigError(f"step {step}: the run log begins at step {self.segments[0].start.step}")
+
+    def range_of(self, step: int) -> tuple[int, int]:
+        """[first, last + 1) of the samples that `step` trains (or would train, if it is still ahead)."""
+        return self.segment(step).plan.range_of(step)
+
+    def places(self, sample: int) -> list[Place]:
+        """Every place at which `sample` counts: mostly one.
+
+        Empty for a sample before the first start, or passed over by a restart behind it; more than one where a restart
+        read samples again.
+        """
+        return [place for segment in self.segments if (place := segment.place(sample)) is not None]
+
+
+class RunLog:
+    """The run log in a directory of checkpoints.
+
+    Reading raises FormatError for a line that is complete but not valid, ReadError if the file cannot be read. A log
+    that does not exist is empty.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.path = Path(directory) / FILE_NAME
+        self.read()
+
+    @property
+    def history(self) -> History:
+        """Steps and samples of the run as it counts now. Raises ConfigError if the log is empty."""
+        return History(self.starts)
+
+    def spec(self, start: RunStart) -> OrderSpec:
+        """The order spec with which a start was made. Raises FormatError if the log lacks it."""
+        if start.spec not in self._specs:
+            raise FormatError(f"{self.path}: the order spec {start.spec} of step {start.step} is missing from the log")
+        return OrderSpec.from_dict(self._specs[start.spec])
+
+    def append(self, start: RunStart, spec: OrderSpec) -> None:
+        """Log a start and, if it is new, its spec: one write and fsync. To be called by one process of a run.
+
+        A start that does not begin where the log expects its step is logged too, with a warning.
+        Raises ConfigError if start.spec is not the hash of `spec`, ReadError if writing fails (the log is as before).
+        """
+        if start.spec != spec.hash:
+            raise ConfigError(f"run log: start.spec is {start.spec}, the spec's hash is {spec.hash}; they must agree")
+        self.read()
+        self._check_continuity(start)
+        lines = [{"kind": "start", "log_version": LOG_VERSION, **asdict(start)}]
+        if start.spec not in self._specs:
+            lines.insert(0, {"kind": "spec", "hash": spec.hash, "spec": spec.to_dict()})
+        self._write("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode())
+        self._specs.setdefault(spec.hash, spec.to_dict())
+        self.starts.append(start)
+
+    def _check_continuity(self, start: RunStart) -> None:
+        if not self.starts or start.step < self.history.segments[0].start.step:
+            return
+        expected = self.history.range_of(start.step)[0]
+        if expected != start.consumed:
+            logger.warning(
+                "%s: step %d was to start at %d consumed samples, this run starts it at %d; samples between are %s",
+                self.path, start.step, expected, start.consumed, "skipped" if start.consumed > expected else "repeated",
+            )  # fmt: skip
+
+    def read(self) -> None:
+        """Read the file again, in case another process has appended."""
+        self.starts: list[RunStart] = []
+        self._specs: dict[str, Mapping[str, Any]] = {}
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            data = b""
+        except OSError as error:
+            raise ReadError(f"{self.path}: cannot read the run log: {error}") from error
+        *lines, torn = data.split(b"\n")
+        if torn:
+            logger.warning("%s: the last line was cut off in writing and is left out", self.path)
+        self._end = len(data) - len(torn)  # where the complete lines end
+        for number, line in enumerate(lines, 1):
+            try:
+                self._take(json.loads(line))
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+            ) as error:  # ConfigError and JSONDecodeError are ValueErrors
+                raise FormatError(
+                    f"{self.path}, line {number}: not a line of a run log ({error}); put the file back from a copy, "
+                    "or delete the line to answer its steps from the start before"
+                ) from error
+
+    def _take(self, line: dict[str, Any]) -> None:
+        kind = line.pop("kind")
+        if kind == "spec":
+            self._specs[line["hash"]] = line["spec"]
+            return
+        version = line.pop("log_version")
+        if kind != "start" or version != LOG_VERSION:
+            raise ValueError(
+                f"found {kind!r} of version {version}, this release knows 'start' of version {LOG_VERSION}"
+            )
+        self.starts.append(RunStart(**line))
+
+    def _write(self, data: bytes) -> None:
+        new = not self.path.exists()
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                torn = os.pread(file, max(0, os.fstat(file).st_size - self._end), self._end)
+                if b"\n" in torn:
+                    raise OSError("another process has just appended; only one process of a run may")
+                os.ftruncate(file, self._end)
+                if os.write(file, data) != len(data):
+                    os.ftruncate(file, self._end)
+                    raise OSError("short write, is the disk full?")
+                os.fsync(file)
+            finally:
+                os.close(file)
+            if new:
+                _sync_directory(self.path.parent)
+        except OSError as error:
+            raise ReadError(f"{self.path}: cannot write the run log: {error}") from error
+        self._end += len(data)
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

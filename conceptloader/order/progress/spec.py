@@ -1,0 +1,198 @@
+"""The order spec: everything that decides which sample comes when, as plain data to keep with a checkpoint.
+
+No paths, no loader options: moving the data, or reading it with more threads, changes nothing here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+from conceptloader.base.hashing import fingerprint
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.checks import as_count, as_integer
+from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
+from conceptloader.order.sequential import Sequential
+from conceptloader.order.skips import Skip, Skips
+from conceptloader.order.weights import exact_weights
+
+SPEC_VERSION = 1
+OrderKind = Literal["shuffled", "sequential", "megatron"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One dataset, cut into windows in one way.
+
+    dataset: its name in the configuration. seq_len: tokens of a window, None where a sample is a document.
+    windows: how many there are in token_range = [first, last + 1).
+    tracks_fingerprint: of its concepts and other tracks, which may change without changing the order.
+    """
+
+    dataset: str
+    seq_len: int | None
+    windows: int
+    stream_fingerprint: str
+    token_range: tuple[int, int]
+    tracks_fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        as_count(self.windows, f"datasets.{self.dataset}.windows", 0)
+
+    def same_windows(self, other: "Member") -> bool:
+        """Whether a draw means the same tokens in both."""
+        return self.identity == other.identity
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides which tokens a draw is."""
+        return {
+            "dataset": self.dataset,
+            "seq_len": self.seq_len,
+            "windows": self.windows,
+            "stream_fingerprint": self.stream_fingerprint,
+            "token_range": list(self.token_range),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderSpec:
+    """The order of a run from its first sample on.
+
+    members: by name; the name is the dataset's, or "name@seq_len" for the windows that it was cut into after a change
+        of sequence length. Names, not their sequence, decide the order.
+    phases: increasing starts in global samples, the first 0; weights by member name, kept as the smallest integers in
+        the same proportion. Empty unless order is "shuffled".
+    skips: of the trainer's sample index, see order/skips.py.
+    quarantine: dataset -> fingerprint of its quarantined ranges; changes the loss mask, never the order.
+    base: consumed samples at which the present configuration took over from an earlier one whose phases, members and
+        skips stand in front (a later data stage, a new sequence length); 0 if there was none.
+    extra: anything else that decides every sample, such as fingerprints of Megatron's index files.
+
+    Raises ConfigError for weights of unknown members and for whatever Mixture refuses.
+    """
+
+    seed: int
+    block: int
+    members: Mapping[str, Member]
+    phases: Sequence[Phase] = ()
+    skips: Sequence[Skip] = ()
+    quarantine: Mapping[str, str] = field(default_factory=dict)
+    order: OrderKind = "shuffled"
+    order_version: int = ORDER_VERSION
+    base: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(OrderKind):
+            raise ConfigError(f"order: found {self.order!r}, expected one of {get_args(OrderKind)}")
+        if bool(self.phases) != (self.order == "shuffled"):
+            raise ConfigError(f"phases: found {len(self.phases)} with order {self.order}; only shuffled has phases")
+        starts = [phase.start for phase in self.phases]
+        if starts and (starts[0] != 0 or any(b <= a for a, b in pairwise(starts))):
+            raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples")
+        as_integer(self.seed, "seed")
+        as_integer(self.block, "block")
+        as_count(self.base, "base", 0)
+        phases = []
+        for phase in self.phases:
+            where = f"phases.{phase.start}.weights"
+            unknown = sorted(set(phase.weights) - set(self.members))
+            if unknown:
+                raise ConfigError(f"{where}: no datasets named {unknown}, expected some of {sorted(self.members)}")
+            phases.append(Phase(start=phase.start, weights=exact_weights(phase.weights, where)))
+        object.__setattr__(self, "members", dict(sorted(self.members.items())))
+        object.__setattr__(self, "phases", tuple(phases))
+        object.__setattr__(self, "skips", Skips(self.skips).skips)
+
+    @cached_property
+    def hash(self) -> str:
+        """32 hexadecimal digits; equal for equal specs."""
+        return fingerprint(self.to_dict())
+
+    def build(self, max_epochs: Mapping[str, float | None] | None = None) -> Mixture | Sequential:
+        """The order itself; dataset k is the k-th member by name. max_epochs: by dataset name, for check_run only."""
+        names = list(self.members)
+        sizes = [member.windows for member in self.members.values()]
+        if self.order == "sequential":
+            return Sequential(sizes, names)
+        if self.order != "shuffled":
+            raise ConfigError(f"order: {self.order} cannot be built here; only the adapter for that framework takes it")
+        return Mixture(
+            sizes=sizes,
+            names=names,
+            phases=self.phases,
+            skips=self.skips,
+            seed=self.seed,
+            block=self.block,
+            order_version=self.order_version,
+            max_epochs=[(max_epochs or {}).get(member.dataset) for member in self.members.values()],
+        )
+
+    def decided(self, consumed: int) -> int:
+        """How many global samples (skipped ones included) lie behind a position of `consumed` trainer samples."""
+        return Skips(self.skips).global_index(consumed - 1) + 1 if consumed else 0
+
+    def phases_before(self, consumed: int) -> list[Phase]:
+        """The phases that decided any of the first `consumed` samples."""
+        return [phase for phase in self.phases if phase.start < self.decided(consumed)]
+
+    def draws_before(self, consumed: int) -> dict[str, int]:
+        """Member name -> its draws in the first `consumed` samples, skipped ones included; only members with any.
+
+        In the other orders, where this is not known here, every member counts with all its windows.
+        """
+        if self.order != "shuffled":
+            return {name: member.windows for name, member in self.members.items()}
+        counts = replace(self, skips=()).build().counts(self.decided(consumed))
+        return {name: draws for name, draws in zip(self.members, counts, strict=True) if draws}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, the form that is saved and hashed."""
+        return {
+            "spec_version": SPEC_VERSION,
+            "order": self.order,
+            "order_version": self.order_version,
+            "seed": self.seed,
+            "block": self.block,
+            "members": {
+                name: {**member.identity, "tracks_fingerprint": member.tracks_fingerprint}
+                for name, member in self.members.items()
+            },
+            "phases": [{"start": phase.start, "weights": dict(phase.weights)} for phase in self.phases],
+            "skips": [{"at": skip.at, "count": skip.count} for skip in self.skips],
+            "quarantine": dict(self.quarantine),
+            "base": self.base,
+            "extra": dict(self.extra),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "OrderSpec":
+        """Inverse of to_dict.
+
+        Raises ResumeError if the data are damaged, or come from a later version of this package.
+        """
+        if not isinstance(data, Mapping) or "spec_version" not in data:
+            raise ResumeError(f"saved order spec: found {str(data)[:80]!r}, expected an object with spec_version")
+        for key, known in (("spec_version", SPEC_VERSION), ("order_version", ORDER_VERSION)):
+            if not isinstance(data.get(key), int) or not 1 <= data[key] <= known:
+                raise ResumeError(
+                    f"saved order spec: {key} is {data.get(key)!r}, this release of conceptloader knows up to {known}; "
+                    "resume with the release that wrote the checkpoint, or a later one"
+                )
+        fields = {key: value for key, value in data.items() if key != "spec_version"}
+        try:
+            fields["members"] = {
+                name: Member(**{**member, "token_range": (member["token_range"][0], member["token_range"][1])})
+                for name, member in data["members"].items()
+            }
+            fields["phases"] = [Phase(**phase) for phase in data["phases"]]
+            fields["skips"] = [Skip(**skip) for skip in data["skips"]]
+            spec = cls(**fields)
+            spec.to_dict()
+            return spec
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ConfigError) as error:
+            raise ResumeError(
+                f"saved order spec: damaged ({type(error).__name__}: {error}); take the one of another checkpoint"
+            ) from error

@@ -1,0 +1,130 @@
+"""The checkpoint state: which order, and how far in it. One form for the loader and every adapter, checked in full.
+
+Saved as one string under one key. torch.distributed.checkpoint loads leaf by leaf into the keys that the *new* object
+has: of a nested state a changed order would take what it knows and lose the rest, so that nothing is left to refuse.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from conceptloader.base.hashing import canonical_json, fingerprint
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.checks import as_count
+from conceptloader.order.progress.spec import OrderSpec
+
+KEY = "conceptloader"
+VERSION = 2
+
+Plain = dict[str, Any]
+_OWN = ("version", "spec", "spec_hash", "consumed_samples", "checksum")
+_EMPTY: Plain = {"phases": [], "skips": [], "quarantine": {}, "extra": {}}  # what DCP loses of a nested state
+_ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_at gives"
+
+
+def sealed(fields: Mapping[str, Any]) -> Plain:
+    """`fields` with a checksum over all of them."""
+    return {**fields, "checksum": fingerprint(dict(fields))}
+
+
+def as_leaf(fields: Mapping[str, Any]) -> dict[str, str]:
+    """`fields` with their checksum as one string of JSON under one key."""
+    return {KEY: canonical_json(sealed(fields))}
+
+
+def unsealed(state: Any, where: str) -> Plain:
+    """The fields of a state, as a leaf or as plain data, without their checksum.
+
+    Version 1 had no checksum. Raises ResumeError if the state is no object with a version that is known here, or does
+    not have the checksum of what it says.
+    """
+    if isinstance(state, Mapping) and isinstance(state.get(KEY), str):
+        try:
+            state = json.loads(state[KEY])
+        except (ValueError, RecursionError) as error:
+            raise ResumeError(f"{where}: damaged ({error}); {_ELSEWHERE}") from error
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= VERSION:
+        found = f"version {version!r}" if isinstance(state, Mapping) else type(state).__name__
+        raise ResumeError(
+            f"{where}: found {found}, expected a state of version 1 to {VERSION}; resume from what conceptloader has "
+            "saved, with the release that saved it or a later one"
+        )
+    fields = {key: value for key, value in state.items() if key != "checksum"}
+    if (version > 1 or "checksum" in state) and _fingerprint(fields, where) != state.get("checksum"):
+        raise ResumeError(
+            f"{where}: it is damaged, or it was edited: the checksum {state.get('checksum')} is not that of what it "
+            f"says; {_ELSEWHERE}"
+        )
+    return fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderState:
+    """What a checkpoint keeps of a run's data.
+
+    spec: the order from sample 0 of the run on. consumed: samples of it that are behind, over all ranks; None where the
+    framework's own count is saved beside. more: what an adapter keeps as well. version: of the state that was read.
+    """
+
+    spec: OrderSpec
+    consumed: int | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.consumed is not None:
+            object.__setattr__(self, "consumed", as_count(self.consumed, "consumed_samples", 0))
+
+    def fields(self) -> Plain:
+        """Plain JSON, without the checksum."""
+        position = {} if self.consumed is None else {"consumed_samples": self.consumed}
+        return {"version": VERSION, "spec": self.spec.to_dict(), "spec_hash": self.spec.hash, **position, **self.more}
+
+    def leaf(self) -> dict[str, str]:
+        """What to save with a checkpoint."""
+        return as_leaf(self.fields())
+
+    @classmethod
+    def read(cls, state: Any, where: str) -> "OrderState":
+        """A state of any release, as a leaf or as plain data. where: what it is, for messages.
+
+        Raises ResumeError if it is damaged, was edited, does not belong to its own spec, or is of a later release.
+        """
+        fields = unsealed(state, where)
+        if fields["version"] == 1 and isinstance(fields.get("spec"), Mapping):
+            fields["spec"] = {**_EMPTY, **fields["spec"]}
+        found, saved = _fingerprint(fields.get("spec"), where), fields.get("spec_hash")
+        if found != saved:
+            raise ResumeError(
+                f"{where}: spec_hash {saved} is not that of its spec, {found}: it is damaged, or it was edited; "
+                f"{_ELSEWHERE}"
+            )
+        return cls(
+            spec=OrderSpec.from_dict(fields["spec"]),
+            consumed=saved_count(fields, "consumed_samples", where) if "consumed_samples" in fields else None,
+            more={key: value for key, value in fields.items() if key not in _OWN},
+            version=fields["version"],
+        )
+
+    def position(self, where: str) -> int:
+        """Samples that are behind. Raises ResumeError if the state does not say."""
+        if self.consumed is None:
+            raise ResumeError(f"{where}: damaged (consumed_samples is missing); {_ELSEWHERE}")
+        return self.consumed
+
+
+def saved_count(fields: Mapping[str, Any], key: str, where: str) -> int:
+    """A number of samples, or of epochs, in a state. Raises ResumeError if it is none."""
+    try:
+        return as_count(fields.get(key), key, 0)
+    except ConfigError as error:
+        raise ResumeError(f"{where}: damaged ({error}); {_ELSEWHERE}") from error
+
+
+def _fingerprint(value: Any, where: str) -> str:
+    try:
+        return fingerprint(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ResumeError(f"{where}: damaged ({error}); {_ELSEWHERE}") from error

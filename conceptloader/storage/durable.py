@@ -1,0 +1,183 @@
+"""Writing that survives a crash: temporary name, fsync, rename, fsync of the directory.
+
+Every byte that a build writes goes through this module. A file has its final name only when it is complete on disk.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from conceptloader.errors import ConfigError, ReadError
+from conceptloader.storage.reads import read_at
+from conceptloader.storage.sample import sample_checksum
+
+CHUNK = 1 << 22
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
+
+
+def temporary_name(path: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.{secrets.token_hex(8)}.tmp")
+
+
+def sync_directory(path: str) -> None:
+    """Make renames in the directory `path` permanent."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directories(path: str) -> None:
+    """Create a directory and its missing parents, permanently.
+
+    Raises: ConfigError if something else has the name of one of them, ReadError naming it.
+    """
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    try:
+        for directory in reversed(missing):
+            try:
+                os.mkdir(directory)
+            except FileExistsError:
+                if not os.path.isdir(directory):  # else another process of the build was faster
+                    what = "a link to nowhere" if os.path.islink(directory) else "a file"
+                    raise ConfigError(
+                        f"{directory}: found {what}, expected a directory or nothing; nothing was changed: choose "
+                        "another name"
+                    ) from None
+            sync_directory(os.path.dirname(directory) or ".")
+    except OSError as error:
+        raise ReadError(error.errno, f"{directory}: cannot be created: {error.strerror}") from error
+
+
+def write_file(path: str, data: bytes, exclusive: bool = False) -> bool:
+    """Write a small file atomically and durably.
+
+    exclusive: an existing file is left alone. Returns: whether this call created the file.
+    Raises: ReadError naming the file.
+    """
+    temporary = temporary_name(path)
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if not exclusive:
+            os.rename(temporary, path)
+        elif not _rename_new(temporary, path):
+            os.unlink(temporary)
+            return False
+        sync_directory(os.path.dirname(path) or ".")
+    except OSError as error:
+        _unlink(temporary)
+        raise ReadError(error.errno, f"{path}: cannot be written: {error.strerror}") from error
+    return True
+
+
+def _rename_new(source: str, target: str) -> bool:
+    """Rename unless the target exists. Returns: whether it did."""
+    try:
+        os.link(source, target)  # unlike rename, fails when the name is taken
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        # A file system without hard links: two first calls at the same instant are told apart by the caller, who
+        # reads back what is there.
+        if os.path.exists(target):
+            return False
+        os.rename(source, target)
+        return True
+    os.unlink(source)
+    return True
+
+
+class Spool:
+    """An append-only file under a temporary name, with its size and running xxh3-64 checksum."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.size = 0
+        self.sample = ""  # known once it is committed
+        self._temporary = temporary_name(path)
+        self._hash = xxhash.xxh3_64()
+        try:
+            self._file = open(self._temporary, "xb+", buffering=1 << 20)  # noqa: SIM115 - lives as long as the spool
+        except OSError as error:
+            raise ReadError(error.errno, f"{path}: cannot be written: {error.strerror}") from error
+
+    def write(self, data: Any) -> None:
+        """Append bytes or the memory of a contiguous array."""
+        view = memoryview(data).cast("B")
+        try:
+            self._file.write(view)
+        except OSError as error:
+            raise ReadError(error.errno, f"{self.path}: cannot be written: {error.strerror}") from error
+        self._hash.update(view)
+        self.size += len(view)
+
+    def write_all(self, chunks: Iterable[Any]) -> None:
+        for chunk in chunks:
+            self.write(chunk)
+
+    def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
+        """What was written so far, in pieces of `size` bytes."""
+        for offset in range(0, self.size, size):
+            yield self.read(offset, min(size, self.size - offset))
+
+    def read(self, offset: int, size: int) -> bytes:
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise ReadError(error.errno, f"{self.path}: cannot be written: {error.strerror}") from error
+        return read_at(self._file.fileno(), offset, size, self.path)
+
+    def array(self, dtype: Any, start: int, stop: int) -> NDArray[Any]:
+        """Items [start, stop) of `dtype`, clipped to what was written."""
+        dtype = np.dtype(dtype)
+        stop = min(stop, self.size // dtype.itemsize)
+        return np.frombuffer(self.read(start * dtype.itemsize, max(0, stop - start) * dtype.itemsize), dtype)
+
+    @property
+    def checksum(self) -> str:
+        return self._hash.hexdigest()
+
+    def commit(self) -> None:
+        """Sync and give the file its name. The caller syncs the directory, once for all files."""
+        try:
+            self.sample = sample_checksum(self.size, self.read)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            os.rename(self._temporary, self.path)
+        except OSError as error:
+            raise ReadError(error.errno, f"{self.path}: cannot be written: {error.strerror}") from error
+
+    def facts(self, sample: bool) -> dict[str, Any]:
+        """What a shard's report says about a file that is committed."""
+        facts: dict[str, Any] = {"size": self.size, "checksum": self.checksum}
+        return {**facts, "sample": self.sample} if sample else facts
+
+    def discard(self) -> None:
+        """Close and remove the temporary file. Does nothing after `commit`."""
+        with contextlib.suppress(OSError):  # closing writes what is buffered, which may fail, and is not wanted
+            self._file.close()
+        _unlink(self._temporary)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(path)

@@ -1,0 +1,105 @@
+"""Ranges of files by http and https. Redirects are followed only to where the caller allows: obstore's client follows
+all of them and does not tell, so that a server could send requests to any host that this machine reaches."""
+
+import errno
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
+
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.storage.urls import normal
+
+Allows = Callable[[str], bool]
+_HOPS = 5
+_FINAL = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT, 407: errno.EACCES}
+_CONNECTIONS = 64
+
+
+class Http:
+    """Files of one host. Connections are kept; proxies and certificates are those of the environment."""
+
+    def __init__(self, root: str, install: str) -> None:
+        try:
+            import urllib3
+        except ImportError as error:
+            raise ConfigError(f"{root}: needs the urllib3 package to be read; {install}") from error
+        parts = urlsplit(root)
+        proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+        options: Any = {
+            "maxsize": _CONNECTIONS,
+            "timeout": urllib3.Timeout(connect=10, read=30),
+            "retries": False,  # those that matter are the caller's, which logs them
+        }
+        self._errors: Any = urllib3.exceptions
+        self._http: Any = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+        self._headers: Any = urllib3.make_headers
+        self._worked = False
+
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> tuple[bytes, int, str | None]:
+        """Bytes, size of the whole and version. Raises: ReadError, FormatError for a redirect that is not allowed."""
+        with (
+            self._named(url, offset),
+            self._answer("GET", url, f"bytes={offset}-{offset + size - 1}", allows) as answer,
+        ):
+            data = answer.read(size + 1)[:size]
+            found = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+            if answer.status == 206 and found:
+                return data, int(found[1]), answer.headers.get("ETag")
+            if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
+                return data, len(data), answer.headers.get("ETag")
+        raise ReadError(errno.ENOTSUP, f"{url}: the server answers without ranges of bytes; use another server")
+
+    def size(self, url: str, allows: Allows) -> int:
+        with self._named(url, 0), self._answer("HEAD", url, None, allows) as answer:
+            if (length := answer.headers.get("Content-Length", "")).isdecimal():
+                return int(length)
+        raise ReadError(errno.ENOTSUP, f"{url}: the server does not tell its size; use another server")
+
+    def _answer(self, method: str, url: str, wanted: str | None, allows: Allows) -> Any:
+        """The answer to a request, its body not read yet; a context that ends the connection if it is not read."""
+        at = url
+        for _ in range(_HOPS):
+            answer = self._request(method, at, wanted)
+            if not answer.get_redirect_location():
+                break
+            answer.drain_conn() if method == "HEAD" else answer.close()
+            found = urljoin(at, answer.get_redirect_location())
+            target = normal(found)
+            if not allows(target):
+                raise FormatError(
+                    f"{url}: found a redirect to {target}, expected none that leaves the roots; "
+                    "if you trust this server, allow where it leads: roots=[...]"
+                )
+            at = urlunsplit(urlsplit(target)._replace(query=urlsplit(found).query))  # it may hold a signature
+        else:
+            raise ReadError(errno.ELOOP, f"{url}: found more than {_HOPS} redirects; use the URL where they lead")
+        if answer.status >= 300:
+            answer.close()
+            number = _FINAL.get(answer.status, errno.EIO)
+            raise ReadError(number, f"{url}: cannot be read: the server answers {answer.status} {answer.reason}")
+        self._worked = True
+        return answer
+
+    def _request(self, method: str, url: str, wanted: str | None) -> Any:
+        parts = urlsplit(url)
+        user, _, host = parts.netloc.rpartition("@")
+        headers = self._headers(basic_auth=unquote(user) or None, accept_encoding="identity")
+        if wanted:
+            headers["Range"] = wanted
+        target = urlunsplit((parts.scheme, host, parts.path or "/", parts.query, ""))
+        return self._http.request(method, target, headers=headers, preload_content=False, redirect=False)
+
+    @contextmanager
+    def _named(self, url: str, offset: int) -> Iterator[None]:
+        """Errors of the client as ours. A host that was there before may come back; one that never was is misspelt."""
+        try:
+            yield
+        except self._errors.HTTPError as error:
+            cause = error.__cause__
+            if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME and not self._worked:
+                raise ReadError(errno.ENXIO, f"{url}: cannot be read: there is no such host; check the URL") from error
+            raise ReadError(errno.EIO, f"{url}: cannot be read at offset {offset}: {error}"[:500]) from error

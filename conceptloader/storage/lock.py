@@ -1,0 +1,75 @@
+"""One build at a time in a directory: a lock that ends with its process, however that ends.
+
+flock on a file in the directory. Linux takes it to the server for NFS (4, or 3 with its lock manager), so that it holds
+between machines, unless the mount says otherwise (local_lock, nolock); Lustre needs the mount option flock. Where there
+are no locks a build goes on with a warning: the lock makes errors clear and deleting safe, but a dataset is whole
+without it, since every file appears under its name at once.
+"""
+
+import contextlib
+import errno
+import fcntl
+import io
+import logging
+import os
+import socket
+from collections.abc import Iterator
+
+from conceptloader.errors import ConfigError, ReadError
+from conceptloader.storage.durable import make_directories
+
+log = logging.getLogger(__name__)
+
+LOCK = ".build.lock.tmp"  # temporary: a complete dataset has none, or one that means nothing
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+
+
+@contextlib.contextmanager
+def build_lock(directory: str | os.PathLike[str], *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of the build in `directory`, which is created if need be.
+
+    shared: beside others that do so too, for tasks that write shards of one build. Else alone, and the lock's file is
+    removed at the end. Raises: ConfigError if somebody else builds there, ReadError.
+    """
+    path = os.path.join(os.path.abspath(directory), LOCK)
+    make_directories(os.path.dirname(path))
+    with _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX) as file:
+        with contextlib.suppress(OSError):  # for the message of another build alone
+            file.truncate(0)
+            file.write(b"" if shared else f"process {os.getpid()} on {socket.gethostname()}".encode())
+        try:
+            yield
+        finally:
+            if not shared:
+                with contextlib.suppress(OSError):  # a file that stays keeps nobody out
+                    os.unlink(path)
+
+
+def _locked(path: str, kind: int) -> io.FileIO:
+    """The file, locked until it is closed. Its last holder may have removed it between our opening and our locking."""
+    directory = os.path.dirname(path)
+    while True:
+        try:
+            file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the lock is held
+        except OSError as error:
+            raise ReadError(error.errno, f"{path}: cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    return file
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                problem = "the file system has no locks"
+                log.warning("%s: %s (%s); make sure that no other build runs there", directory, problem, error.strerror)
+                return file
+            file.seek(0)
+            holder = file.read(200).decode("utf-8", "replace") or "of several tasks"
+            file.close()
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise ReadError(error.errno, f"{path}: cannot be locked: {error.strerror}") from error
+            raise ConfigError(
+                f"{directory}: another build is running there ({holder}), expected none; wait for its end, or build "
+                "into another directory"
+            ) from error
+        file.close()

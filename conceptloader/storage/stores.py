@@ -1,0 +1,216 @@
+"""Object stores behind one call: a range of an object, with the size and the version of the whole.
+
+obstore serves s3, gs and az, since a request costs a fourth of the processor time that it does by fsspec
+(docs/remote.md); http.py serves http(s), whose servers may redirect; every other URL goes to fsspec. All take
+credentials and endpoints from the environment.
+"""
+
+import errno
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from conceptloader.errors import ConfigError, ReadError
+from conceptloader.storage.http import Allows, Http
+
+_INSTALL = "pip install 'conceptloader[remote]'"
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
+    "AWS_ENDPOINT_URL, or AWS_SKIP_SIGNATURE=true for a public bucket",
+    "gs": "set GOOGLE_SERVICE_ACCOUNT to the file of a service account's key, or GOOGLE_SKIP_SIGNATURE=true for a "
+    "public bucket",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_SKIP_SIGNATURE=true for a public "
+    "container",
+}
+# Asked for credentials, by the clients, when the environment has none.
+_METADATA = ("//169.254.169.254", "//metadata.google", "//169.254.170.2")
+
+
+@dataclass(frozen=True)
+class Part:
+    """data: the bytes that were asked for, fewer at the object's end; size: of the whole object; version: changes when
+    the object is replaced (an ETag), None if the store does not say."""
+
+    data: bytes
+    size: int
+    version: str | None
+
+
+class Store(Protocol):
+    """Raises: ReadError, with an errno that tells what may pass (EIO) from what does not (ENOENT, EACCES).
+
+    allows: whether a redirect to a URL is followed.
+    """
+
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part: ...
+
+    def size(self, url: str, allows: Allows) -> int: ...
+
+    def forget(self, url: str) -> None:
+        """Ask the store anew about an object."""
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    return isinstance(path, str) and "://" in path
+
+
+def read_range(url: str, offset: int, size: int, allows: Allows) -> Part:
+    """Bytes [offset, offset + size) of the object at `url`, one attempt. Raises: ReadError, FormatError."""
+    return _store_of(url).get(url, offset, size, allows)
+
+
+def object_size(url: str, allows: Allows) -> int:
+    """Raises: ReadError, FormatError."""
+    return _store_of(url).size(url, allows)
+
+
+def object_version(url: str, allows: Allows) -> tuple[int, str | None]:
+    """Size and version of the object now. Raises: ReadError."""
+    store = _store_of(url)
+    store.forget(url)
+    part = store.get(url, 0, 1, allows)
+    return part.size, part.version
+
+
+def _store_of(url: str) -> Store:
+    parts = urlsplit(url)
+    return _open_store(parts.scheme, f"{parts.scheme}://{parts.netloc}", os.getpid())
+
+
+@lru_cache(maxsize=64)
+def _open_store(scheme: str, root: str, process: int) -> Store:
+    """One store per bucket, container or host. process: stores do not survive a fork."""
+    if scheme in ("http", "https"):
+        return _Http(root)
+    return _Obstore(scheme, root) if scheme in _CREDENTIALS else _Fsspec(scheme)
+
+
+class _Http:
+    def __init__(self, root: str) -> None:
+        self._http = Http(root, _INSTALL)
+
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+        return Part(*self._http.get(url, offset, size, allows))
+
+    def size(self, url: str, allows: Allows) -> int:
+        return self._http.size(url, allows)
+
+    def forget(self, url: str) -> None:
+        """Nothing is kept."""
+
+
+class _Obstore:
+    def __init__(self, scheme: str, root: str) -> None:
+        try:
+            import obstore
+            from obstore import exceptions, store
+        except ImportError as error:
+            raise ConfigError(f"{root}: needs the obstore package to read {scheme}://; {_INSTALL}") from error
+        self._obstore: Any = obstore
+        self._errors: Any = exceptions
+        self._scheme, self._root, self._worked = scheme, root, False
+        # Few and short retries here: those that matter are the caller's, which logs them.
+        retry: Any = {"max_retries": 1, "retry_timeout": timedelta(seconds=20)}
+        client: Any = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
+        if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+            client["allow_http"] = True
+        try:
+            opened: Any = store
+            self._store = opened.from_url(root, client_options=client, retry_config=retry)
+        except Exception as error:  # whatever the backends raise for their configuration
+            remedy = f"check the URL, and {_CREDENTIALS[scheme]}"
+            raise ConfigError(f"{root}: cannot be opened: {_first_line(error)}; {remedy}") from error
+
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+        try:
+            found = self._obstore.get(self._store, self._path(url), options={"range": (offset, offset + size)})
+            data = bytes(found.bytes())
+            self._worked = True
+            return Part(data, found.meta["size"], found.meta.get("e_tag"))
+        except (self._errors.BaseError, OSError) as error:
+            raise self._read_error(url, offset, error) from error
+
+    def size(self, url: str, allows: Allows) -> int:
+        try:
+            size = int(self._obstore.head(self._store, self._path(url))["size"])
+        except (self._errors.BaseError, OSError) as error:
+            raise self._read_error(url, 0, error) from error
+        self._worked = True
+        return size
+
+    def forget(self, url: str) -> None:
+        """Nothing is kept."""
+
+    def _path(self, url: str) -> str:
+        return url[len(self._root) :].lstrip("/")
+
+    def _read_error(self, url: str, offset: int, error: Exception) -> ReadError:
+        """What can't pass is named at once, with what to do. What worked before may have failed for a moment only."""
+        text, number, remedy = str(error), errno.EIO, ""
+        if isinstance(error, FileNotFoundError | self._errors.NotFoundError):
+            number = errno.ENOENT
+            remedy = "" if self._worked else "check the bucket's name, the path, the region and the endpoint"
+        elif isinstance(error, self._errors.PermissionDeniedError | self._errors.UnauthenticatedError):
+            number, remedy = errno.EACCES, f"the store refuses what it was given: {_CREDENTIALS[self._scheme]}"
+        elif not self._worked and any(place in text for place in _METADATA):
+            number, remedy = errno.EACCES, f"the environment has no credentials: {_CREDENTIALS[self._scheme]}"
+        elif not self._worked and "Name or service not known" in text:
+            number, remedy = errno.ENXIO, "there is no such host: check the endpoint and the region"
+        return _read_error(url, offset, number, error, remedy)
+
+
+class _Fsspec:
+    def __init__(self, scheme: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise ConfigError(f"{scheme}://: needs the fsspec package; {_INSTALL}") from error
+        try:
+            self._files: Any = fsspec.filesystem(scheme)
+            self._infos: dict[str, dict[str, Any]] = {}
+        except (ImportError, ValueError) as error:
+            raise ConfigError(f"{scheme}://: fsspec cannot read it: {error}; install what it names") from error
+
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+        try:
+            info = self._info(url)
+            data: bytes = self._files.cat_file(url, start=offset, end=offset + size)
+        except Exception as error:  # file systems raise whatever their clients do
+            raise self._read_error(url, offset, error) from error
+        version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("created")
+        return Part(data, info["size"], None if version is None else str(version))
+
+    def size(self, url: str, allows: Allows) -> int:
+        try:
+            return int(self._info(url)["size"])
+        except Exception as error:
+            raise self._read_error(url, 0, error) from error
+
+    def forget(self, url: str) -> None:
+        self._infos.pop(url, None)
+        self._files.invalidate_cache(url)
+
+    def _info(self, path: str) -> dict[str, Any]:
+        """Asked for once: most file systems need a request for it."""
+        found = self._infos.get(path)
+        if found is None:
+            found = self._infos[path] = self._files.info(path)
+        return found
+
+    def _read_error(self, url: str, offset: int, error: Exception) -> ReadError:
+        kinds = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
+        number = next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO)
+        return _read_error(url, offset, number, error)
+
+
+def _read_error(url: str, offset: int, number: int, error: Exception, remedy: str = "") -> ReadError:
+    message = f"{url}: cannot be read at offset {offset}: {_first_line(error)}"
+    return ReadError(number, f"{message}; {remedy}" if remedy else message)
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of a store's message says it; the rest are its own internals."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

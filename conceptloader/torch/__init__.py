@@ -1,0 +1,4 @@
+"""Batches as tensors: the loader, and datasets and samplers for torch's own DataLoader.
+
+Open loader.py first.
+"""

@@ -1,0 +1,138 @@
+"""Batches of numpy arrays -> batches of tensors, without a copy."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from conceptloader.batch.layout import Batch, BatchLayout, share
+from conceptloader.errors import ConfigError
+
+T = TypeVar("T")
+TensorBatch = dict[str, Any]
+"""Tensors by name; max_seqlen is an int."""
+
+
+def to_tensors(batch: Batch) -> TensorBatch:
+    """Tensors over the memory of the batch's arrays."""
+    own = {"input_ids", "labels"} if "tokens" in batch else set()  # so that these share the tensor, not only its memory
+    tensors = {name: value for name, value in batch.items() if name not in own}
+    return share({name: _to_tensor(v) if isinstance(v, np.ndarray) else v for name, v in tensors.items()})
+
+
+def _to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    """A tensor over an array; a view of the block's own tensor if PyTorch allocated it.
+
+    PyTorch knows by a tensor's storage which of its blocks a copy reads from. The storage of torch.from_numpy begins at
+    the array, so that only the array at the start of a block would keep it from being used again during a copy.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    tensor = torch.from_numpy(array)
+    if not isinstance(owner, torch.Tensor):
+        return tensor
+    at = (array.__array_interface__["data"][0] - owner.data_ptr()) // array.itemsize
+    return torch.empty(0, dtype=tensor.dtype).set_(owner.untyped_storage(), at, array.shape, tensor.stride())
+
+
+def pinned_block(size: int) -> npt.NDArray[np.uint8]:
+    """A block of page-locked memory, so that `.to(device, non_blocking=True)` overlaps with work on the device.
+
+    The memory is PyTorch's: a freed block is used again, but not before copies from any tensor of `to_tensors` over it
+    have ended.
+    """
+    block: npt.NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+    return block
+
+
+def as_device(device: torch.device | str | None) -> torch.device:
+    """Where tensors are handed out. Raises ConfigError for a device that is not there, or that nothing is copied to."""
+    try:
+        found = torch.device(device or "cpu")
+    except RuntimeError as error:
+        raise ConfigError(f"device: found {device!r}, expected cpu, cuda or cuda:0, cuda:1, ... ({error})") from error
+    if found.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device: found {device!r}, expected cpu or cuda; leave it out and copy the batches yourself")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found.type == "cuda" and (found.index or 0) >= count:
+        raise ConfigError(
+            f"device: found {device!r}, but torch sees {count} CUDA devices here; leave it out, or say cpu"
+        )
+    return found
+
+
+def on_device(batches: Iterable[tuple[T, TensorBatch]], device: torch.device) -> Iterator[tuple[T, TensorBatch]]:
+    """(task, batch) pairs with their tensors on a CUDA device, copied on a stream of their own, one batch ahead.
+
+    Each batch has new tensors there, and whatever the current stream is given to do waits for their copy.
+    """
+    make_stream: Any = torch.cuda.Stream
+    stream = make_stream(device)
+    waiting: deque[tuple[T, TensorBatch, Any]] = deque()
+    for task, batch in batches:
+        with torch.cuda.stream(stream):
+            copied = {
+                name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+                for name, value in batch.items()
+            }
+            waiting.append((task, share(copied), stream.record_event()))
+        if len(waiting) > 1:
+            yield _arrived(*waiting.popleft(), device)
+    while waiting:
+        yield _arrived(*waiting.popleft(), device)
+
+
+def _arrived(task: T, batch: TensorBatch, copied: Any, device: torch.device) -> tuple[T, TensorBatch]:
+    current = torch.cuda.current_stream(device)
+    current.wait_event(copied)
+    for value in batch.values():
+        if isinstance(value, torch.Tensor):
+            value.record_stream(current)  # its memory is not used again before this stream is through with it
+    return task, batch
+
+
+class Rows(Sequence[TensorBatch]):
+    """A batch of tensors that is also the sequence of its samples, as DataLoader's collate functions expect one.
+
+    A sample has the row of each tensor; of a ragged track its own values and offsets. cu_seqlens and max_seqlen, which
+    describe a batch, are left out.
+    """
+
+    def __init__(self, layout: BatchLayout, batch: TensorBatch) -> None:
+        self.layout = layout
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return len(self.batch["input_ids"])
+
+    def __getitem__(self, k: Any) -> Any:
+        if isinstance(k, slice):
+            return [self[i] for i in range(*k.indices(len(self)))]
+        if not -len(self) <= k < len(self):
+            raise IndexError(f"sample {k} of a batch of {len(self)}")
+        k %= len(self)
+        ragged = {track.name: track.max_spans for track in self.layout.tracks if track.ragged}
+        left_out = {"cu_seqlens", "max_seqlen"}
+        sample: TensorBatch = {}
+        for name, slots in ragged.items():
+            offsets = self.batch[f"{name}_offsets"][k * slots : (k + 1) * slots + 1]
+            sample[f"{name}_offsets"] = offsets - offsets[0]
+            sample[f"{name}_values"] = self.batch[f"{name}_values"][offsets[0] : offsets[-1]]
+            left_out |= {f"{name}_offsets", f"{name}_values"}
+        sample.update({name: value[k] for name, value in self.batch.items() if name not in left_out})
+        return sample
+
+
+def collate_fn(samples: Sequence[TensorBatch]) -> TensorBatch:
+    """`collate_fn` of a DataLoader over a SampleDataset: the batch as it was read, without copying it together again.
+
+    Samples that were fetched one by one are stacked.
+    """
+    if isinstance(samples, Rows):
+        return samples.batch
+    stacked: TensorBatch = torch.utils.data.default_collate(list(samples))
+    return stacked

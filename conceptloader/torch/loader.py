@@ -1,0 +1,299 @@
+"""Batches for plain PyTorch: a loader that reads ahead, and a dataset for torch's own DataLoader."""
+
+import logging
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from conceptloader.batch.open import open_reader
+from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.batch.reader import U64Array
+from conceptloader.blend import Blend, ConfigLike, open_blend
+from conceptloader.errors import ConfigError, EndlessError, ResumeError
+from conceptloader.order.checks import as_count
+from conceptloader.order.partition import Partition, Plan, Scheme, Tail
+from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.order.progress.state import OrderState, saved_count
+from conceptloader.order.schedule import BatchSchedule
+from conceptloader.order.sequential import Sequential
+from conceptloader.torch.collate import Rows, TensorBatch, as_device, on_device, pinned_block, to_tensors
+
+logger = logging.getLogger(__name__)
+
+
+def make_dataloader(
+    config: ConfigLike,
+    *,
+    dp_rank: int = 0,
+    dp_size: int = 1,
+    micro_batch_size: int,
+    global_batch_size: int | BatchSchedule | None = None,
+    consumed_samples: int = 0,
+    num_samples: int | None = None,
+    tail: Tail | None = None,
+    scheme: Scheme = "strided",
+    device: torch.device | str | None = None,
+) -> "Loader":
+    """The loader of one data-parallel rank.
+
+    config: path of a YAML file, or what was read from one.
+    dp_rank, dp_size: this rank among those that read different samples.
+    micro_batch_size: samples of a batch as it is handed out.
+    global_batch_size: samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each rank.
+    consumed_samples: where to start, in samples over all ranks; load_state_dict sets it too, and checks the order. A
+        global batch starts there.
+    num_samples: end of the run; by default none, or the end of the data with order sequential.
+    tail: what happens to a last global batch that is not full: "drop", "wrap" or "short"; by default "short" with order
+        sequential, so that every window is read once, and else "drop". scheme: how ranks share a global batch. See
+        order/partition.py.
+    device: where the tensors are handed out, by default in the CPU's memory. To a CUDA device the next batch is copied,
+        from page-locked memory, while the device works on the one before.
+
+    Raises ConfigError, FormatError, ReadError.
+    """
+    return Loader(
+        open_blend(config),
+        partition=Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme),
+        dp_rank=dp_rank,
+        schedule=global_batch_size
+        if isinstance(global_batch_size, BatchSchedule)
+        else BatchSchedule.constant(global_batch_size or micro_batch_size * dp_size),
+        consumed_samples=consumed_samples,
+        num_samples=num_samples,
+        tail=tail,
+        device=device,
+    )
+
+
+class Loader:
+    """Iterates over the micro batches of one rank: dicts of tensors, as BatchLayout describes them.
+
+    `for batch in loader` goes on where the last loop stopped, until the run ends. With order sequential each loop
+    starts at the beginning, but for the first one after load_state_dict, which goes on there.
+    Every micro batch that was handed out counts as consumed, on all ranks alike; what was read ahead does not.
+    """
+
+    def __init__(
+        self,
+        blend: Blend,
+        *,
+        partition: Partition,
+        dp_rank: int,
+        schedule: BatchSchedule,
+        consumed_samples: int = 0,
+        num_samples: int | None = None,
+        tail: Tail | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.blend = blend
+        self.device = as_device(device)
+        self.partition = partition
+        self.dp_rank = dp_rank
+        self._again = isinstance(blend.order, Sequential)  # each loop is a pass of its own
+        self._schedule, self._tail = schedule, tail
+        self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
+        self.num_samples = num_samples
+        if isinstance(blend.order, Sequential) and num_samples is None:
+            self.num_samples = blend.order.num_samples
+        partition.check_rank(dp_rank)
+        self._begin(as_count(consumed_samples, "consumed_samples", 0))
+        if self.num_samples is not None:
+            blend.order.check_run(self.num_samples)
+            if not len(self):
+                raise ConfigError(
+                    f"num_samples: found {self.num_samples}, less than a global batch of {schedule.batch_size(0)}: "
+                    "nothing would be read; lower global_batch_size, or set tail to short"
+                )
+        self._reader = open_reader(blend, dp_rank)
+
+    @property
+    def consumed_samples(self) -> int:
+        """Samples that were handed out, over all ranks, since the first one of the run."""
+        return self._consumed
+
+    def _begin(self, consumed: int, step_start: int | None = None, default_tail: Tail = "short") -> None:
+        """Stand at `consumed`, in the global batch that began at `step_start`. Changes nothing if it raises."""
+        plan = Plan(
+            partition=self.partition,
+            schedule=self._schedule.at(0, consumed),
+            num_samples=self.num_samples,
+            tail=self._tail if self._tail is not None else default_tail if self._again else "drop",
+        )
+        self._plan = plan if step_start is None else plan.resumed(consumed, step_start)
+        self._consumed, self._fresh = consumed, True
+
+    def __len__(self) -> int:
+        """Micro batches of this rank in the whole run (a pass, with order sequential), consumed ones included.
+
+        That is what trainers mean by the length of an epoch. After a change of batch sizes, what is behind counts in
+        the present ones, rounded down. Raises EndlessError, a TypeError, for a run without num_samples.
+        """
+        count = self._plan.count()
+        if count is None:
+            raise EndlessError(
+                "Loader: a run without an end has no length; give make_dataloader num_samples, or count steps"
+            )
+        return count
+
+    def __bool__(self) -> bool:
+        """True, also without a length."""
+        return True
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """For torch's DataLoader, which takes it for a dataset."""
+        raise ConfigError(
+            f"Loader: found a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one; "
+            "a Loader hands out whole batches: iterate over it as it is, or wrap conceptloader.SampleDataset"
+        )
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        """The micro batches from `consumed_samples` on. A new iterator ends the one before.
+
+        Raises ConfigError for another loop after the end of the run.
+        """
+        self.close()
+        if self._again and not self._fresh:
+            self._begin(0)
+        self._check_end()
+        self._fresh = False
+        options, reader = self.blend.config.loader, self._reader
+        on_cuda = self.device.type == "cuda"
+        allocate = pinned_block if on_cuda or (options.pin_memory and torch.cuda.is_available()) else None
+        ahead = self._ahead = Prefetcher(
+            lambda task: to_tensors(reader.read(task[0], allocate)),
+            self._plan.rest(self.dp_rank, self._consumed),
+            threads=options.threads,
+            depth=options.prefetch,
+            warn_after_s=options.warn_after_s,
+            timeout_s=options.timeout_s,
+            where=reader.where,
+            name=f"conceptloader, dp_rank {self.dp_rank}",
+        )
+        for (_, consumed), batch in on_device(ahead, self.device) if on_cuda else ahead:
+            self._consumed = consumed
+            yield batch
+        if self._again:
+            self._begin(0)
+
+    def _check_end(self) -> None:
+        """Refuse a loop that would read nothing, but for the first one of a run that had ended: that one says so."""
+        if self._plan.stop is None or self._consumed < self._plan.stop:
+            return
+        if self._again:
+            raise ConfigError(
+                f"Loader: the loaded state is that of the end of a pass, at {self._consumed} samples, and a loop would "
+                "read nothing; for the next pass load state_at(0), to end this one leave the loop out"
+            )
+        ended = f"the run of num_samples={self.num_samples} samples has ended at {self._consumed}"
+        if not self._fresh:
+            raise ConfigError(
+                f"Loader: {ended}, and a second loop would read nothing; for another epoch make a loader with a larger "
+                "num_samples, or without, and load this one's state_dict: epochs follow each other in one run"
+            )
+        logger.warning("%s: nothing is left to read", ended)
+
+    def close(self) -> None:
+        """End the threads of the current iterator. The loader stays usable."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, str]:
+        """The state after the last batch that was handed out: one string, equal on all ranks; see progress/state.py."""
+        return self.state_at(self._consumed)
+
+    def state_at(self, consumed_samples: int) -> dict[str, str]:
+        """The state after `consumed_samples` samples over all ranks, as state_dict would give it there.
+
+        For trainers that read ahead: save what they have trained, not what was handed out.
+
+        Raises ConfigError beyond the end, and for a position between the borders of micro batches, which are
+        micro_batch_size * dp_size apart from where this loader began; before that, any position may have been one.
+        """
+        consumed = as_count(consumed_samples, "consumed_samples", 0)
+        more = {"step_start": self._plan.step_start(consumed)}
+        return OrderState(spec=self.blend.spec, consumed=consumed, more=more).leaf()
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], *, allow_changed: Collection[str] = (), new_stage: bool = False
+    ) -> None:
+        """Go on where `state` was saved, with any dp_size, micro_batch_size and global_batch_size.
+
+        allow_changed, new_stage: see progress/resume.py. Raises ResumeError if what decided past samples has changed,
+        or the state is damaged or was edited; the loader then stands where it stood.
+        """
+        where = "loader state"
+        saved = OrderState.read(state, where)
+        consumed = saved.position(where)
+        if self.num_samples is not None and consumed > self.num_samples:
+            raise ResumeError(
+                f"{where}: saved at {consumed} consumed samples, beyond num_samples={self.num_samples}; raise it"
+            )
+        blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
+        reader = open_reader(blend, self.dp_rank)
+        step_start = saved_count(saved.more, "step_start", where) if "step_start" in saved.more else consumed
+        # A release of version 1 dropped the tail by default, and a run that it began goes on so.
+        self._begin(consumed, step_start, "drop" if saved.version == 1 else "short")
+        self.close()
+        self.blend, self._reader = blend, reader
+
+    def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
+        """Append this start of the run to the run log beside the checkpoints, so that steps can be traced to samples.
+
+        To be called once by every rank after loading the state; only dp_rank 0 writes.
+        step: of the trainer, counted from 0, that the next micro batch belongs to.
+        """
+        if self.dp_rank:
+            return
+        spec = self.blend.spec
+        start = RunStart(
+            step=step,
+            consumed=self.consumed_samples,
+            batch=self._schedule.to_list(),
+            micro_batch_size=self.partition.micro_batch_size,
+            dp_size=self.partition.dp_size,
+            scheme=self.partition.scheme,
+            seq_len=self.blend.config.seq_len,
+            spec=spec.hash,
+        )
+        RunLog(directory).append(start, spec)
+
+
+class SampleDataset(Dataset[TensorBatch]):
+    """The samples of a configuration by the trainer's sample index: map-style, for torch's DataLoader.
+
+    Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only deals t out
+    (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of any
+    start method: it pickles, and it may be used by many threads.
+
+    num_samples: what len() says; by default the samples of all datasets together.
+    """
+
+    def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
+        self.blend = open_blend(config)
+        self._reader = open_reader(self.blend)
+        self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __getitem__(self, index: int) -> TensorBatch:
+        sample: TensorBatch = self.__getitems__([index])[0]
+        return sample
+
+    def __getitems__(self, indices: Sequence[int]) -> Rows:
+        """Samples by index; read together, and kept together for `collate_fn`."""
+        if len(indices) and min(indices) < 0:
+            raise ConfigError(f"sample index: found {min(indices)}, expected 0 or more")
+        batch = self._reader.read(np.array(indices, np.uint64))
+        return Rows(self._reader.layout, to_tensors(batch))

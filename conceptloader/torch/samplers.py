@@ -1,0 +1,273 @@
+"""Samplers for torch's DataLoader: which index a rank reads when. Their state never moves by iterating."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch.distributed as dist
+from torch.utils.data import Sampler
+
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.checks import as_count, as_integer
+from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.partition import Partition
+from conceptloader.order.progress.state import VERSION, Plain, as_leaf, saved_count, unsealed
+from conceptloader.order.weights import exact_weights, tempered
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 1024
+
+
+class EpochSampler(Sampler[int]):
+    """Sampler epoch e is the positions [e * n, (e + 1) * n) of an endless order, dealt out rank by rank.
+
+    Base of the samplers below; by itself it is the sampler of a SampleDataset, whose index is a position. Iterating
+    changes nothing but the iterator: the epoch is what `set_epoch` says, and `set_skip` holds for the next iterator.
+
+    num_samples: n. num_replicas, rank: data-parallel; by default those of the process group, or 1 and 0.
+    drop_last: whether the epoch's last positions that do not go round are left out, or filled up from its first ones.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        group = dist.is_available() and dist.is_initialized()
+        self.num_replicas = num_replicas if num_replicas is not None else dist.get_world_size() if group else 1
+        self.rank = rank if rank is not None else dist.get_rank() if group else 0
+        Partition(micro_batch_size=1, dp_size=self.num_replicas).check_rank(self.rank)
+        self.epoch_size = as_count(num_samples, "num_samples")
+        self.drop_last = drop_last
+        self.num_samples = (self.epoch_size + (0 if drop_last else self.num_replicas - 1)) // self.num_replicas
+        self.epoch = 0
+        self._skip = 0
+        self._border = 0  # the first epoch that no iterator was made for
+        self._saved: tuple[int, dict[str, str]] | None = None  # epoch and state: torchdata asks with every batch
+
+    def __len__(self) -> int:
+        """Indices of this rank in an epoch."""
+        return self.num_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch of the next iterator."""
+        self.epoch = as_count(epoch, "epoch", 0)
+
+    def set_skip(self, skip: int) -> None:
+        """Let the next iterator, and only that one, begin after this rank's first `skip` indices of the epoch."""
+        self._skip = as_count(skip, "skip", 0)
+
+    def __iter__(self) -> "PositionIterator":
+        skip, self._skip = self._skip, 0
+        self._border = max(self._border, self.epoch + 1)
+        return PositionIterator(self, self.epoch, skip * self.num_replicas)
+
+    def indices(self, positions: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        """Dataset indices of positions of the order."""
+        return positions
+
+    def state_dict(self) -> dict[str, str]:
+        """The same on every rank. How far an epoch has come is for the trainer, or the iterator, to say."""
+        if self._saved is None or self._saved[0] != self.epoch:
+            fields = {"version": VERSION, "epoch": self.epoch, "epoch_size": self.epoch_size, **self._own_state()}
+            self._saved = self.epoch, as_leaf(fields)
+        return dict(self._saved[1])
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a saved epoch, on any number of ranks.
+
+        Raises ResumeError if the sampler that was saved had another order, or the state is damaged.
+        """
+        saved = unsealed(state, "sampler state")
+        wanted = {"epoch_size": self.epoch_size, **self._own_state()}
+        for key in sorted({*wanted, *saved} - {"version", "epoch", "phases"}):
+            old, new = saved.get(key), wanted.get(key)
+            if old != new:
+                raise ResumeError(f"sampler state: {key}: saved {old!r}, now {new!r}; resume with the saved one")
+        epoch = saved_count(saved, "epoch", "sampler state")
+        self._load_own(saved)
+        self.epoch = epoch
+        self._border = max(self._border, epoch + 1)
+
+    def _own_state(self) -> Plain:
+        return {}
+
+    def _load_own(self, saved: Plain) -> None:
+        pass
+
+
+class PositionIterator(Iterator[int]):
+    """One rank's indices of one epoch, from its position `first` on, which counts over all ranks.
+
+    Its state, for torchdata's StatefulDataLoader, is a position over all ranks too: any number of them goes on there,
+    and each position is dealt out once.
+    """
+
+    def __init__(self, sampler: EpochSampler, epoch: int, first: int) -> None:
+        self._sampler = sampler
+        self._seek(epoch, first)
+
+    def _seek(self, epoch: int, first: int) -> None:
+        sampler = self._sampler
+        left = max(0, sampler.epoch_size - first)
+        self._epoch, self._first = epoch, first
+        self._stop = (left + (0 if sampler.drop_last else sampler.num_replicas - 1)) // sampler.num_replicas
+        self._given = self._at = 0
+        self._chunk: list[int] = []
+
+    def __next__(self) -> int:
+        if self._at == len(self._chunk):
+            self._fill()
+        index = self._chunk[self._at]
+        self._at += 1
+        self._given += 1
+        return index
+
+    def _fill(self) -> None:
+        sampler = self._sampler
+        stop = min(self._given + _CHUNK, self._stop)
+        if self._given >= stop:
+            raise StopIteration
+        offsets = np.arange(self._given, stop, dtype=np.uint64) * np.uint64(sampler.num_replicas)
+        offsets = (offsets + np.uint64(self._first + sampler.rank)) % np.uint64(sampler.epoch_size)
+        self._chunk = sampler.indices(offsets + np.uint64(self._epoch * sampler.epoch_size)).tolist()
+        self._at = 0
+
+    def state_dict(self) -> dict[str, str]:
+        """The same on every rank that has given as many."""
+        consumed = self._first + self._given * self._sampler.num_replicas
+        return as_leaf(
+            {
+                "version": VERSION,
+                "epoch": self._epoch,
+                "epoch_size": self._sampler.epoch_size,
+                "consumed": min(consumed, self._sampler.epoch_size),
+            }
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on at a saved position, on any number of ranks.
+
+        Version 1 did not say of how many ranks it was: it holds on as many, and a warning says so.
+        Raises ResumeError if the state is damaged, or of an epoch of another size.
+        """
+        where, sampler = "sampler iterator state", self._sampler
+        if set(state) == {"epoch", "given"}:
+            logger.warning(
+                "%s: found one of an earlier release, which does not say how many ranks saved it; it is right for %d",
+                where, sampler.num_replicas,
+            )  # fmt: skip
+            given = saved_count(state, "given", where)
+            self._seek(saved_count(state, "epoch", where), given * sampler.num_replicas)
+            return
+        saved = unsealed(state, where)
+        epoch, size, consumed = (saved_count(saved, key, where) for key in ("epoch", "epoch_size", "consumed"))
+        if size != sampler.epoch_size:
+            raise ResumeError(f"{where}: epoch_size: saved {size}, now {sampler.epoch_size}; resume with the saved one")
+        self._seek(epoch, consumed)
+
+
+class MixtureSampler(EpochSampler):
+    """Indices into the concatenation of several datasets, blended by weight, each dataset in a new order every epoch.
+
+    Same arguments as KempnerForge's sampler of this name, but any prefix of the order keeps the weights, a dataset's
+    samples are never repeated before all of them were drawn, and the order does not depend on the number of ranks.
+
+    cumulative_sizes: [0, len(first), len(first) + len(second), ...]; an epoch has as many samples as all datasets.
+    weights: 0 or more, not all 0. temperature: weights ** (1 / temperature). shuffle: False for storage order.
+    """
+
+    def __init__(
+        self,
+        cumulative_sizes: Sequence[int],
+        weights: Sequence[float],
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = True,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(cumulative_sizes[-1], num_replicas, rank, drop_last)
+        self._offsets = np.array(cumulative_sizes[:-1], np.uint64)
+        self._sizes = np.diff(np.array(cumulative_sizes, np.int64)).tolist()
+        self._names = [f"{k:06d}" for k in range(len(self._sizes))]
+        self.shuffle, self.seed = bool(shuffle), as_integer(seed, "seed")
+        self._phases = [Phase(start=0, weights=self._weights(weights, temperature))]
+        self._build()
+
+    def update_weights(self, weights: Sequence[float], temperature: float = 1.0) -> None:
+        """Other weights from the next epoch border on: from the first epoch that no iterator was made for yet.
+
+        What was drawn before is not drawn again. Calling it with the weights in force changes nothing.
+        """
+        phase = Phase(start=self._border * self.epoch_size, weights=self._weights(weights, temperature))
+        kept = [p for p in self._phases if p.start < phase.start]
+        if not kept or kept[-1].weights != phase.weights:
+            kept.append(phase)
+        self._phases = kept
+        self._build()
+
+    def indices(self, positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        datasets, _, windows = self.order.sample_many(positions)
+        found: npt.NDArray[np.uint64] = self._offsets[datasets] + windows
+        return found
+
+    def _weights(self, weights: Sequence[float], temperature: float) -> dict[str, int]:
+        if len(weights) != len(self._names):
+            raise ConfigError(f"weights: found {len(weights)}, expected one for each of {len(self._names)} datasets")
+        named = {name: weight for name, weight in zip(self._names, weights, strict=True) if weight != 0}
+        return exact_weights(tempered(named, temperature) if named else {}, "weights")
+
+    def _build(self) -> None:
+        drawn = {name for phase in self._phases for name in phase.weights}
+        empty = [k for k, name in enumerate(self._names) if name in drawn and not self._sizes[k]]
+        if empty:
+            raise ConfigError(f"weights: datasets {empty} are empty, expected weight 0 for them")
+        self._saved = None
+        self.order = Mixture(
+            sizes=[max(1, size) for size in self._sizes],
+            names=self._names,
+            seed=self.seed,
+            phases=self._phases,
+            shuffle=self.shuffle,
+        )
+
+    def _own_state(self) -> Plain:
+        return {
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "sizes": self._sizes,
+            "order_version": self.order.order_version,
+            "phases": [{"start": phase.start, "weights": dict(phase.weights)} for phase in self._phases],
+        }
+
+    def _load_own(self, saved: Plain) -> None:
+        try:
+            self._phases = [Phase(start=phase["start"], weights=phase["weights"]) for phase in saved["phases"]]
+            self._build()
+        except (KeyError, TypeError, AttributeError, ConfigError) as error:
+            raise ResumeError(
+                f"sampler state: phases: damaged ({type(error).__name__}: {error}); take another checkpoint"
+            ) from error
+
+
+class DistributedSampler(MixtureSampler):
+    """In place of torch's sampler of this name: no list of indices, every epoch in an order unrelated to the others."""
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__([0, len(dataset)], [1], num_replicas, rank, shuffle, seed, drop_last)
+        self.dataset = dataset

@@ -1,4 +1,5 @@
-"""Threads that wait for requests. Daemons, so that a request which hangs does not keep the process from ending."""
+"""Threads that wait, for requests and for reads. Daemons, so that one which hangs does not keep the process from ending;
+the end of the process waits for none of them longer than a second."""
 
 import atexit
 import os
@@ -7,8 +8,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -16,78 +17,99 @@ R = TypeVar("R")
 _JOIN_S = 1.0
 
 
-class Pool:
-    """Up to `size` threads, started when they are needed."""
+class Task(Future[R], Generic[R]):
+    """A call that a thread makes or has made. thread: its identifier, 0 before."""
+
+    thread = 0
+
+    def __init__(self, function: Callable[..., R], arguments: tuple[Any, ...]) -> None:
+        super().__init__()
+        self._call: tuple[Callable[..., R], tuple[Any, ...]] | None = (function, arguments)
+
+    def run(self) -> None:
+        assert self._call is not None
+        (function, arguments), self._call = self._call, None
+        self.thread = threading.get_ident()
+        try:
+            self.set_result(function(*arguments))
+        except BaseException as error:
+            self.set_exception(error)
+
+
+class Threads:
+    """Up to `size` threads, started when they are needed; tasks begin in the order in which they come."""
 
     def __init__(self, size: int, name: str) -> None:
-        self._size = size
-        self._name = name
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._size, self._name = size, name
+        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
-        _pools.add(self)
+        self.threads: list[threading.Thread] = []
+        _all.add(self)
 
-    def submit(self, function: Callable[..., R], *arguments: Any) -> "Future[R]":
-        future: Future[R] = Future()
-        self._tasks.put((future, function, arguments))
+    def submit(self, function: Callable[..., R], *arguments: Any) -> Task[R]:
+        task = Task(function, arguments)
+        self._tasks.put(task)
         if not self._idle.acquire(blocking=False):
             with self._lock:
-                if len(self._threads) < self._size:
-                    thread = threading.Thread(target=self._work, name=f"{self._name} {len(self._threads)}", daemon=True)
-                    self._threads.append(thread)
+                if len(self.threads) < self._size:
+                    thread = threading.Thread(target=self._work, name=f"{self._name} {len(self.threads)}", daemon=True)
+                    self.threads.append(thread)
                     thread.start()
-        return future
+        return task
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """function(item) of all items at once, results in order. Not to be called from a thread of this pool."""
-        futures = [self.submit(function, item) for item in items]
-        return (future.result() for future in futures)
+        """function(item) of all items at once, results in order. Not to be called from one of these threads."""
+        tasks = [self.submit(function, item) for item in items]
+        return (task.result() for task in tasks)
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            future, function, arguments = task
-            try:
-                future.set_result(function(*arguments))
-            except BaseException as error:
-                future.set_exception(error)
-            del task, future, function, arguments
+            task.run()
+            del task  # its result is its reader's alone: memory that is free may be used again
             self._idle.release()
 
-    def stop(self, deadline: float) -> None:
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+    def stop(self) -> None:
+        """Let threads end after the task that they are at; those that wait are dropped."""
+        try:
+            while True:
+                self._tasks.get_nowait()
+        except Empty:
+            for _ in self.threads:
+                self._tasks.put(None)
 
 
-_pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
-_shared: dict[str, Pool] = {}
-_shared_lock = threading.Lock()
+_all: "weakref.WeakSet[Threads]" = weakref.WeakSet()  # those that were stopped too, while one of them runs
+_shared: dict[str, Threads] = {}
+_lock = threading.Lock()
 
 
-def shared_pool(name: str, size: int) -> Pool:
-    """The pool of this name in this process."""
-    with _shared_lock:
+def shared_threads(name: str, size: int) -> Threads:
+    """The threads of this name in this process."""
+    with _lock:
         if name not in _shared:
-            _shared[name] = Pool(size, name)
+            _shared[name] = Threads(size, name)
         return _shared[name]
 
 
 @atexit.register
 def _stop_all() -> None:
+    """Before the interpreter goes: a thread that comes back to it from a read ends the process with an abort."""
+    groups = list(_all)
+    for group in groups:
+        group.stop()
     deadline = time.monotonic() + _JOIN_S
-    for pool in list(_pools):
-        pool.stop(deadline)
+    for group in groups:
+        for thread in group.threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _after_fork() -> None:
     """A forked child has none of its parent's threads."""
-    global _shared_lock
-    _shared_lock = threading.Lock()
+    global _lock
+    _lock = threading.Lock()
     _shared.clear()
-    for pool in list(_pools):
-        _pools.discard(pool)
+    _all.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -22,7 +22,7 @@ from conceptloader.storage.reads import PinnedFile, retrying
 from conceptloader.storage.sample import sample_checksum, sample_places
 from conceptloader.storage.settings import disk_reader, memory_reader, settings
 from conceptloader.storage.stores import is_url, object_size, object_version, read_range
-from conceptloader.storage.threads import shared_pool
+from conceptloader.storage.threads import shared_threads
 from conceptloader.storage.urls import below, normal, parent
 
 T = TypeVar("T")
@@ -184,7 +184,7 @@ class RemoteFiles(Files):
 
                 places = sample_places(total)
                 # A pool of its own: its tasks wait for nothing but the store.
-                pool = shared_pool("conceptloader samples", self._settings.connections)
+                pool = shared_threads("conceptloader samples", self._settings.connections)
                 parts = dict(zip(places, pool.map(read, places), strict=True))
                 found = sample_checksum(total, lambda offset, size: parts[offset, size])
                 if found != expected:
@@ -224,12 +224,12 @@ class RemoteFiles(Files):
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Many reads wait at the same time."""
-        return shared_pool("conceptloader rows", self._settings.connections).map(function, items)
+        return shared_threads("conceptloader rows", self._settings.connections).map(function, items)
 
     @contextmanager
     def staged(self, ranges: Iterable[tuple[int, int, int]]) -> Iterator[None]:
         """Read (shard, first byte, end) of token files ahead, neighbours together; reads in the block wait for them."""
-        pool = shared_pool("conceptloader requests", self._settings.connections)
+        pool = shared_threads("conceptloader requests", self._settings.connections)
         mine: list[tuple[int, _Staged]] = []
         for shard, start, stop in _merged(ranges):
             mine.append((shard, _Staged(start, stop, pool.submit(self._read, _STREAM, shard, start, stop - start))))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.descriptors import Budget, OpenFiles
+from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.kernels import fill, spans, streams
 from conceptloader.batch.kernels.native import address_of
 from conceptloader.batch.kernels.tables import ITEM, STREAM, make_tables
@@ -23,6 +23,7 @@ from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.mixture import Mixture
+from conceptloader.storage.descriptors import Budget
 from conceptloader.storage.reads import retrying
 
 BUFFER_BYTES = 1 << 16

@@ -26,14 +26,14 @@ def batch_layout(blend: Blend) -> BatchLayout:
 def open_reader(blend: Blend, dp_rank: int = 0) -> Reader:
     """A reader of the samples of `blend`, with the engine that its configuration names. dp_rank: for messages.
 
-    The compiled engine reads local files only: with a dataset in an object store, the reference engine reads all.
+    The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
     """
     layout = batch_layout(blend)
     # Members of an earlier sequence length are part of the order, but none of their samples lies ahead.
     views = [
         None if view is None or view.member.seq_len not in (None, layout.seq_len) else view for view in blend.views
     ]
-    remote = [view.name for view in views if view is not None and view.dataset.files.remote]
+    remote = [view.name for view in views if view is not None and view.dataset.files.descriptors is None]
     if remote:
         logger.info("loader: reads %s from object stores, with the reference engine", ", ".join(remote))
     if remote or blend.config.loader.engine == "reference":

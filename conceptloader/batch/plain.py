@@ -13,7 +13,7 @@ from conceptloader.blend import View
 from conceptloader.blend.samples import by_document, in_quarantined_shard, present, quarantined, token_range
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.remote import reading_ahead
+from conceptloader.format.read.ranges import reading_ahead
 from conceptloader.storage.reads import waits_for
 
 
@@ -32,8 +32,8 @@ class ReferenceReader:
         self.layout = layout
         self._in_progress: dict[int, str] = {}
         # Rows are filled one by one, or all at once where reading means waiting for an object store.
-        remote = [view.dataset.files for view in self.views if view is not None and view.dataset.files.remote]
-        self._map: Callable[..., Iterator[Any]] = remote[0].map if remote else map
+        waiting = [view.dataset.files.waiting for view in self.views if view is not None]
+        self._map: Callable[..., Iterator[Any]] = next((source.map for source in waiting if source is not None), map)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ReferenceReader, (self.order, self.views, self.layout, self.dp_rank)
@@ -97,7 +97,7 @@ class ReferenceReader:
         """Token ranges of the windows in object stores."""
         for member, window in zip(members.tolist(), windows.tolist(), strict=True):
             view = self.views[member]
-            if view is not None and view.dataset.files.remote and not by_document(view):
+            if view is not None and view.dataset.files.waiting is not None and not by_document(view):
                 yield from view.dataset.ahead(*token_range(view, window, self.layout.seq_len))
 
     def _fill(

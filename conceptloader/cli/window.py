@@ -25,7 +25,7 @@ class RecordingFiles(Files):
 
 def record_reads(dataset: Dataset) -> list[tuple[str, int, int]]:
     """From now on, all reads of `dataset` are appended to the returned list: (file, offset, bytes)."""
-    files = RecordingFiles(dataset.manifest, dataset.files.roots)
+    files = RecordingFiles(dataset.manifest, dataset.files.roots, dataset.files.source)
     files.reads = []
     dataset.files = dataset.reader.files = files
     return files.reads

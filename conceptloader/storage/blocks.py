@@ -1,10 +1,13 @@
-"""Bounded caches of blocks of objects: in memory for small reads, on disk if the user gives a directory."""
+"""Bounded caches of blocks of objects: in memory for small reads, on disk if the user gives a directory. Their sizes
+are set by the environment, so that every process of a job has them."""
 
 import os
 import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import xxhash
@@ -13,6 +16,8 @@ from conceptloader.errors import ConfigError
 
 Key = tuple[str, int]  # which version of which object, number of the block
 _CHECKSUM = 8
+_MEMORY_BLOCK = 1 << 16
+_DISK_BLOCK = 1 << 18
 
 
 class Blocks(Protocol):
@@ -124,8 +129,8 @@ class DiskBlocks:
         return left
 
 
-class BlockReader:
-    """Reads ranges of objects block by block; blocks that are missing side by side are fetched by one request."""
+class BlockCache:
+    """Ranges of objects, read block by block through a cache; what is missing side by side is fetched together."""
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
@@ -153,3 +158,45 @@ class BlockReader:
                 i = j + 1
         whole = b"".join(block for block in found if block is not None)
         return whole[offset - first * unit : offset - first * unit + size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """connections: requests at a time; memory_bytes: cache of blocks of everything but tokens; cache_dir, cache_bytes:
+    cache on a local disk, of tokens too, off by default."""
+
+    connections: int = 64
+    memory_bytes: int = 128 << 20
+    cache_dir: str | None = None
+    cache_bytes: int = 64 << 30
+
+
+def settings() -> Settings:
+    """From CONCEPTLOADER_REMOTE_CONNECTIONS, _MEMORY_BYTES, _CACHE_DIR and _CACHE_BYTES. Raises: ConfigError."""
+    return Settings(
+        connections=_number("CONNECTIONS", Settings.connections),
+        memory_bytes=_number("MEMORY_BYTES", Settings.memory_bytes),
+        cache_dir=os.environ.get("CONCEPTLOADER_REMOTE_CACHE_DIR") or None,
+        cache_bytes=_number("CACHE_BYTES", Settings.cache_bytes),
+    )
+
+
+def _number(name: str, default: int) -> int:
+    key = f"CONCEPTLOADER_REMOTE_{name}"
+    text = os.environ.get(key)
+    if text is None:
+        return default
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"{key}: found {text!r}, expected an integer of at least 1")
+    return int(text)
+
+
+@lru_cache(maxsize=4)
+def memory_cache(capacity: int) -> BlockCache:
+    """The one that all datasets of the process share."""
+    return BlockCache(MemoryBlocks(capacity, _MEMORY_BLOCK))
+
+
+@lru_cache(maxsize=4)
+def disk_cache(directory: str, capacity: int) -> BlockCache:
+    return BlockCache(DiskBlocks(directory, capacity, _DISK_BLOCK))

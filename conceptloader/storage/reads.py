@@ -1,4 +1,4 @@
-"""Positioned reads of local files: a bounded cache of descriptors, each pinned while it is in use.
+"""Positioned reads of local files, and trying again what may pass.
 
 Files are read with pread, never mapped: a random window of a cold mapped file costs a thousand times more than a read,
 and a file that is truncated under a mapping ends the process with SIGBUS instead of an error.
@@ -7,13 +7,9 @@ and a file that is truncated under a mapping ends the process with SIGBUS instea
 import errno
 import logging
 import os
-import resource
 import threading
 import time
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 from conceptloader.errors import FormatError, ReadError
@@ -150,129 +146,3 @@ def file_status(descriptor: int, path: str) -> os.stat_result:
         return os.fstat(descriptor)
     except OSError as error:
         raise ReadError(error.errno, f"{path}: cannot be looked at: {error.strerror}") from error
-
-
-class PinnedFile:
-    """An open file and the number of its current users. stale: to be closed with its last user, and not used again."""
-
-    __slots__ = ("descriptor", "pins", "stale")
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.pins = 1
-        self.stale = False
-
-
-class DescriptorCache:
-    """At most `capacity` open files that are not in use, closed least recently used first.
-
-    A descriptor is pinned from lookup to release. Without that, another thread may close it in between and the kernel
-    may hand out the same number for another file: the read then returns wrong bytes, silently.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._entries: OrderedDict[Hashable, PinnedFile] = OrderedDict()
-        self._lock = threading.Lock()
-        _caches.add(self)
-
-    def forget_threads(self) -> None:
-        """In a forked child: the lock may have been held, and entries pinned, by threads that do not exist here."""
-        self._lock = threading.Lock()
-        for entry in self._entries.values():
-            entry.pins = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @contextmanager
-    def pinned(self, key: Hashable, opener: Callable[[], int]) -> Iterator[int]:
-        """The descriptor of `key`, kept open until the block ends; `opener` is called when it is not in the cache."""
-        entry = self.acquire(key, opener)
-        try:
-            yield entry.descriptor
-        finally:
-            self.release(entry)
-
-    def acquire(self, key: Hashable, opener: Callable[[], int]) -> PinnedFile:
-        """Like `pinned`, for a pin that outlives a block; every acquire needs its `release`."""
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None:
-                entry.pins += 1
-                self._entries.move_to_end(key)
-                return entry
-        opened = self._open(opener)  # outside the lock: an open may take long on a network file system
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                entry = self._entries[key] = PinnedFile(opened)
-                self._evict()
-                return entry
-            entry.pins += 1
-        os.close(opened)  # another thread was faster
-        return entry
-
-    def _open(self, opener: Callable[[], int]) -> int:
-        try:
-            return opener()
-        except ReadError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-        for cache in list(_caches):  # others have opened more than expected: make room, once
-            cache.drop(lambda _: True)
-        return opener()
-
-    def release(self, entry: PinnedFile) -> None:
-        with self._lock:
-            entry.pins -= 1
-            if entry.stale and not entry.pins:
-                os.close(entry.descriptor)
-            self._evict()
-
-    def discard(self, key: Hashable, entry: PinnedFile) -> None:
-        """Let the next `acquire` of `key` open the file anew. `entry` is pinned, and stays open while it is."""
-        with self._lock:
-            if self._entries.get(key) is entry:
-                del self._entries[key]
-                entry.stale = True
-
-    def _evict(self) -> None:
-        """Close idle descriptors, oldest first. Those in use stay, even above capacity. Called with the lock held."""
-        excess = len(self._entries) - self.capacity
-        if excess <= 0:
-            return
-        for key in [key for key, entry in self._entries.items() if not entry.pins][:excess]:
-            os.close(self._entries.pop(key).descriptor)
-
-    def drop(self, belongs: Callable[[Hashable], bool]) -> None:
-        """Close the idle descriptors whose key `belongs`; those in use are closed by a later eviction."""
-        with self._lock:
-            for key in [key for key, entry in self._entries.items() if not entry.pins and belongs(key)]:
-                os.close(self._entries.pop(key).descriptor)
-
-
-_caches: "weakref.WeakSet[DescriptorCache]" = weakref.WeakSet()
-_shared: DescriptorCache | None = None
-_shared_lock = threading.Lock()
-
-
-def _after_fork() -> None:
-    global _shared_lock
-    _shared_lock = threading.Lock()
-    for cache in _caches:
-        cache.forget_threads()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def shared_descriptors() -> DescriptorCache:
-    """The cache of this process. It takes at most half of the descriptors that the process may open."""
-    global _shared
-    with _shared_lock:
-        if _shared is None:
-            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            limit = 4096 if soft == resource.RLIM_INFINITY else soft
-            _shared = DescriptorCache(max(8, min(1024, limit // 2)))
-        return _shared

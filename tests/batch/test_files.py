@@ -13,11 +13,11 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.descriptors import Budget
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
+from conceptloader.storage.descriptors import Budget
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
 from tests.batch.corpora import Recipe, build, join
@@ -66,6 +66,7 @@ def test_threads_read_the_right_bytes_while_files_are_closed_under_them(many):
         for row, window in enumerate(batch.tolist()):
             np.testing.assert_array_equal(found["input_ids"][row], wanted[window])
 
+    gc.collect()  # files of datasets of other tests
     before = open_descriptors()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(check, batches, [reader] * len(batches)))

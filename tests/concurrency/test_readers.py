@@ -17,8 +17,10 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.descriptors import Budget, OpenFiles
+from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.open import open_reader
+from conceptloader.storage.descriptors import Budget
+from conceptloader.storage.source import LocalFiles
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import SampleDataset
 from tests.soak.builds import child
@@ -80,7 +82,7 @@ def test_64_threads_on_one_reader_while_descriptors_are_evicted(
         reader._files = OpenFiles(reader._tables, Budget(6))
     else:
         for ds in blend.datasets.values():
-            ds.files.cache = cl.io.DescriptorCache(2)  # type: ignore[attr-defined]
+            ds.files.source = LocalFiles(budget=Budget(2))
 
     def read(seed: int) -> int:
         rng = np.random.default_rng(seed)

@@ -14,11 +14,12 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.descriptors import Budget, OpenFiles
+from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout
 from conceptloader.storage import reads as io
+from conceptloader.storage.descriptors import Budget, shared_budget
 from conceptloader.storage.sample import WHOLE, sample_places
 from conceptloader.torch.loader import Loader, SampleDataset
 from tests.faults.disk import FaultyDisk
@@ -293,8 +294,9 @@ def test_a_plain_reader_that_fails_half_way_leaves_nothing_open(data: Path, disk
     ds = cl.open_dataset(data)
     file = data / "00000.concepts.spans"
     replace(file, bytes(file.stat().st_size))
-    before = len(os.listdir("/proc/self/fd")) - len(ds.files.cache)
+    budget = shared_budget()
+    before = len(os.listdir("/proc/self/fd")) - budget.count
     for _ in range(50):
         with pytest.raises(FormatError, match=r"concepts\.spans: found sample checksum"):
             ds.read(0, 10, ["concepts"])
-    assert len(os.listdir("/proc/self/fd")) == before + len(ds.files.cache)
+    assert len(os.listdir("/proc/self/fd")) == before + budget.count

@@ -12,6 +12,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, FormatError, ReadError
 from conceptloader.storage import reads as io
+from conceptloader.storage.source import LocalFiles
 from tests.faults.disk import FaultyDisk
 
 PASSING = [errno.EINTR, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT]
@@ -68,7 +69,7 @@ def test_each_attempt_opens_the_file_anew(corpus: Path, disk: FaultyDisk) -> Non
 def test_every_handle_goes_stale_at_once(corpus: Path, disk: FaultyDisk) -> None:
     ds = cl.open_dataset(corpus)
     wanted = everything(ds)
-    disk.stale_after({entry.descriptor for entry in ds.files.cache._entries.values()})
+    disk.stale_after({descriptors[0] for descriptors in ds.files.source.table.open_rows.values()})  # type: ignore[attr-defined]
     assert everything(ds) == wanted
     assert everything(ds) == wanted
 
@@ -122,7 +123,7 @@ def test_a_link_that_cannot_be_read_for_a_moment_is_followed_later(
 def test_out_of_descriptors_the_idle_ones_make_room(corpus: Path, disk: FaultyDisk) -> None:
     ds = cl.open_dataset(corpus)
     wanted = everything(ds)
-    ds.files.cache.drop(lambda key: key[1] == "concepts.data")  # type: ignore[index]
+    ds.files.source.table.close(str(corpus / "00000.concepts.data"))  # type: ignore[attr-defined]
     disk.open_faults = [OSError(errno.EMFILE, "Too many open files")]
     assert everything(ds) == wanted
 
@@ -165,12 +166,13 @@ def test_descriptors_in_use_outlive_their_being_discarded(corpus: Path, disk: Fa
     """While one thread finds a handle stale, another may be reading with it."""
     ds = cl.open_dataset(corpus)
     ds.tokens(0, 10)
-    held = ds.files.pin("stream.bin", 0)
+    source = ds.files.source
+    assert isinstance(source, LocalFiles)
+    clock, descriptor = source.begin(ds.files.expected("stream.bin", 0))
     disk.fail(errno.ESTALE, 1, "00000.stream.bin")
     ds.tokens(0, 10)
-    assert os.pread(held.descriptor, 4, 0)
-    descriptor = held.descriptor
-    ds.files.unpin(held)
+    assert os.pread(descriptor, 4, 0)
+    source.table.budget.end(clock)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
 

@@ -12,7 +12,8 @@ import pytest
 import conceptloader as cl
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import Reader
-from conceptloader.storage.reads import DescriptorCache
+from conceptloader.storage.descriptors import Budget
+from conceptloader.storage.source import LocalFiles
 
 SHARDS, TOKENS = 40, 50
 
@@ -46,28 +47,31 @@ def check(ds: cl.Dataset, seed: int, count: int) -> int:
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_evicted_descriptors_never_give_wrong_bytes(many_shards: Path, capacity: int) -> None:
     ds = cl.open_dataset(many_shards)
-    cache = DescriptorCache(capacity)
-    ds.files = Files(ds.manifest, ds.files.roots, cache)
+    budget = Budget(capacity)
+    ds.files = Files(ds.manifest, ds.files.roots, LocalFiles(budget=budget))
     ds.reader = Reader(ds.manifest, ds.files)
     threads = 8
     with ThreadPoolExecutor(threads) as pool:
         assert sum(pool.map(lambda seed: check(ds, seed, 40), range(threads))) == 320
-    assert len(cache) <= capacity
+    assert budget.count <= capacity
     ds.close()
-    assert len(cache) == 0
+    assert budget.count == 0
 
 
-def test_a_pinned_descriptor_stays_open(many_shards: Path) -> None:
+def test_a_descriptor_in_use_stays_open(many_shards: Path) -> None:
     ds = cl.open_dataset(many_shards)
-    files = Files(ds.manifest, ds.files.roots, DescriptorCache(1))
-    pinned = files.pin("stream.bin", 0)
+    budget = Budget(3)
+    source = LocalFiles(budget=budget)
+    files = Files(ds.manifest, ds.files.roots, source)
+    clock, descriptor = source.begin(files.expected("stream.bin", 0))
     for shard in range(1, 5):
         files.read("stream.bin", shard, 0, 4)
     files.close()
-    assert os.pread(pinned.descriptor, 8, 0) == bytes([0, 0, 0, 0, 1, 0, 0, 0])
-    files.unpin(pinned)
+    assert os.pread(descriptor, 8, 0) == bytes([0, 0, 0, 0, 1, 0, 0, 0])
+    assert budget.count == 5
+    budget.end(clock)
     files.read("stream.bin", 1, 0, 4)
-    assert len(files.cache) == 1
+    assert budget.count == 1
 
 
 def _child(ds: cl.Dataset, seed: int, queue: "multiprocessing.Queue[int]") -> None:

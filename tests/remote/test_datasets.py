@@ -70,7 +70,7 @@ def check(local: Path, url: str, **options: Any) -> cl.Dataset:
 def test_reads_beyond_what_was_read_ahead(local: Path, server: Server) -> None:
     """Bytes read ahead serve reads that lie within them, and no others."""
     far, data = cl.open_dataset(upload(local, server)), (local / "00000.stream.bin").read_bytes()
-    with far.files.staged([(0, 100, 200)]):
+    with far.files.source.reading_ahead([(far.files.expected("stream.bin", 0), 100, 200)]):
         for offset, size in ((100, 100), (120, 30), (150, 51), (199, 2), (99, 10), (99, 102), (90, 300), (200, 10)):
             assert far.files.read("stream.bin", 0, offset, size) == data[offset : offset + size]
 

@@ -13,7 +13,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.format.read.remote import RemoteRoots
+from conceptloader.format.spec.paths import UrlRoots
 from conceptloader.storage import reads as io
 from conceptloader.storage import stores
 from conceptloader.storage.urls import normal
@@ -121,14 +121,14 @@ SAME = {
 @pytest.mark.parametrize(("url", "path"), [(url, path) for url, paths in ROOTS.items() for path in paths])
 @pytest.mark.parametrize("given", [False, True])
 def test_urls_outside_of_the_roots_are_refused(url: str, path: str, given: bool) -> None:
-    roots = RemoteRoots(url, [url if url.count("/") == 2 else url.removesuffix("/ds")] if given else None)
+    roots = UrlRoots(url, [url if url.count("/") == 2 else url.removesuffix("/ds")] if given else None)
     with pytest.raises(FormatError, match=r"roots=\[...\]"):
         roots.check([path], "manifest")
 
 
 @pytest.mark.parametrize(("url", "path"), [(url, path) for url, paths in SAME.items() for path in paths])
 def test_urls_of_the_same_place_are_allowed(url: str, path: str) -> None:
-    roots = RemoteRoots(url, None)
+    roots = UrlRoots(url, None)
     roots.check([path], "manifest")
     assert normal(roots.resolve(path)) == roots.resolve(path)
 
@@ -176,7 +176,7 @@ def test_redirects_leave_the_roots_only_if_allowed(servers: list[FileServer]) ->
 def test_a_file_url_is_a_directory(dataset: Path, tmp_path: Path) -> None:
     url = f"file://{dataset}"
     assert cl.open_dataset(url).tokens(0, 3).tolist() == [1, 2, 3]
-    assert not cl.open_dataset(url).files.remote
+    assert cl.open_dataset(url).files.descriptors
     with pytest.raises(ConfigError, match="found the host 'host'"):
         cl.open_dataset("file://host/data/ds")
     secret = tmp_path / "secret"

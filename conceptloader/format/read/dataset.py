@@ -11,10 +11,10 @@ import numpy as np
 
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.files import open_files
 from conceptloader.format.read.guard import require_same
 from conceptloader.format.read.lookup import find_in_shard
-from conceptloader.format.read.ranges import Ranges, Sample
-from conceptloader.format.read.remote import open_files, reading_ahead
+from conceptloader.format.read.ranges import Ranges, Sample, reading_ahead
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.manifest import Tokenizer, Track
 
@@ -42,7 +42,7 @@ def open_dataset(
 def _reopen(identity: str, *arguments: Any) -> "Dataset":
     """A dataset in another process. Raises: FormatError if it was rebuilt in the meantime, and see open_dataset."""
     dataset = open_dataset(*arguments)
-    if dataset.files.check_files:
+    if arguments[-1]:  # check_files
         require_same(dataset.path, dataset.manifest, identity)
     return dataset
 
@@ -196,11 +196,12 @@ class _View:
         return self._get(number % len(self))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
-        if not self.dataset.files.remote:
+        waiting = self.dataset.files.waiting
+        if waiting is None:
             return [self[i] for i in indices]
         numbers = [operator.index(i) % len(self) for i in indices if -len(self) <= operator.index(i) < len(self)]
         with reading_ahead((self.dataset, *self._ahead(number)) for number in numbers):
-            return list(self.dataset.files.map(self.__getitem__, indices))
+            return list(waiting.map(self.__getitem__, indices))
 
     def _ahead(self, i: int) -> tuple[int, int]:
         """Tokens [start, stop) of sample i as far as they are known without a read."""

@@ -1,211 +1,134 @@
-"""The files of one dataset: where they are, how large they must be, and reading them."""
+"""The files of one dataset: where they are, what they must be, and reading them from wherever that is."""
 
-import itertools
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from urllib.parse import unquote, urlsplit
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.read.guard import ManifestGuard
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import load_json
-from conceptloader.format.spec.layout import bad
+from conceptloader.format.spec.jsonfile import load_json, load_sealed
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
-from conceptloader.format.spec.paths import Roots
-from conceptloader.storage.reads import (
-    DescriptorCache,
-    PinnedFile,
-    file_status,
-    open_file,
-    read_at,
-    retrying,
-    shared_descriptors,
-)
-from conceptloader.storage.sample import ask_for_sample, sample_checksum
+from conceptloader.format.spec.paths import Roots, UrlRoots
+from conceptloader.storage.objects import RemoteObjects
+from conceptloader.storage.reads import retrying
+from conceptloader.storage.source import DescriptorSource, Expected, LocalFiles, Source, WaitingSource
+from conceptloader.storage.stores import is_url, object_version
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-_numbers = itertools.count()
-_REPLACED = "the file was replaced while it was in use: restore it, verify the dataset, then restart"
-CHANGED = (
-    "the file was damaged, or replaced by another of its size: restore it, or rebuild the dataset into another "
-    "directory; `conceptloader verify --full` finds every such file"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A file when it was first opened. place: device and inode; sample: None if it was neither recorded nor taken."""
-
-    place: tuple[int, int]
-    mtime_ns: int
-    sample: str | None
+_MANIFEST_LIMIT = 1 << 30
 
 
 class Files:
-    """Positioned reads by (kind, shard). Files are opened when first read, checked, and shared with other datasets'
-    in one bounded cache of descriptors.
+    """Reads by (kind, shard). Files are checked when they are first read.
 
-    guard: looked at when a file of a shard is first opened. check_files: compare the content of files with the
-    manifest when they are first opened, as far as it says it.
+    guard: looked at when a file of a shard is first opened. descriptors, waiting: the source, if it is such a one.
     """
 
-    remote = False
-
     def __init__(
-        self,
-        manifest: Manifest,
-        roots: Roots,
-        cache: DescriptorCache | None = None,
-        guard: ManifestGuard | None = None,
-        check_files: bool = True,
+        self, manifest: Manifest, roots: Roots, source: Source | None = None, guard: ManifestGuard | None = None
     ) -> None:
         self.manifest = manifest
         self.table = manifest.shards
         self.roots = roots
-        self.cache = shared_descriptors() if cache is None else cache
-        self.check_files = check_files
-        self._guard = guard if check_files else None
-        self._guarded: set[int] = set()
-        self._number = next(_numbers)
-        self._paths: dict[tuple[str, int], str] = {}
-        self._opened: dict[tuple[str, int], _Opened] = {}
+        self.source = LocalFiles() if source is None else source
+        self.descriptors = self.source if isinstance(self.source, DescriptorSource) else None
+        self.waiting = self.source if isinstance(self.source, WaitingSource) else None
+        self._guard = guard
+        self._expected: dict[tuple[str, int], Expected] = {}
 
     def path(self, kind: str, shard: int) -> str:
-        known = self._paths.get((kind, shard))
+        return self.roots.resolve(self.table.file_path(kind, shard))
+
+    def expected(self, kind: str, shard: int) -> Expected:
+        """What the manifest says of a file."""
+        known = self._expected.get((kind, shard))
         if known is None:
-            known = self._paths[kind, shard] = self.roots.resolve(self.table.file_path(kind, shard))
+            column, stream = self.table.files[kind], kind == "stream.bin"
+            path = self.path(kind, shard)
+            foreign = self.table.foreign[shard] if self.table.foreign and stream else None
+            known = self._expected[kind, shard] = Expected(
+                path,
+                int(column.size[shard]),
+                column.known_sample(shard),
+                foreign.mtime_ns if foreign is not None else None,
+                stream,
+                partial(_admit, self.roots, self._guard, self.manifest, path, shard),
+            )
         return known
 
     def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
-        """Exactly these bytes. Faults that may pass are retried, each time with the file opened anew.
-
-        Raises: FormatError for a file of another size than the manifest says, ReadError.
-        """
-
-        def attempt() -> bytes:
-            pinned = self._acquire(kind, shard)
-            try:
-                return read_at(pinned.descriptor, offset, size, self.path(kind, shard))
-            except ReadError:
-                self.cache.discard((self._number, kind, shard), pinned)
-                raise
-            finally:
-                self.cache.release(pinned)
-
-        return retrying(attempt)
-
-    def pin(self, kind: str, shard: int) -> PinnedFile:
-        """An open, checked file that stays open until `unpin`."""
-        return retrying(lambda: self._acquire(kind, shard))
-
-    def _acquire(self, kind: str, shard: int) -> PinnedFile:
-        return self.cache.acquire((self._number, kind, shard), lambda: self.open(kind, shard))
-
-    def unpin(self, pinned: PinnedFile) -> None:
-        self.cache.release(pinned)
+        """Exactly these bytes. Raises: FormatError for a file that is not the one the manifest means, ReadError."""
+        return self.source.read(self.expected(kind, shard), offset, size)
 
     def open(self, kind: str, shard: int) -> int:
-        """A descriptor of one's own, the file checked. Raises: FormatError, ReadError."""
-        path = self.path(kind, shard)
-        self.roots.check_real(path)
-        self.check_manifest(shard)
-        descriptor = open_file(path)
-        try:
-            found = file_status(descriptor, path)
-            self.check(kind, shard, path, found)
-            self._identify(kind, shard, path, descriptor, found)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def check_manifest(self, shard: int) -> None:
-        """Raises: FormatError if the dataset was rebuilt since it was opened; looks at it once for each shard."""
-        if self._guard is not None and shard not in self._guarded:
-            self._guard.check(self.manifest)
-            self._guarded.add(shard)
-
-    def _identify(self, kind: str, shard: int, path: str, descriptor: int, found: os.stat_result) -> None:
-        """Whether this is the file that the manifest means, and later the one that was opened before.
-
-        A file keeps its size, its time and its content. Its inode number may change, as when a network file system is
-        mounted again: then the content decides.
-        """
-        place, before = (found.st_dev, found.st_ino), self._opened.get((kind, shard))
-        if before is not None and found.st_mtime_ns != before.mtime_ns:
-            raise bad(
-                path,
-                f"a modification time of {found.st_mtime_ns} ns",
-                f"{before.mtime_ns} as when it was first opened, since no file of a dataset ever changes",
-                _REPLACED,
+        """A descriptor of one's own, the file checked. Raises: FormatError, ReadError, ConfigError for a URL."""
+        if self.descriptors is None:
+            raise ConfigError(
+                f"{self.roots.directory}: found a URL, expected a local directory for the compiled reader; "
+                "set loader.engine: reference"
             )
-        if before is not None and place == before.place:
-            return
-        sample = self.table.files[kind].known_sample(shard) if before is None else before.sample
-        if before is not None and sample is None:
-            expected = "the one that was first opened, and nothing recorded tells whether its content is the same"
-            raise bad(path, f"another file (inode {found.st_ino})", expected, _REPLACED)
-        if before is not None or self.check_files:
-            ask_for_sample(descriptor, found.st_size)
-            content = sample_checksum(found.st_size, lambda at, size: read_at(descriptor, at, size, path))
-            if sample is not None and content != sample:
-                known = "the manifest says" if before is None else "when it was first opened"
-                raise bad(path, f"sample checksum {content}", f"{sample} as {known}", CHANGED)
-            sample = content
-        self._opened[kind, shard] = _Opened(place, found.st_mtime_ns, sample)
-
-    def sample(self, kind: str, shard: int) -> str | None:
-        """The sample checksum of a file that was opened."""
-        opened = self._opened.get((kind, shard))
-        return opened.sample if opened is not None else None
-
-    def check(self, kind: str, shard: int, path: str, found: os.stat_result) -> None:
-        """Raises: FormatError unless the file is as large, and a foreign one as old, as the manifest says."""
-        expected = int(self.table.files[kind].size[shard])
-        if found.st_size != expected:
-            raise bad(
-                path,
-                f"{found.st_size} bytes",
-                f"{expected} as the manifest says",
-                "the file is damaged or incomplete: copy or build it again",
-            )
-        foreign = self.table.foreign[shard] if self.table.foreign and kind == "stream.bin" else None
-        if foreign is not None and found.st_mtime_ns != foreign.mtime_ns:
-            raise bad(
-                path,
-                f"a modification time of {found.st_mtime_ns} ns",
-                f"{foreign.mtime_ns} as when it was adopted",
-                "the file was changed or copied since: adopt it again, or restore its time if the content is the same",
-            )
-
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """function(item) of each item; where a read waits for a network, of all at once."""
-        return map(function, items)
+        return self.descriptors.open(self.expected(kind, shard))
 
     def close(self) -> None:
-        """Close this dataset's idle descriptors."""
-        self.cache.drop(lambda key: isinstance(key, tuple) and key[0] == self._number)
+        """Let go of what is open."""
+        self.source.close()
 
 
-def open_local(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None, check: bool) -> Files:
-    """The files of the dataset in a directory, for reading over a long time. check: see Files, check_files."""
-    file = os.path.join(os.path.abspath(path), fmt.MANIFEST)
+def _admit(roots: Roots, guard: ManifestGuard | None, manifest: Manifest, path: str, shard: int) -> None:
+    """Whether a file may be opened. Raises: FormatError, ReadError."""
+    roots.check_real(path)
+    if guard is not None:
+        guard.check(manifest, shard)
 
-    def status() -> Hashable:
-        try:
-            found = os.stat(file)
-        except FileNotFoundError:
-            return None  # whoever reads it will say so
-        except OSError as error:
-            raise ReadError(error.errno, f"{file}: cannot be looked at: {error.strerror}") from error
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
-    guard = ManifestGuard(file, status, lambda: parse_manifest(load_json(file))) if check else None
-    manifest, allowed = load_manifest(path, roots)
-    return Files(manifest, allowed, guard=guard, check_files=check)
+def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None, check: bool) -> Files:
+    """The files of a dataset in a directory or at a URL, and its manifest, for reading over a long time.
+
+    check: compare the content of files with the manifest, and the manifest with what it was.
+    """
+    path = _local(path)
+    status: Callable[[], Hashable]
+    if not is_url(path):
+        file = os.path.join(os.path.abspath(path), fmt.MANIFEST)
+        status = partial(_status, file)
+        guard = ManifestGuard(file, status, lambda: parse_manifest(load_json(file))) if check else None
+        manifest, allowed = load_manifest(path, roots)
+        return Files(manifest, allowed, LocalFiles(check), guard)
+    there = UrlRoots(os.fspath(path), roots)
+    file = f"{there.directory}/{fmt.MANIFEST}"
+
+    def load() -> Manifest:
+        return parse_manifest(load_sealed(there.read_whole(file, _MANIFEST_LIMIT), file))
+
+    status = partial(retrying, lambda: object_version(file, there.allows))
+    guard = ManifestGuard(file, status, load) if check else None
+    manifest = load()
+    check_paths(manifest, there, file)
+    return Files(manifest, there, RemoteObjects(there.directory, there.allows, check), guard)
+
+
+def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """A URL of a local directory as its path, so that it is checked and read like one."""
+    parts = urlsplit(path) if isinstance(path, str) and path.startswith(("file://", "local://")) else None
+    if parts is None:
+        return path
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError(
+            f"{path}: found the host {parts.netloc!r} of a local directory, expected none; write its path"
+        )
+    return unquote(parts.path)
+
+
+def _status(file: str) -> Hashable:
+    """What changes when a file is written again; None if there is none, which whoever reads it will say."""
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ReadError(error.errno, f"{file}: cannot be looked at: {error.strerror}") from error
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def load_manifest(

@@ -21,13 +21,18 @@ class ManifestGuard:
         self._where, self._status, self._load = where, status, load
         # Taken before the manifest is read: one that is replaced in between is noticed.
         self._known = status()
+        self._looked: set[int] = set()
 
-    def check(self, manifest: Manifest) -> None:
-        """Raises: FormatError if the file says something else than `manifest`, or is damaged; ReadError."""
+    def check(self, manifest: Manifest, shard: int) -> None:
+        """Looks once for each shard. Raises: FormatError if the file says something else than `manifest`, or is
+        damaged; ReadError."""
+        if shard in self._looked:
+            return
         status = self._status()
         if status != self._known:
             require_same(self._where, self._load(), manifest.identity)
             self._known = status
+        self._looked.add(shard)
 
 
 def require_same(where: str, found: Manifest, identity: str) -> None:

@@ -1,7 +1,8 @@
 """Reading token ranges of a whole dataset: what lies in several shards is put together here."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.vocabulary import load_vocabulary
+from conceptloader.storage.source import Expected, WaitingSource
 
 Sample = dict[str, Any]
 
@@ -82,6 +84,15 @@ class Ranges:
                 yield shard, start - base, end - base, base
                 start = end
             shard += 1
+
+    def stream_bytes(self, start: int, stop: int) -> Iterator[tuple[Expected, int, int]]:
+        """(token file, first byte, end) of what reading tokens [start, stop) reads."""
+        table, layouts = self.manifest.shards, self.manifest.layouts
+        for shard, first, end, _ in self.parts(start, stop):
+            size, base = layouts[table.layout[shard]].itemsize, int(table.offset[shard])
+            # A dense track looks one token further on both sides.
+            low, high = max(0, first - 1), min(end + 1, int(table.tokens[shard]))
+            yield self.files.expected("stream.bin", shard), base + low * size, base + high * size
 
     def read(self, start: int, stop: int, tracks: Sequence[str] = (), documents: bool = False) -> Sample:
         """Tokens [start, stop) with everything that belongs to them; each stream is read once.
@@ -157,6 +168,20 @@ class Ranges:
         before, after = (_join([part[i] for part in parts], np.bool_) for i in (2, 3))
         records = [record for part in parts for record in part[4]]
         return Spans(start, end, before, after, records, self.codec(track), f"{self.path}: track {track!r}")
+
+
+@contextmanager
+def reading_ahead(ranges: Iterable[tuple[Ranges, int, int]]) -> Iterator[None]:
+    """Begin to read the tokens [start, stop) of datasets whose reads wait for a network; reads in the block wait for
+    it."""
+    wanted: dict[WaitingSource, list[tuple[Expected, int, int]]] = {}
+    for dataset, start, stop in ranges:
+        if dataset.files.waiting is not None:
+            wanted.setdefault(dataset.files.waiting, []).extend(dataset.stream_bytes(start, stop))
+    with ExitStack() as stack:
+        for source, places in wanted.items():
+            stack.enter_context(source.reading_ahead(places))
+        yield
 
 
 def _documents(parts: list[tuple[Ints, Ints]]) -> Documents:

@@ -1,11 +1,14 @@
 """Which files a manifest may refer to: those below the roots that the caller allows, and nothing else."""
 
+import errno
 import os
 from collections.abc import Iterable, Sequence
 
-from conceptloader.errors import ConfigError, ReadError
+from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.storage.reads import read_file, retrying
+from conceptloader.storage.stores import is_url, object_size, read_range
+from conceptloader.storage.urls import below, normal, parent
 
 
 class Roots:
@@ -72,6 +75,50 @@ class Roots:
             f"a file below {', '.join(self.roots)}",
             "if you trust this dataset, allow the directory: roots=[...]",
         )
+
+
+class UrlRoots(Roots):
+    """Roots that are URLs; by default the parent of the dataset's URL, in its own host or bucket."""
+
+    def __init__(self, url: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
+        self.directory = normal(url)
+        if isinstance(roots, (str, os.PathLike)):
+            raise ConfigError(f"roots: found the single path {roots!r}, expected a list of URLs; write [...]")
+        # Local roots of a configuration are for its local datasets.
+        self.given = None if roots is None else [normal(os.fspath(root)) for root in roots if is_url(root)]
+        chosen = [parent(self.directory)] if self.given is None else [self.directory, *self.given]
+        self.roots = list(dict.fromkeys(chosen))
+
+    def resolve(self, path: str) -> str:
+        return normal(path if is_url(path) else f"{self.directory}/{path}")
+
+    def check(self, paths: Iterable[str], where: str) -> None:
+        """See Roots, which looks at directories only: here a name may hold an escaped slash."""
+        paths = list(paths)
+        super().check(paths, where)
+        for path in paths:
+            if ("%" in path or "\\" in path) and not self.allows(self.resolve(path)):
+                raise self._outside(where, path)
+
+    def allows(self, url: str) -> bool:
+        """Whether a file may be read there, by its name or since a server redirects to it."""
+        return any(below(url, root) for root in self.roots)
+
+    def check_real(self, path: str) -> None:
+        """There are no symbolic links; redirects are checked as they come."""
+
+    def read_whole(self, path: str, limit: int) -> bytes:
+        """A small object. Raises: ReadError, FormatError if it is larger than `limit` bytes."""
+        size = retrying(lambda: object_size(path, self.allows))
+        if size > limit:
+            raise FormatError(f"{path}: found {size} bytes, expected at most {limit}; this is not such a file")
+        return retrying(lambda: self._whole(path, size)) if size else b""
+
+    def _whole(self, path: str, size: int) -> bytes:
+        data = read_range(path, 0, size, self.allows).data
+        if len(data) != size:
+            raise ReadError(errno.EIO, f"{path}: found {len(data)} bytes, expected {size}")
+        return data
 
 
 def _possible(path: str) -> bool:

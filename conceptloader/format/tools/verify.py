@@ -22,6 +22,7 @@ from conceptloader.format.tools.claims import false_claims
 from conceptloader.format.tools.join import write_manifest
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import open_file
+from conceptloader.storage.source import LocalFiles
 
 CHECKSUMS_FORMAT = "conceptstream-checksums"
 
@@ -64,7 +65,8 @@ def verify(
     if record and not full:
         raise ConfigError("verify: found record without full, expected both: what is recorded has to be sound")
     manifest, allowed = load_manifest(path, roots)
-    files = Files(manifest, allowed, check_files=record or not full)
+    source = LocalFiles(check=record or not full)
+    files = Files(manifest, allowed, source)
     known = _load_checksums(allowed.directory)
     fresh: dict[str, Any] = {}
     starts = manifest.starts().tolist()
@@ -89,18 +91,18 @@ def verify(
         content = {"format": CHECKSUMS_FORMAT, "version": 1, "files": entries}
         write_file(os.path.join(allowed.directory, fmt.CHECKSUMS), dump_json(content))
     if record and not problems and manifest.shards.unsampled():
-        _record(manifest, files, allowed.directory)
+        _record(manifest, files, source)
     return problems
 
 
-def _record(manifest: Manifest, files: Files, directory: str) -> None:
+def _record(manifest: Manifest, files: Files, source: LocalFiles) -> None:
     """Replace the manifest by one with the samples that were taken when the files were opened."""
     table = manifest.shards
     columns = {
-        kind: replace(column, sample=[files.sample(kind, shard) for shard in range(len(table))])
+        kind: replace(column, sample=[source.sample(files.path(kind, shard)) for shard in range(len(table))])
         for kind, column in table.files.items()
     }
-    write_manifest(replace(manifest, version=fmt.VERSION, shards=replace(table, files=columns)), directory)
+    write_manifest(replace(manifest, version=fmt.VERSION, shards=replace(table, files=columns)), files.roots.directory)
 
 
 def _load_checksums(directory: str) -> dict[str, Any]:
@@ -181,7 +183,7 @@ def _check_shard(
         if full:
             path = files.path(kind, shard)
             files.roots.check_real(path)
-            files.check(kind, shard, path, os.stat(path))
+            files.expected(kind, shard).check(os.stat(path))
         else:
             os.close(files.open(kind, shard))
 

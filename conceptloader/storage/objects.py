@@ -1,0 +1,172 @@
+"""The source of object stores: ranges of objects, with retries, a cache of blocks and reading ahead."""
+
+import errno
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from conceptloader.errors import ConfigError, ReadError
+from conceptloader.storage.blocks import disk_cache, memory_cache, settings
+from conceptloader.storage.http import Allows
+from conceptloader.storage.reads import retrying
+from conceptloader.storage.sample import sample_checksum, sample_places
+from conceptloader.storage.source import Expected, mismatch
+from conceptloader.storage.stores import object_size, read_range
+from conceptloader.storage.threads import Task, shared_threads
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_HOLE = 1 << 16  # wanted ranges this far apart are read together
+_LARGEST = 1 << 23  # of what is put together
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Bytes [start, stop) of an object that are on their way."""
+
+    start: int
+    stop: int
+    data: Task[bytes]
+
+
+class RemoteObjects:
+    """Everything but what is read once goes through a cache of blocks in memory; everything through one on the disk, if
+    the user wants that. Objects are checked by their size, a sample of their content, and a version that must not
+    change.
+
+    where: for messages. allows: which redirects are followed. check: compare samples with the manifest.
+    """
+
+    def __init__(self, where: str, allows: Allows, check: bool = True) -> None:
+        self._where, self._allows, self._check = where, allows, check
+        self._settings = settings()
+        self._number, self._process = next(_numbers), os.getpid()
+        self._versions: dict[str, str | None] = {}
+        self._checked: set[str] = set()
+        self._asking: dict[str, threading.Lock] = {}
+        self._ahead: dict[str, list[_Ahead]] = {}
+        self._lock = threading.Lock()
+
+    def read(self, file: Expected, offset: int, size: int) -> bytes:
+        """See Source."""
+        if not size:
+            return b""
+        if self._process != os.getpid():
+            raise ConfigError(
+                f"{self._where}: opened in another process, and clients of object stores do not survive a fork; use "
+                "threads (num_workers=0), or multiprocessing_context='spawn'"
+            )
+        for ahead in self._ahead.get(file.path, ()):
+            if ahead.start <= offset and offset + size <= ahead.stop:
+                return ahead.data.result()[offset - ahead.start : offset - ahead.start + size]
+        return self._read(file, offset, size)
+
+    def close(self) -> None:
+        """See Source. Nothing is open."""
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """See WaitingSource."""
+        return shared_threads("conceptloader rows", self._settings.connections).map(function, items)
+
+    @contextmanager
+    def reading_ahead(self, ranges: Iterable[tuple[Expected, int, int]]) -> Iterator[None]:
+        """See WaitingSource; neighbours are read together."""
+        threads = shared_threads("conceptloader requests", self._settings.connections)
+        mine: list[tuple[str, _Ahead]] = []
+        for file, start, stop in _merged(ranges):
+            mine.append((file.path, _Ahead(start, stop, threads.submit(self._read, file, start, stop - start))))
+        with self._lock:
+            for path, ahead in mine:
+                self._ahead[path] = [*self._ahead.get(path, ()), ahead]
+        try:
+            yield
+        finally:
+            with self._lock:
+                for path, ahead in mine:
+                    self._ahead[path] = [other for other in self._ahead[path] if other is not ahead]
+
+    def _read(self, file: Expected, offset: int, size: int) -> bytes:
+        if self._check and file.path not in self._checked:
+            self._check_content(file)
+
+        def fetch(start: int, count: int) -> bytes:
+            return retrying(lambda: self._attempt(file, start, count))
+
+        if self._settings.cache_dir is not None:
+            name = f"{file.path} {file.size} {self._version(file)}"
+            cache = disk_cache(self._settings.cache_dir, self._settings.cache_bytes)
+            return cache.read(name, file.size, offset, size, fetch)
+        if not file.once:
+            name = f"{self._number} {file.path}"
+            return memory_cache(self._settings.memory_bytes).read(name, file.size, offset, size, fetch)
+        return fetch(offset, size)
+
+    def _check_content(self, file: Expected) -> None:
+        """Whether an object is the one that the manifest means, from the store itself, not from a cache.
+
+        Later its version tells: every answer of a store carries it.
+        """
+        with self._asking.setdefault(file.path, threading.Lock()):
+            if file.path in self._checked:
+                return
+            file.admit()
+            if file.sample is not None:
+
+                def read(place: tuple[int, int]) -> bytes:
+                    return retrying(lambda: self._attempt(file, *place))
+
+                places = sample_places(file.size)
+                # Threads of their own: their tasks wait for nothing but the store.
+                threads = shared_threads("conceptloader samples", self._settings.connections)
+                parts = dict(zip(places, threads.map(read, places), strict=True))
+                found = sample_checksum(file.size, lambda offset, size: parts[offset, size])
+                file.require_sample(found, file.sample)
+            self._checked.add(file.path)
+
+    def _version(self, file: Expected) -> str | None:
+        """The version of an object, asked for once: what the disk has of another version is not used."""
+        if file.path not in self._versions:
+            with self._asking.setdefault(file.path, threading.Lock()):
+                if file.path not in self._versions:
+                    retrying(lambda: self._attempt(file, 0, 1))
+        return self._versions[file.path]
+
+    def _attempt(self, file: Expected, offset: int, size: int) -> bytes:
+        try:
+            part = read_range(file.path, offset, size, self._allows)
+        except ReadError as error:
+            if error.errno == errno.EIO:  # a range behind the end of an object is an error like any other
+                self._check_size(file, object_size(file.path, self._allows))
+            raise
+        self._check_size(file, part.size)
+        if len(part.data) != size:
+            raise ReadError(errno.EIO, f"{file.path}: found {len(part.data)} bytes at offset {offset}, expected {size}")
+        known = self._versions.setdefault(file.path, part.version)
+        if part.version != known:
+            raise mismatch(
+                file.path, f"version {part.version}", f"{known} as when it was first read",
+                "the object was replaced while it was in use: restore it, then restart",
+            )  # fmt: skip
+        return part.data
+
+    def _check_size(self, file: Expected, found: int) -> None:
+        file.require_size(found, "the object is damaged or incomplete: upload it again")
+
+
+def _merged(ranges: Iterable[tuple[Expected, int, int]]) -> list[tuple[Expected, int, int]]:
+    """Ranges in order; those that overlap or lie near each other become one, up to a size."""
+    result: list[tuple[Expected, int, int]] = []
+    for file, start, stop in sorted(ranges, key=lambda wanted: (wanted[0].path, *wanted[1:])):
+        if result and result[-1][0].path == file.path and start <= result[-1][2] + _HOLE:
+            before = result[-1][1]
+            if max(stop, result[-1][2]) - before <= _LARGEST:
+                result[-1] = (file, before, max(stop, result[-1][2]))
+                continue
+        result.append((file, start, stop))
+    return result

@@ -1,0 +1,201 @@
+"""Where the bytes of files come from: one interface, and what a source may be able to do beyond it.
+
+A local file is read through a descriptor, an object of a store by requests (objects.py). Both know what each file is
+expected to be, and check it when they first read it.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
+
+from conceptloader.errors import FormatError, ReadError
+from conceptloader.storage.descriptors import Budget, OpenTable
+from conceptloader.storage.reads import file_status, open_file, read_at, retrying
+from conceptloader.storage.sample import ask_for_sample, sample_checksum
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_REPLACED = "the file was replaced while it was in use: restore it, verify the dataset, then restart"
+_CHANGED = (
+    "the file was damaged, or replaced by another of its size: restore it, or rebuild the dataset into another "
+    "directory; `conceptloader verify --full` finds every such file"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A file as a manifest describes it.
+
+    path: or URL. sample: checksum, None if nobody recorded it. mtime_ns: of a file that was adopted. once: no part of
+    it is likely to be read again soon, so that none is worth a place in memory. admit: raises if it may not be opened.
+    """
+
+    path: str
+    size: int
+    sample: str | None = None
+    mtime_ns: int | None = None
+    once: bool = False
+    admit: Callable[[], object] = bool
+
+    def require_size(self, found: int, remedy: str) -> None:
+        if found != self.size:
+            raise mismatch(self.path, f"{found} bytes", f"{self.size} as the manifest says", remedy)
+
+    def require_sample(self, found: str, sample: str, known: str = "the manifest says") -> None:
+        if found != sample:
+            raise mismatch(self.path, f"sample checksum {found}", f"{sample} as {known}", _CHANGED)
+
+    def check(self, found: os.stat_result) -> None:
+        """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says."""
+        self.require_size(found.st_size, "the file is damaged or incomplete: copy or build it again")
+        if self.mtime_ns is not None and found.st_mtime_ns != self.mtime_ns:
+            raise mismatch(
+                self.path,
+                f"a modification time of {found.st_mtime_ns} ns",
+                f"{self.mtime_ns} as when it was adopted",
+                "the file was changed or copied since: adopt it again, or restore its time if the content is the same",
+            )
+
+
+def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
+    return FormatError(f"{path}: found {found}, expected {expected}; {remedy}")
+
+
+class Source(Protocol):
+    """Safe to use from many threads. Raises: FormatError for a file that is not as expected, ReadError for one that
+    cannot be read, after attempts enough for what may pass."""
+
+    def read(self, file: Expected, offset: int, size: int) -> bytes:
+        """Exactly these bytes."""
+
+    def close(self) -> None:
+        """Let go of what is open; it is opened again when needed."""
+
+
+@runtime_checkable
+class DescriptorSource(Source, Protocol):
+    """A source whose files the system can open, so that compiled code can read them."""
+
+    def open(self, file: Expected) -> int:
+        """A descriptor of the caller's own, the file checked."""
+
+
+@runtime_checkable
+class WaitingSource(Source, Protocol):
+    """A source whose reads wait for a network: many at once take as long as one."""
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """function(item) of all items at once, results in order."""
+
+    def reading_ahead(self, ranges: Iterable[tuple[Expected, int, int]]) -> AbstractContextManager[None]:
+        """Begin to read bytes [start, stop) of files; reads in the block wait for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A file when it was first opened. inode: with its device; sample: None if it was neither recorded nor taken."""
+
+    inode: tuple[int, int]
+    mtime_ns: int
+    sample: str | None
+
+
+class LocalFiles:
+    """A source of files on this machine, opened when they are first read. Keys of the table are paths.
+
+    check: compare the content of files with the manifest when they are first opened, as far as it says it.
+    """
+
+    def __init__(self, check: bool = True, budget: Budget | None = None) -> None:
+        self._check = check
+        self._opened: dict[str, _Opened] = {}
+        self.table = OpenTable({}, budget)
+
+    def read(self, file: Expected, offset: int, size: int) -> bytes:
+        """See Source. After a fault that may pass the file is opened anew."""
+
+        def attempt() -> bytes:
+            clock, descriptor = self.begin(file)
+            try:
+                return read_at(descriptor, offset, size, file.path)
+            except ReadError:
+                with self.table.budget.lock:
+                    if self.table.open_rows.get(file.path) == [descriptor]:  # else another thread has opened it anew
+                        self.table.close(file.path)
+                raise
+            finally:
+                self.table.budget.end(clock)
+
+        return retrying(attempt)
+
+    def begin(self, file: Expected) -> tuple[int, int]:
+        """(clock, descriptor) of a read, which ends with the budget's `end`."""
+        table, budget = self.table, self.table.budget
+        with budget.lock:
+            if file.path in table.open_rows:
+                return self._use(file)
+        opened = budget.open(lambda: self.open(file))  # outside the lock: it may take long on a network
+        with budget.lock:
+            if file.path in table.open_rows:  # another thread was faster
+                os.close(opened)
+            else:
+                table.put(file.path, opened)
+            return self._use(file)
+
+    def _use(self, file: Expected) -> tuple[int, int]:
+        clock = self.table.used[file.path] = self.table.budget.begin()
+        return clock, self.table.open_rows[file.path][0]
+
+    def open(self, file: Expected) -> int:
+        """See DescriptorSource."""
+        file.admit()
+        descriptor = open_file(file.path)
+        try:
+            found = file_status(descriptor, file.path)
+            file.check(found)
+            self._identify(file, descriptor, found)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def sample(self, path: str) -> str | None:
+        """The sample checksum of a file that was opened."""
+        opened = self._opened.get(path)
+        return opened.sample if opened is not None else None
+
+    def close(self) -> None:
+        """See Source."""
+        for path in list(self.table.open_rows):
+            self.table.close(path)
+
+    def _identify(self, file: Expected, descriptor: int, found: os.stat_result) -> None:
+        """Whether this is the file that the manifest means, and later the one that was opened before.
+
+        A file keeps its size, its time and its content. Its inode number may change, as when a network file system is
+        mounted again: then the content decides.
+        """
+        path, inode, before = file.path, (found.st_dev, found.st_ino), self._opened.get(file.path)
+        if before is not None and found.st_mtime_ns != before.mtime_ns:
+            raise mismatch(
+                path,
+                f"a modification time of {found.st_mtime_ns} ns",
+                f"{before.mtime_ns} as when it was first opened, since no file of a dataset ever changes",
+                _REPLACED,
+            )
+        if before is not None and inode == before.inode:
+            return
+        sample = file.sample if before is None else before.sample
+        if before is not None and sample is None:
+            rule = "the one that was first opened, and nothing recorded tells whether its content is the same"
+            raise mismatch(path, f"another file (inode {found.st_ino})", rule, _REPLACED)
+        if before is not None or self._check:
+            ask_for_sample(descriptor, found.st_size)
+            content = sample_checksum(found.st_size, lambda at, size: read_at(descriptor, at, size, path))
+            if sample is not None:
+                file.require_sample(content, sample, "when it was first opened" if before else "the manifest says")
+            sample = content
+        self._opened[path] = _Opened(inode, found.st_mtime_ns, sample)

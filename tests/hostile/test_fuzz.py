@@ -66,7 +66,8 @@ def test_what_is_found_is_told(template: Template, monkeypatch: pytest.MonkeyPat
         part = honest(self, path, offset, size, allows)
         asked.append(path)
         first = asked.count(path) == 1  # which is compared with the manifest
-        return replace(part, data=part.data[::-1]) if path.endswith("stream.bin") and not first else part
+        turned = part.data[2:] + part.data[:2]  # ids that may be
+        return replace(part, data=turned) if path.endswith("stream.bin") and not first else part
 
     monkeypatch.setattr(files.Answers, "get", wrong)
     with pytest.raises(AssertionError):

@@ -1,11 +1,9 @@
 """Shared by the tests of faults."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conceptloader.storage import reads as io
 from tests.faults.corpus import write_corpus
 from tests.faults.disk import FaultyDisk
 
@@ -16,8 +14,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Iterator[Path]:
+def corpus(tmp_path: Path) -> Path:
     """A dataset of its own for each test: files get damaged here."""
-    yield write_corpus(tmp_path / "ds")
-    for cache in list(io._caches):
-        cache.drop(lambda _: True)
+    return write_corpus(tmp_path / "ds")

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
@@ -13,20 +14,31 @@ from urllib.request import getproxies, proxy_bypass
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.storage.urls import normal
 
+INSTALL = "pip install 'conceptloader[remote]'"
 Allows = Callable[[str], bool]
 _HOPS = 5
 _FINAL = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT, 407: errno.EACCES}
 _CONNECTIONS = 64
 
 
+@dataclass(frozen=True)
+class Part:
+    """data: the bytes that were asked for, fewer at the object's end; size: of the whole object; version: changes when
+    the object is replaced (an ETag), None if the store does not say."""
+
+    data: bytes
+    size: int
+    version: str | None
+
+
 class Http:
     """Files of one host. Connections are kept; proxies and certificates are those of the environment."""
 
-    def __init__(self, root: str, install: str) -> None:
+    def __init__(self, root: str) -> None:
         try:
             import urllib3
         except ImportError as error:
-            raise ConfigError(f"{root}: needs the urllib3 package to be read; {install}") from error
+            raise ConfigError(f"{root}: needs the urllib3 package to be read; {INSTALL}") from error
         parts = urlsplit(root)
         proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
         options: Any = {
@@ -39,8 +51,8 @@ class Http:
         self._headers: Any = urllib3.make_headers
         self._worked = False
 
-    def get(self, url: str, offset: int, size: int, allows: Allows) -> tuple[bytes, int, str | None]:
-        """Bytes, size of the whole and version. Raises: ReadError, FormatError for a redirect that is not allowed."""
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+        """Raises: ReadError, FormatError for a redirect that is not allowed."""
         with (
             self._named(url, offset),
             self._answer("GET", url, f"bytes={offset}-{offset + size - 1}", allows) as answer,
@@ -48,9 +60,9 @@ class Http:
             data = answer.read(size + 1)[:size]
             found = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
             if answer.status == 206 and found:
-                return data, int(found[1]), answer.headers.get("ETag")
+                return Part(data, int(found[1]), answer.headers.get("ETag"))
             if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
-                return data, len(data), answer.headers.get("ETag")
+                return Part(data, len(data), answer.headers.get("ETag"))
         raise ReadError(errno.ENOTSUP, f"{url}: the server answers without ranges of bytes; use another server")
 
     def size(self, url: str, allows: Allows) -> int:
@@ -58,6 +70,9 @@ class Http:
             if (length := answer.headers.get("Content-Length", "")).isdecimal():
                 return int(length)
         raise ReadError(errno.ENOTSUP, f"{url}: the server does not tell its size; use another server")
+
+    def forget(self, url: str) -> None:
+        """Nothing is kept."""
 
     def _answer(self, method: str, url: str, wanted: str | None, allows: Allows) -> Any:
         """The answer to a request, its body not read yet; a context that ends the connection if it is not read."""

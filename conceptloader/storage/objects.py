@@ -54,7 +54,7 @@ class RemoteObjects:
         self._lock = threading.Lock()
 
     def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """See Source."""
+        """See ByteSource."""
         if not size:
             return b""
         if self._process != os.getpid():
@@ -68,7 +68,7 @@ class RemoteObjects:
         return self._read(file, offset, size)
 
     def close(self) -> None:
-        """See Source. Nothing is open."""
+        """See ByteSource. Nothing is open."""
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """See WaitingSource."""

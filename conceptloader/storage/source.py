@@ -64,7 +64,7 @@ def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
     return FormatError(f"{path}: found {found}, expected {expected}; {remedy}")
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Safe to use from many threads. Raises: FormatError for a file that is not as expected, ReadError for one that
     cannot be read, after attempts enough for what may pass."""
 
@@ -76,7 +76,7 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class DescriptorSource(Source, Protocol):
+class DescriptorSource(ByteSource, Protocol):
     """A source whose files the system can open, so that compiled code can read them."""
 
     def open(self, file: Expected) -> int:
@@ -84,7 +84,7 @@ class DescriptorSource(Source, Protocol):
 
 
 @runtime_checkable
-class WaitingSource(Source, Protocol):
+class WaitingSource(ByteSource, Protocol):
     """A source whose reads wait for a network: many at once take as long as one."""
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -115,7 +115,7 @@ class LocalFiles:
         self.table = OpenTable({}, budget)
 
     def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """See Source. After a fault that may pass the file is opened anew."""
+        """See ByteSource. After a fault that may pass the file is opened anew."""
 
         def attempt() -> bytes:
             clock, descriptor = self.begin(file)
@@ -168,7 +168,7 @@ class LocalFiles:
         return opened.sample if opened is not None else None
 
     def close(self) -> None:
-        """See Source."""
+        """See ByteSource."""
         for path in list(self.table.open_rows):
             self.table.close(path)
 

@@ -7,16 +7,14 @@ credentials and endpoints from the environment.
 
 import errno
 import os
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from conceptloader.errors import ConfigError, ReadError
-from conceptloader.storage.http import Allows, Http
+from conceptloader.storage.http import INSTALL, Allows, Http, Part
 
-_INSTALL = "pip install 'conceptloader[remote]'"
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
     "AWS_ENDPOINT_URL, or AWS_SKIP_SIGNATURE=true for a public bucket",
@@ -27,16 +25,6 @@ _CREDENTIALS = {
 }
 # Asked for credentials, by the clients, when the environment has none.
 _METADATA = ("//169.254.169.254", "//metadata.google", "//169.254.170.2")
-
-
-@dataclass(frozen=True)
-class Part:
-    """data: the bytes that were asked for, fewer at the object's end; size: of the whole object; version: changes when
-    the object is replaced (an ETag), None if the store does not say."""
-
-    data: bytes
-    size: int
-    version: str | None
 
 
 class Store(Protocol):
@@ -84,22 +72,8 @@ def _store_of(url: str) -> Store:
 def _open_store(scheme: str, root: str, process: int) -> Store:
     """One store per bucket, container or host. process: stores do not survive a fork."""
     if scheme in ("http", "https"):
-        return _Http(root)
+        return Http(root)
     return _Obstore(scheme, root) if scheme in _CREDENTIALS else _Fsspec(scheme)
-
-
-class _Http:
-    def __init__(self, root: str) -> None:
-        self._http = Http(root, _INSTALL)
-
-    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        return Part(*self._http.get(url, offset, size, allows))
-
-    def size(self, url: str, allows: Allows) -> int:
-        return self._http.size(url, allows)
-
-    def forget(self, url: str) -> None:
-        """Nothing is kept."""
 
 
 class _Obstore:
@@ -108,7 +82,7 @@ class _Obstore:
             import obstore
             from obstore import exceptions, store
         except ImportError as error:
-            raise ConfigError(f"{root}: needs the obstore package to read {scheme}://; {_INSTALL}") from error
+            raise ConfigError(f"{root}: needs the obstore package to read {scheme}://; {INSTALL}") from error
         self._obstore: Any = obstore
         self._errors: Any = exceptions
         self._scheme, self._root, self._worked = scheme, root, False
@@ -167,7 +141,7 @@ class _Fsspec:
         try:
             import fsspec
         except ImportError as error:
-            raise ConfigError(f"{scheme}://: needs the fsspec package; {_INSTALL}") from error
+            raise ConfigError(f"{scheme}://: needs the fsspec package; {INSTALL}") from error
         try:
             self._files: Any = fsspec.filesystem(scheme)
             self._infos: dict[str, dict[str, Any]] = {}

@@ -13,7 +13,7 @@ from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.reads import retrying
-from conceptloader.storage.source import DescriptorSource, Expected, LocalFiles, Source, WaitingSource
+from conceptloader.storage.source import ByteSource, DescriptorSource, Expected, LocalFiles, WaitingSource
 from conceptloader.storage.stores import is_url, object_version
 
 _MANIFEST_LIMIT = 1 << 30
@@ -26,7 +26,7 @@ class Files:
     """
 
     def __init__(
-        self, manifest: Manifest, roots: Roots, source: Source | None = None, guard: ManifestGuard | None = None
+        self, manifest: Manifest, roots: Roots, source: ByteSource | None = None, guard: ManifestGuard | None = None
     ) -> None:
         self.manifest = manifest
         self.table = manifest.shards

@@ -5,13 +5,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from conceptloader.format.read.files import Files
-from conceptloader.format.read.reader import Reader
+from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.spec import layout as fmt
 
 _READ = 256  # entries of 16 bytes fetched at a time
 
 
-def find_in_shard(reader: Reader, shard: int, external_id: str) -> list[int]:
+def find_in_shard(reader: ShardReader, shard: int, external_id: str) -> list[int]:
     """Ordinals of the documents of a shard whose external id equals `external_id`, in order."""
     data = external_id.encode("utf-8")
     if not data:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import Files
-from conceptloader.format.read.reader import Reader
+from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
 from conceptloader.format.spec.columns import Ints
@@ -34,7 +34,7 @@ class Ranges:
         self.path = files.roots.directory
         self.manifest = manifest
         self.files = files
-        self.reader = Reader(manifest, files)
+        self.reader = ShardReader(manifest, files)
         self.num_tokens = manifest.num_tokens
         self.field_names = manifest.field_names()
         self.shard_starts: list[int] = manifest.starts().tolist()

@@ -22,7 +22,7 @@ _MERGE_BYTES = 4096
 Runs = tuple[Ints, Ints, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.uint32]]
 
 
-class Reader:
+class ShardReader:
     """Reads by (shard, token range within the shard)."""
 
     def __init__(self, manifest: Manifest, files: Files) -> None:

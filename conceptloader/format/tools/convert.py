@@ -8,7 +8,7 @@ import numpy as np
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import Files, load_manifest
-from conceptloader.format.read.reader import Reader
+from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
@@ -52,7 +52,7 @@ def convert(
         )
         for name, track in manifest.tracks.items()
     }
-    source = Reader(manifest, Files(manifest, allowed))
+    source = ShardReader(manifest, Files(manifest, allowed))
     fields = {name: dict(manifest.layouts[0].fields)[name] for name in manifest.field_names()}
     options = BuildOptions(
         mode=manifest.mode,
@@ -72,7 +72,7 @@ def convert(
         return finalize(out)
 
 
-def _copy(source: Reader, shard: int, writer: ShardWriter, fields: Sequence[str]) -> None:
+def _copy(source: ShardReader, shard: int, writer: ShardWriter, fields: Sequence[str]) -> None:
     tracks = [name for name, column in source.table.tracks.items() if column.encoding[shard] is not None]
     for track in tracks:
         for record in _records(source, shard, track):
@@ -89,13 +89,13 @@ def _copy(source: Reader, shard: int, writer: ShardWriter, fields: Sequence[str]
         )
 
 
-def _records(source: Reader, shard: int, track: str) -> Iterator[bytes]:
+def _records(source: ShardReader, shard: int, track: str) -> Iterator[bytes]:
     total = int(source.table.tracks[track].records[shard])
     for first in range(0, total, _RECORDS):
         numbers = np.arange(first, min(first + _RECORDS, total), dtype=np.uint32)
         yield from map(bytes, source.records(shard, track, numbers))
 
 
-def _spans(source: Reader, shard: int, track: str, start: int, stop: int) -> list[tuple[int, int, int]]:
+def _spans(source: ShardReader, shard: int, track: str, start: int, stop: int) -> list[tuple[int, int, int]]:
     begin, end, _, _, record = source.runs(shard, track, start, stop)
     return list(zip((begin - start).tolist(), (end - start).tolist(), record.tolist(), strict=True))

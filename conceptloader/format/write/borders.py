@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from conceptloader.format.read.files import Files
-from conceptloader.format.read.reader import Reader
+from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.paths import Roots
@@ -20,7 +20,7 @@ def with_border_windows(manifest: Manifest, roots: Roots, groups: Sequence[range
     the tracks within 2**20 tokens of each border between groups.
     """
     files = Files(manifest, roots)
-    reader = Reader(manifest, files)
+    reader = ShardReader(manifest, files)
     parts = [range(shard, shard + 1) for shard in range(len(manifest.shards))] if groups is None else groups
     tracks = {}
     try:
@@ -40,7 +40,7 @@ def with_border_windows(manifest: Manifest, roots: Roots, groups: Sequence[range
 
 
 def _runs(
-    reader: Reader, track: str, shards: range, lengths: Sequence[int], start: int, stop: int
+    reader: ShardReader, track: str, shards: range, lengths: Sequence[int], start: int, stop: int
 ) -> tuple[Ints, Ints]:
     """(starts, ends) of the runs in tokens [start, stop) of the shards one after the other."""
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]

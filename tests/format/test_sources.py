@@ -1,0 +1,58 @@
+"""What reads datasets needs of a source of bytes its interface, and nothing else."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.batch.open import open_reader
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.files import Files
+from conceptloader.storage.source import Expected, LocalFiles
+from conceptloader.testing import random_documents, write_dataset
+
+
+class Memory:
+    """A source that has neither descriptors nor a network."""
+
+    def __init__(self, path: Path) -> None:
+        self.content = {str(file): file.read_bytes() for file in path.iterdir()}
+
+    def read(self, file: Expected, offset: int, size: int) -> bytes:
+        assert len(self.content[file.path]) == file.size
+        return self.content[file.path][offset : offset + size]
+
+    def close(self) -> None:
+        self.content.clear()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_dataset(tmp_path / "ds", random_documents(40, seed=3), shards=3)
+    return tmp_path / "ds"
+
+
+def test_a_source_that_only_reads_serves_every_window(data: Path) -> None:
+    near, far = cl.open_dataset(data), cl.open_dataset(data)
+    far.files = far.reader.files = Files(far.manifest, far.files.roots, Memory(data))
+    for mine, theirs in zip(near.windows(50), far.windows(50).__getitems__(range(len(near.windows(50)))), strict=True):
+        assert mine["tokens"].tolist() == theirs["tokens"].tolist()
+        assert mine["concepts"].values.tolist() == theirs["concepts"].values.tolist()
+    with pytest.raises(ConfigError, match=r"for the compiled reader; set loader\.engine: reference"):
+        far.files.open("stream.bin", 0)
+
+
+def test_the_engine_is_chosen_by_what_a_source_can_do(data: Path) -> None:
+    config = {"seq_len": 16, "datasets": {"a": {"path": str(data)}}, "concepts": {"concepts": {}}}
+    blend = cl.open_blend(cl.load_config(config))
+    samples = np.arange(30, dtype=np.uint64)
+    wanted = open_reader(blend).read(samples)
+    dataset = blend.datasets["a"]
+    assert isinstance(dataset.files.descriptors, LocalFiles)
+    dataset.files = dataset.reader.files = Files(dataset.manifest, dataset.files.roots, Memory(data))
+    reader = open_reader(blend)
+    assert isinstance(reader, ReferenceReader)
+    found = reader.read(samples)
+    assert all(np.array_equal(wanted[name], found[name]) for name in wanted)

@@ -1,5 +1,6 @@
 """Columns of the shard table: JSON lists with one element per shard, checked and turned into arrays without a loop."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,13 @@ from conceptloader.format.spec.jsonfile import describe
 from conceptloader.format.spec.layout import DAMAGED, MAX_SIZE, bad
 
 Ints = NDArray[np.int64]
+
+
+def offsets_of(lengths: "Ints | NDArray[np.bool_] | Sequence[int]") -> Ints:
+    """int64 [n + 1]: where each of n things of these lengths begins when they lie end to end, and the total."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def _check_length(values: list[Any], count: int, where: str) -> None:

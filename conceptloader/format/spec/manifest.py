@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import xxhash
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints, is_checksum
+from conceptloader.format.spec.columns import Ints, is_checksum, offsets_of
 from conceptloader.format.spec.jsonfile import JsonObject, describe, dump_json, expect_format
 from conceptloader.format.spec.layout import DAMAGED, StreamLayout, bad
 from conceptloader.format.spec.shardtable import ShardTable, parse_shards
@@ -123,7 +122,7 @@ class Manifest:
 
     def starts(self) -> Ints:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.shards.tokens)])
+        return offsets_of(self.shards.tokens)
 
     def field_names(self) -> list[str]:
         """Names of the token-aligned fields, equal for all shards."""

@@ -141,7 +141,7 @@ def write_documents(prefix: str, file: TokenFile) -> DocumentTable:
             if not count and len(starts) and starts[0] != 0:
                 raise InputError(f"{file.index}: found the first document at token {starts[0]}, expected it at 0")
             spool.write(np.ascontiguousarray(starts, fmt.OFFSET))
-            blocks.add_many(starts)
+            blocks.add(starts)
             count += len(starts)
         if file.tokens and not count:
             raise InputError(f"{file.index}: found {file.tokens} tokens and no document, expected at least one")

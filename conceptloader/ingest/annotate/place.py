@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.write.bulk import BulkSpans
 from conceptloader.ingest.annotate.rows import WHOLE
 from conceptloader.ingest.annotate.text import Read, Texts
 from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place_spans
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.inputs import Source
 
 _DENSE = 64  # wanted documents are read with their neighbours if at least one in so many is wanted

@@ -62,7 +62,7 @@ class ShardTracks:
             self._writer = TrackWriter(path, codec, self.options, self.manifest.block_tokens)
             self._shard = shard
         assert self._writer is not None
-        self._writer.add_many(0, spans)
+        self._writer.add(0, spans)
 
     def finish(self) -> TrackFacts:
         self._finish_shard()

@@ -9,7 +9,8 @@ import numpy as np
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans, offsets_of
+from conceptloader.format.spec.columns import offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_lines

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
 from conceptloader.ingest.rows.vocabulary import Concepts

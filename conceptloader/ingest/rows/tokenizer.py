@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.rows.batch import Ints, Ragged, offsets_of
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.rows.batch import Ragged
 
 TOKENIZER_FILE = ".tokenizer.json"  # the copy beside the tokens
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")

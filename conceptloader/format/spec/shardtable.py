@@ -23,6 +23,10 @@ class FileColumn:
     path: list[str | None] | None = None
     sample: list[str | None] | None = None
 
+    @classmethod
+    def absent(cls, shards: int) -> "FileColumn":
+        return cls(np.full(shards, -1, np.int64), [None] * shards)
+
     def known_sample(self, shard: int) -> str | None:
         """The sample checksum of a shard's file, also where it follows from the checksum: of small files."""
         recorded = self.sample[shard] if self.sample is not None else None
@@ -71,6 +75,10 @@ class TrackColumn:
     encoding: list[str | None]
     records: Ints
     entries: Ints
+
+    @classmethod
+    def absent(cls, shards: int) -> "TrackColumn":
+        return cls([None] * shards, np.zeros(shards, np.int64), np.zeros(shards, np.int64))
 
     def to_json(self) -> dict[str, Any]:
         return {"encoding": self.encoding, "records": self.records.tolist(), "entries": self.entries.tolist()}
@@ -159,7 +167,7 @@ def _parse_files(head: JsonObject, version: Version, count: int, tracks: Sequenc
     files = {}
     for kind in fmt.file_kinds(tracks):
         if head.take(kind, dict, None) is None:
-            files[kind] = FileColumn(np.full(count, -1, np.int64), [None] * count)
+            files[kind] = FileColumn.absent(count)
             continue
         entry = head.object(kind)
         paths = entry.take("path", list, None)

@@ -19,7 +19,7 @@ from conceptloader.format.spec.manifest import Manifest, Track
 from conceptloader.format.spec.vocabulary import load_vocabulary
 from conceptloader.format.tools.checks import ShardChecks
 from conceptloader.format.tools.claims import false_claims
-from conceptloader.format.tools.join import write_manifest
+from conceptloader.format.tools.join import replace_manifest
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import open_file
 
@@ -100,7 +100,7 @@ def _record(manifest: Manifest, files: Files, directory: str) -> None:
         kind: replace(column, sample=[files.sample(kind, shard) for shard in range(len(table))])
         for kind, column in table.files.items()
     }
-    write_manifest(replace(manifest, version=fmt.VERSION, shards=replace(table, files=columns)), directory)
+    replace_manifest(replace(manifest, version=fmt.VERSION, shards=replace(table, files=columns)), directory)
 
 
 def _load_checksums(directory: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_lines
 from conceptloader.ingest.rows.vocabulary import Concepts
 
@@ -84,20 +83,22 @@ class LineParser:
         )
 
 
-def read_records(source: Source, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number from 1, record) of a jsonl file; empty lines are passed over. limit: see read_lines.
+def read_records(
+    path: str, compression: str | None = None, limit: int = MAX_LINE_BYTES
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number from 1, record) of a jsonl file; empty lines are passed over. See read_lines.
 
     Raises: InputError naming file and line.
     """
     number = 0
-    for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
+    for lines, _ in read_lines(path, compression=compression, limit=limit):
         for line in lines:
             number += 1
             if line.strip():
                 try:
                     record = parse_json(line)
                 except ValueError as error:
-                    raise InputError(f"{source.path}: line {number}: {error}") from error
+                    raise InputError(f"{path}: line {number}: {error}") from error
                 yield number, record
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.format.spec.jsonfile import describe
+from conceptloader.format.spec.jsonfile import describe, is_checksum
 from conceptloader.format.spec.layout import DAMAGED, MAX_SIZE, bad
 
 Ints = NDArray[np.int64]
@@ -60,10 +60,6 @@ def checksum_column(values: list[Any], count: int, where: str) -> list[Any]:
         i = next(i for i, value in enumerate(values) if value is not None and not is_checksum(value))
         raise bad(f"{where}[{i}]", describe(values[i]), "16 lower-case hexadecimal digits or null", DAMAGED)
     return values
-
-
-def is_checksum(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 16 and set(value) <= set("0123456789abcdef")
 
 
 def require(rows: NDArray[np.bool_], where: str, found: Ints, expected: str | Ints) -> None:

@@ -13,7 +13,6 @@ from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, get_codec, parameter_problem
-from conceptloader.format.spec.columns import is_checksum
 from conceptloader.format.spec.jsonfile import dump_json, expect_format, load_json
 from conceptloader.format.spec.manifest import Manifest, Track
 from conceptloader.format.spec.vocabulary import load_vocabulary
@@ -115,9 +114,7 @@ def _load_checksums(directory: str) -> dict[str, Any]:
     for name in files.value:
         entry = files.object(name)
         entry.natural("size", fmt.MAX_SIZE)
-        checksum = entry.take("checksum", str)
-        if not is_checksum(checksum):
-            raise fmt.bad(entry.at("checksum"), checksum, "16 hexadecimal digits", fmt.DAMAGED)
+        entry.checksum("checksum")
         entry.done()
     return files.value
 

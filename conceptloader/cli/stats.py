@@ -15,6 +15,8 @@ from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.read.lookup import read_items
+from conceptloader.format.spec.layout import OFFSET
 
 SUMMARY = "count documents, spans and concepts"
 DESCRIPTION = """\
@@ -110,8 +112,7 @@ def _document_lengths(dataset: Dataset, shard: int) -> Counter[int]:
     count = int(dataset.manifest.shards.documents[shard])
     for first in range(0, count, _CHUNK):
         last = min(first + _CHUNK, count)
-        data = dataset.files.read("documents.bin", shard, 8 * first, 8 * (last - first + 1))
-        starts = np.frombuffer(data, "<u8").astype(np.int64)
+        starts = read_items(dataset.files, "documents.bin", shard, OFFSET, first, last + 1).astype(np.int64)
         _add(lengths, starts[1:] - starts[:-1])
     return lengths
 

@@ -68,11 +68,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         self.vocabularies = dict(vocabularies or {})
         self.metadata = list(metadata)
         self.eos = eos
+        self.rules: dict[str, Any] = {"align": align, "eos_span": eos_span, "overlap": overlap, "levels": levels}
         self.append_eos = append_eos
-        self.align = align
-        self.eos_span = eos_span
-        self.overlap = overlap
-        self.levels = levels
         self.encoding = encoding
         self.skip_bad = skip_bad
         self.batch_documents = batch_documents
@@ -107,10 +104,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
             tokenizer=tokenizer,
             append_eos=self.append_eos,
-            align=self.align,
-            eos_span=self.eos_span,
-            overlap=self.overlap,
-            levels=self.levels,
+            **self.rules,
             vocabularies={
                 track: load_vocabulary(names) if isinstance(names, str) else names
                 for track, names in self.vocabularies.items()

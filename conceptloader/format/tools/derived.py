@@ -20,8 +20,7 @@ def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
     Raises: ConfigError if `out` exists and is not an empty directory, ReadError.
     """
     target = os.path.abspath(out)
-    if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
-        raise ConfigError(f"{target}: found files there, expected a new or empty directory; nothing was changed")
+    check_new_directory(target)
     working = temporary_name(target)
     make_directories(working)
     try:
@@ -32,6 +31,12 @@ def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
     except BaseException:
         shutil.rmtree(working, ignore_errors=True)
         raise
+
+
+def check_new_directory(path: str) -> None:
+    """Raises: ConfigError unless `path` is absent or an empty directory."""
+    if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        raise ConfigError(f"{path}: found files there, expected a new or empty directory; nothing was changed")
 
 
 def moved(manifest: Manifest, directory: str, out: str | os.PathLike[str]) -> Manifest:

@@ -16,7 +16,7 @@ from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.tools.derived import moved, write_manifest
+from conceptloader.format.tools.derived import check_new_directory, moved, write_manifest
 from conceptloader.format.write.borders import with_border_windows
 from conceptloader.storage.durable import make_directories
 
@@ -66,12 +66,6 @@ def join(
     make_directories(target)
     replace_manifest(manifest, target)
     return manifest
-
-
-def check_new_directory(path: str) -> None:
-    """Raises: ConfigError unless `path` is absent or an empty directory."""
-    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
-        raise ConfigError(f"{path}: found something there, expected a new or empty directory; nothing was changed")
 
 
 def replace_manifest(manifest: Manifest, directory: str) -> None:

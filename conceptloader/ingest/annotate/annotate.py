@@ -149,7 +149,7 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
         try:
             size += parser.add(row, source, number)
         except ValueError as error:
-            raise InputError(f"{_row_name(sources[source], number)}: {error}") from error
+            raise InputError(f"{sources[source].row_name(number)}: {error}") from error
         if size > options.sort_bytes:
             total += flush()
             size = 0
@@ -167,7 +167,7 @@ def _number(ds: Ranges, sources: Sequence[Source], found: Items) -> None:
     by_id = np.flatnonzero(items["document"] < 0)
     if len(by_id):
         if not (ds.manifest.shards.files["documents.hash"].size > 0).any():
-            where = _row_name(sources[items["source"][by_id[0]]], items["row"][by_id[0]])
+            where = sources[items["source"][by_id[0]]].row_name(items["row"][by_id[0]])
             raise InputError(
                 f"{where}: found id {found.ids[by_id[0]]!r}, expected the number of a document (key `document`), "
                 f"because {ds.path} keeps no ids"
@@ -181,13 +181,9 @@ def _number(ds: Ranges, sources: Sequence[Source], found: Items) -> None:
         shown = what.get(number, f"document {number}")
         remedy = "name it by its number (key `document`)" if number == AMBIGUOUS else "remove the row"
         raise InputError(
-            f"{_row_name(sources[items['source'][i]], items['row'][i])}: found {shown}, expected one of the "
+            f"{sources[items['source'][i]].row_name(items['row'][i])}: found {shown}, expected one of the "
             f"{ds.manifest.num_documents} documents of {ds.path} ({len(bad)} such annotations nearby); {remedy}"
         )
-
-
-def _row_name(source: Source, row: int) -> str:
-    return f"{source.path}: {'line' if source.row_groups is None else 'row'} {row}"
 
 
 def _write_vocabulary(working: str, options: AnnotateOptions) -> Vocabulary | None:

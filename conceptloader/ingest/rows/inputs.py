@@ -43,6 +43,10 @@ class Source:
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size, "sample": self.sample}
 
+    def row_name(self, row: int) -> str:
+        """What messages call a row of the file."""
+        return f"{self.path}: {'line' if self.row_groups is None else 'row'} {row}"
+
     def check_unchanged(self) -> None:
         """To be called when the file has been read. Raises: InputError if it is not the one that was found at first:
         of another size or time of modification; or given another inode or status (a move in its place, its time set

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import chosen, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
@@ -56,12 +56,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     manifest = adopt(
         arguments.paths,
         arguments.out,
-        kind=arguments.kind,
-        dtype=arguments.dtype,
-        document_end=arguments.document_end,
         tokenizer=_tokenizer(arguments),
-        allow_mixed_tokenizers=arguments.allow_mixed_tokenizers,
-        full=arguments.full,
+        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign or [] if entry})
     value = {

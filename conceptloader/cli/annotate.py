@@ -5,7 +5,7 @@ import json
 import os
 from typing import Any
 
-from conceptloader.cli.arguments import add_span_rules, size, span_rules
+from conceptloader.cli.arguments import SPAN_RULES, add_span_rules, chosen, size
 from conceptloader.cli.output import Output
 
 SUMMARY = "attach a track to a dataset that exists"
@@ -66,16 +66,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(
-        track=arguments.track,
-        codec=arguments.codec,
-        parameters=arguments.parameters,
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
-        unit=arguments.unit,
         tokenizer=load_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None,
-        **span_rules(arguments),
         ignored=arguments.ignore_column,
         sort_bytes=arguments.sort_memory,
-        max_line_bytes=arguments.max_line_bytes,
+        **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "unit", "max_line_bytes"),
     )
     manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root)
     records = sum(manifest.shards.tracks[arguments.track].records.tolist())

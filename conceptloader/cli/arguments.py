@@ -21,11 +21,22 @@ def size(text: str) -> int:
 
 
 def positive(text: str) -> int:
+    return at_least_one(_integer(text))
+
+
+def not_negative(text: str) -> int:
+    """An integer that counts from 0."""
+    value = _integer(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"found {value}, expected 0 or more")
+    return _in_64_bits(value)
+
+
+def _integer(text: str) -> int:
     try:
-        value = int(text)
+        return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected an integer") from None
-    return at_least_one(value)
 
 
 def fraction(text: str) -> float:
@@ -63,9 +74,11 @@ def add_span_rules(add: Callable[..., Any]) -> None:
     add("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
 
 
-def span_rules(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The values of `add_span_rules`, as keyword arguments."""
-    names = ("align", "eos_span", "overlap", "levels", "max_lost_spans")
+SPAN_RULES = "align", "eos_span", "overlap", "levels", "max_lost_spans"
+
+
+def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The values of some arguments, for a function that calls them by the same names."""
     return {name: getattr(arguments, name) for name in names}
 
 
@@ -82,10 +95,10 @@ def add_max_lost_spans(add: Callable[..., Any]) -> None:
 def at_least_one(value: int) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"found {value}, expected at least 1")
-    return in_64_bits(value)
+    return _in_64_bits(value)
 
 
-def in_64_bits(value: int) -> int:
+def _in_64_bits(value: int) -> int:
     if value >= 1 << 63:
         raise argparse.ArgumentTypeError(f"found {value}, expected less than 2**63")
     return value

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from conceptloader.cli.arguments import add_span_rules, pair, positive, size, span_rules
+from conceptloader.cli.arguments import SPAN_RULES, add_span_rules, chosen, pair, positive, size
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
@@ -67,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     group = parser.add_argument_group("columns (by default those of the first records)").add_argument
-    group("--text-column", metavar="NAME")
-    group("--tokens-column", metavar="NAME")
-    group("--id-column", default="id", metavar="NAME")
+    group("--text-column", dest="text", metavar="NAME")
+    group("--tokens-column", dest="tokens", metavar="NAME")
+    group("--id-column", dest="id", default="id", metavar="NAME")
     group("--track", action="append", default=[], metavar="TRACK", help="a track that the first records may not have")
     group("--metadata-column", action="append", default=[], metavar="NAME", help="goes into the document's metadata")
     group(
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:TYPE",
         help="a column with one number per token, such as loss_mask:u1",
     )
-    group("--ignore-column", action="append", default=[], metavar="NAME")
+    group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
 
     group = parser.add_argument_group("the build").add_argument
     group("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: by the columns")
@@ -109,14 +109,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     sources = find_sources(arguments.inputs)
     columns = detect_columns(
         sources,
-        text=arguments.text_column,
-        tokens=arguments.tokens_column,
-        id=arguments.id_column,
         tracks=arguments.track,
         metadata_columns=arguments.metadata_column,
         fields=dict(arguments.field),
-        ignored=arguments.ignore_column,
-        max_line_bytes=arguments.max_line_bytes,
+        **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes"),
     )
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:
@@ -125,16 +121,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     options = IngestOptions(
         columns=columns,
         tokenizer=tokenizer,
-        vocab_size=arguments.vocab_size,
         eos_id=_eos_id(arguments.eos) if tokenizer is None else None,
         append_eos=not arguments.no_eos,
-        **span_rules(arguments),
         vocabularies=vocabularies,
-        encoding=arguments.encoding,
-        mode=arguments.mode,
-        token_type=arguments.token_type,
-        shard_input_bytes=arguments.shard_input_bytes,
-        max_line_bytes=arguments.max_line_bytes,
+        **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
+        **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
     )
     workers = arguments.workers or len(os.sched_getaffinity(0))
     with _Bar(not arguments.quiet) as bar, _bad_records(arguments.skip_bad) as on_bad:

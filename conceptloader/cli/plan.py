@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import not_negative, positive
 from conceptloader.cli.output import Output, table
-from conceptloader.cli.runs import add_run_arguments, not_negative, open_run
+from conceptloader.cli.runs import add_run_arguments, open_run
 
 if TYPE_CHECKING:
     from conceptloader.trace import Run

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from conceptloader.cli.arguments import in_64_bits, positive
+from conceptloader.cli.arguments import positive
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,14 +50,3 @@ def open_run(arguments: argparse.Namespace) -> "Run":
         spec=run.blend.spec.hash,
     )
     return dataclasses.replace(run, history=History([start]))
-
-
-def not_negative(text: str) -> int:
-    """Type of an argument that counts from 0."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected an integer") from None
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"found {value}, expected 0 or more")
-    return in_64_bits(value)

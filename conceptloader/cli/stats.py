@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.base.packages import need
 from conceptloader.base.terminal import printable
 from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.read.lookup import read_items
+from conceptloader.format.spec.layout import OFFSET
 
 SUMMARY = "count documents, spans and concepts"
 DESCRIPTION = """\
@@ -109,8 +112,7 @@ def _document_lengths(dataset: Dataset, shard: int) -> Counter[int]:
     count = int(dataset.manifest.shards.documents[shard])
     for first in range(0, count, _CHUNK):
         last = min(first + _CHUNK, count)
-        data = dataset.files.read("documents.bin", shard, 8 * first, 8 * (last - first + 1))
-        starts = np.frombuffer(data, "<u8").astype(np.int64)
+        starts = read_items(dataset.files, "documents.bin", shard, OFFSET, first, last + 1).astype(np.int64)
         _add(lengths, starts[1:] - starts[:-1])
     return lengths
 
@@ -182,16 +184,11 @@ def _percentile_line(found: Mapping[str, int]) -> str:
 
 def draw(value: Mapping[str, Any], path: str, top: int) -> None:
     """One row of pictures per track: lengths of spans, and the concepts that cover most tokens."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            "--picture: the matplotlib package is not installed; pip install 'conceptloader[plot]'"
-        ) from error
+    matplotlib = need("matplotlib", "--picture: the matplotlib package is not installed", "plot")
+    figures = need("matplotlib.figure", "--picture: the matplotlib package is not installed", "plot")
     rows = [(track, found) for track, found in value["tracks"].items() if found["spans"]]
     with matplotlib.rc_context({"font.size": 8}):
-        figure = Figure(figsize=(10, 3 + 3 * len(rows)), layout="constrained")
+        figure = figures.Figure(figsize=(10, 3 + 3 * len(rows)), layout="constrained")
         axes = figure.subplots(1 + len(rows), 2, squeeze=False)
         _draw_percentiles(axes[0][0], value["document_lengths"], "tokens per document")
         axes[0][1].axis("off")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from conceptloader.base.terminal import printable
+from conceptloader.cli.arguments import not_negative
 from conceptloader.cli.output import Output
-from conceptloader.cli.runs import add_run_arguments, not_negative, open_run
+from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from dataclasses import asdict
 
 from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
@@ -53,21 +54,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             threads=arguments.threads or len(os.sched_getaffinity(0)),
             progress=progress,
         )
-    found = [
-        {"file": p.file, "message": p.message, "shard": p.shard, "tokens": list(p.tokens) if p.tokens else None}
-        for p in problems
-    ]
-    lines = [
-        f"{problem}" + (f" (tokens {problem.tokens[0]} to {problem.tokens[1]})" if problem.tokens else "")
-        for problem in problems
-    ]
+    lines = [f"{p}" + (f" (tokens {p.tokens[0]} to {p.tokens[1]})" if p.tokens else "") for p in problems]
     kind = "every byte was read" if arguments.full else "sizes and samples; --full reads every byte"
-    lines.append(
-        f"{arguments.dataset}: {len(problems)} problems ({kind})"
-        if problems
-        else f"{arguments.dataset}: sound ({kind})"
-    )
-    output.result(
-        {"dataset": arguments.dataset, "full": arguments.full, "sound": not problems, "problems": found}, lines
-    )
+    lines.append(f"{arguments.dataset}: {f'{len(problems)} problems' if problems else 'sound'} ({kind})")
+    found = {"sound": not problems, "problems": [asdict(problem) for problem in problems]}
+    output.result({"dataset": arguments.dataset, "full": arguments.full, **found}, lines)
     return 1 if problems else 0

@@ -80,5 +80,5 @@ def count_names(source: Any, column: str, max_line_bytes: int, names: "Counter[s
         for row, spans in enumerate(read_column(source.path, column)):
             add(spans, f"row {row}")
         return
-    for number, record in read_records(source, max_line_bytes):
+    for number, record in read_records(source.path, source.compression, max_line_bytes):
         add(record.get(column), f"line {number}")

@@ -3,12 +3,17 @@
 All arithmetic is uint64. A literal without a type would turn numba's uint64 into int64 or float64.
 """
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from conceptloader.base.compiled import inlined, inner, kernel
 from conceptloader.order import reference
-from conceptloader.order.wide import mulhi
 
 U64 = np.uint64
 U64Array = npt.NDArray[np.uint64]
@@ -19,6 +24,19 @@ GOLDEN, MIX_A, MIX_B = U64(reference.GOLDEN), U64(reference.MIX_A), U64(referenc
 GOLDEN2, GOLDEN4, GOLDEN6 = (U64(k * reference.GOLDEN & reference.MASK) for k in (2, 4, 6))
 S27, S30, S31, S32 = U64(27), U64(30), U64(31), U64(32)
 TABLE_MAX = U64(reference.TABLE_MAX)
+
+
+def _mulhi(typing_context: Any, x: Any, y: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+mulhi = cast(Callable[[np.uint64, np.uint64], np.uint64], intrinsic(_mulhi))
+"""High 64 bits of the 128-bit product of two uint64, for which numba has no name; only callable from a kernel."""
 
 
 @inner

@@ -29,7 +29,7 @@ def sparse_dataset(path: str | os.PathLike[str], *, shards: int, tokens_per_shar
             file.write((1).to_bytes(8, "little"))
         with open(os.path.join(root, f"{name}.stream.bin"), "wb") as file:
             file.truncate(2 * tokens_per_shard)
-    files = {kind: FileColumn(np.full(shards, -1, np.int64), [None] * shards) for kind in fmt.file_kinds([])}
+    files = {kind: FileColumn.absent(shards) for kind in fmt.file_kinds([])}
     for kind, size in (("stream.bin", 2 * tokens_per_shard), ("documents.bin", documents)):
         sample = file_sample(os.path.join(root, f"{names[0]}.{kind}"))
         files[kind] = FileColumn(np.full(shards, size, np.int64), [_CHECKSUM] * shards, sample=[sample] * shards)

@@ -6,13 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.lookup import read_items
+from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import OFFSET
 from conceptloader.trace.run import Member
 
 _CHUNK_TOKENS = 1 << 20
 _CHUNK_RECORDS = 1 << 16
 
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
@@ -64,7 +65,7 @@ def _records_with(dataset: Dataset, shard: int, track: str, concept: int) -> Boo
     found = np.zeros(count, np.bool_)
     for low in range(0, count, _CHUNK_RECORDS):
         number = min(_CHUNK_RECORDS, count - low)
-        offsets = np.frombuffer(dataset.files.read(f"{track}.index", shard, 8 * low, 8 * (number + 1)), OFFSET)
+        offsets = read_items(dataset.files, f"{track}.index", shard, OFFSET, low, low + number + 1)
         begin, end = int(offsets[0]), int(offsets[-1])
         values = np.frombuffer(dataset.files.read(f"{track}.data", shard, begin, end - begin), "<u4")
         hits = np.flatnonzero(values == concept) * 4 + begin

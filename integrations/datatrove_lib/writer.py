@@ -2,28 +2,25 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
 from datatrove.pipeline.base import PipelineStep
 
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.write.build import Build, create_build, open_build
-from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.build.builder import IngestOptions, format_options
-from conceptloader.ingest.build.lost import NOTE, Losses, document_names, finalize_within
+from conceptloader.ingest.build.lost import finalize_within
+from conceptloader.ingest.build.shard import Rows, ShardFiller
 from conceptloader.ingest.place.rules import check_fraction, refuse_earlier_rules
-from conceptloader.ingest.place.spans import Placed, check_ids, place
-from conceptloader.ingest.rows.batch import BadRow
 from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.records import RecordParser
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
-
-from .documents import to_batch
 
 
 class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
@@ -71,11 +68,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         self.vocabularies = dict(vocabularies or {})
         self.metadata = list(metadata)
         self.eos = eos
+        self.rules: dict[str, Any] = {"align": align, "eos_span": eos_span, "overlap": overlap, "levels": levels}
         self.append_eos = append_eos
-        self.align = align
-        self.eos_span = eos_span
-        self.overlap = overlap
-        self.levels = levels
         self.encoding = encoding
         self.skip_bad = skip_bad
         self.batch_documents = batch_documents
@@ -89,32 +83,28 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         if build.is_finished(rank):
             self.stat_update("finished before")
             return
-        concepts = {track: Concepts(options.vocabularies.get(track)) for track in self.spans}
-        losses = Losses()
+        columns, skip_bad = options.columns, self.skip_bad
+        parser = _DocumentParser(columns, {track: Concepts(options.vocabularies.get(track)) for track in self.spans})
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
+            filler = ShardFiller(writer, tokenizer, options.eos, options.rules, skip_bad)
             for documents in _batches(data or (), self.batch_documents):
+                name = partial(_name, documents)
+                rows = Rows(f"task {rank}", documents, parser.parse, range(len(documents)), name)
                 with self.track_time("batch"):
-                    placed = self._place(documents, writer, tokenizer, options, concepts, rank, losses)
-                if placed is None:
-                    continue
-                writer.add_documents(
-                    placed.tokens.values, placed.tokens.offsets, placed.spans, placed.ids, placed.fields
-                )
-                self.stat_update("documents", value=len(placed.ids))
-                self.stat_update("tokens", value=len(placed.tokens.values))
-                self.stat_update("spans without a token", value=sum(map(len, placed.lost.values())))
-            if losses:
-                writer.notes[NOTE] = losses.to_json()
+                    progress = filler.add(rows)
+                for _ in progress.bad:
+                    self.stat_update("bad documents")
+                if progress.documents:
+                    self.stat_update("documents", value=progress.documents)
+                    self.stat_update("tokens", value=progress.tokens)
+                    self.stat_update("spans without a token", value=progress.losses.lost)
 
     def _options(self, tokenizer: Tokenizer) -> IngestOptions:
         return IngestOptions(
             columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
             tokenizer=tokenizer,
             append_eos=self.append_eos,
-            align=self.align,
-            eos_span=self.eos_span,
-            overlap=self.overlap,
-            levels=self.levels,
+            **self.rules,
             vocabularies={
                 track: load_vocabulary(names) if isinstance(names, str) else names
                 for track, names in self.vocabularies.items()
@@ -141,33 +131,17 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             write_file(os.path.join(self.out, TOKENIZER_FILE), tokenizer.definition, exclusive=True)
         return build
 
-    def _place(
-        self,
-        documents: list[Any],
-        writer: ShardWriter,
-        tokenizer: Tokenizer,
-        options: IngestOptions,
-        concepts: Mapping[str, Concepts],
-        rank: int,
-        losses: Losses,
-    ) -> Placed | None:
-        """The documents ready to be written; None if none is left."""
-        dtype = np.dtype("<" + writer.options.written_type)
-        while documents:
-            try:
-                batch = to_batch(documents, options.columns, concepts)
-                assert batch.texts is not None
-                tokens, places = tokenizer.encode(batch.texts, [True] * len(documents))
-                check_ids(tokens, writer.options.token_limit)
-                placed = place(batch, tokens, places, options.eos, options.rules, dtype)
-                losses.note(batch, placed.lost, document_names(batch.ids, writer.documents, writer.name))
-                return placed
-            except BadRow as error:
-                bad = documents.pop(max(error.row, 0))
-                if not self.skip_bad:
-                    raise InputError(f"task {rank}: document {bad.id!r:.100}: {error.problem}") from error
-                self.stat_update("bad documents")
-        return None
+
+class _DocumentParser(RecordParser):
+    """Documents of datatrove: text and id; spans and metadata from their `metadata`, by the names in the columns."""
+
+    def read(self, row: Any) -> dict[str, Any]:
+        kept = {key: row.metadata[key] for key in self._known if key in row.metadata}
+        return {**kept, "id": row.id, "text": row.text}
+
+
+def _name(documents: Sequence[Any], number: int) -> str:
+    return f"document {documents[number].id!r:.100}"
 
 
 class ConceptStreamFinalize(PipelineStep):  # type: ignore[misc]

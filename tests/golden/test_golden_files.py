@@ -127,8 +127,8 @@ def test_a_build_of_text_goes_on_or_is_refused(root: Path, tmp_path: Path, expec
         assert before.items() <= after.items()
 
 
-def test_the_comparison_notices(root: Path, tmp_path: Path, expected: Any) -> None:
-    """Another token in a dataset, another place in a run."""
+def test_the_comparison_notices(root: Path, tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another token in a dataset, where no checksum tells it before; another place in a run."""
     shutil.copytree(root, tmp_path / "copy")
     stream = tmp_path / "copy" / "native-tokens" / "00000.stream.bin"
     stream.write_bytes(b"\1" + stream.read_bytes()[1:])

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conceptloader.errors import InputError
+from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_build
 from conceptloader.format.write.bulk import BulkSpans
-from conceptloader.ingest.rows.batch import offsets_of
 from tests.ingest.corpus import content
 
 OPTIONS = BuildOptions(

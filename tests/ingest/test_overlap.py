@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.overlap import split_levels, split_segments
+from conceptloader.format.spec.columns import offsets_of
 from conceptloader.ingest.place.overlap import resolve
-from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans
 
 Span = tuple[int, int, list[int]]
 DOCUMENTS = st.lists(

@@ -12,10 +12,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
 from tests.ingest.corpus import build, write
 

@@ -1,5 +1,7 @@
 """Finding a document by the id that it had in the input: a sorted table of hashes per shard, a few small reads."""
 
+from typing import Any
+
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -61,5 +63,9 @@ def _scan(files: Files, shard: int, begin: int, low: int, high: int, wanted: int
 
 
 def _entries(files: Files, shard: int, start: int, stop: int) -> NDArray[np.void]:
-    size = fmt.HASH_ENTRY.itemsize
-    return np.frombuffer(files.read("documents.hash", shard, start * size, (stop - start) * size), fmt.HASH_ENTRY)
+    return read_items(files, "documents.hash", shard, fmt.HASH_ENTRY, start, stop)
+
+
+def read_items(files: Files, kind: str, shard: int, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
+    """Items [start, stop) of the array of `dtype` with which a file of a shard begins."""
+    return np.frombuffer(files.read(kind, shard, start * dtype.itemsize, (stop - start) * dtype.itemsize), dtype)

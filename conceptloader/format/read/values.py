@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec
-from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.columns import Ints, offsets_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,5 +74,4 @@ class Spans:
     @lazy
     def offsets(self) -> Ints:
         """int64 [k + 1]: run i has the concepts values[offsets[i]:offsets[i + 1]]."""
-        lengths = np.fromiter((len(record) // 4 for record in self.records), np.int64, len(self.records))
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return offsets_of([len(record) // 4 for record in self.records])

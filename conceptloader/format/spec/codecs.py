@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from conceptloader.base.hashing import canonical_json
+from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError, InputError
 
 
@@ -105,13 +106,7 @@ class MsgpackCodec:
     """One MessagePack value. Needs the msgpack package."""
 
     def __init__(self) -> None:
-        try:
-            import msgpack
-        except ImportError as error:
-            raise ConfigError(
-                "codec msgpack: the msgpack package is not installed; pip install 'conceptloader[ingest]'"
-            ) from error
-        self._msgpack: Any = msgpack
+        self._msgpack = need("msgpack", "codec msgpack: the msgpack package is not installed")
 
     def encode(self, value: Any) -> bytes:
         try:

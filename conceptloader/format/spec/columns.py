@@ -1,14 +1,22 @@
 """Columns of the shard table: JSON lists with one element per shard, checked and turned into arrays without a loop."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.format.spec.jsonfile import describe
+from conceptloader.format.spec.jsonfile import describe, is_checksum
 from conceptloader.format.spec.layout import DAMAGED, MAX_SIZE, bad
 
 Ints = NDArray[np.int64]
+
+
+def offsets_of(lengths: "Ints | NDArray[np.bool_] | Sequence[int]") -> Ints:
+    """int64 [n + 1]: where each of n things of these lengths begins when they lie end to end, and the total."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def _check_length(values: list[Any], count: int, where: str) -> None:
@@ -52,10 +60,6 @@ def checksum_column(values: list[Any], count: int, where: str) -> list[Any]:
         i = next(i for i, value in enumerate(values) if value is not None and not is_checksum(value))
         raise bad(f"{where}[{i}]", describe(values[i]), "16 lower-case hexadecimal digits or null", DAMAGED)
     return values
-
-
-def is_checksum(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 16 and set(value) <= set("0123456789abcdef")
 
 
 def require(rows: NDArray[np.bool_], where: str, found: Ints, expected: str | Ints) -> None:

@@ -118,8 +118,24 @@ class JsonObject:
             raise bad(self.at(key), value, f"an integer in [{least}, {limit}]", DAMAGED)
         return value  # type: ignore[no-any-return]
 
+    def taken(self, **kinds: type) -> dict[str, Any]:
+        """The values of several keys, each of its kind."""
+        return {key: self.take(key, kind) for key, kind in kinds.items()}
+
     def object(self, key: str, default: Any = _MISSING) -> "JsonObject":
         return JsonObject(self.take(key, dict, default), self.at(key))
+
+    def optional(self, key: str) -> "JsonObject | None":
+        """The object `key`; None if it is null or absent."""
+        return None if self.take(key, dict, None) is None else self.object(key)
+
+    def checksum(self, key: str, default: Any = _MISSING) -> Any:
+        """An xxh3-64 checksum as it is written."""
+        value = self.take(key, str, default)
+        if value is not None and not is_checksum(value):
+            rule = "16 lower-case hexadecimal digits" + (" or null" if default is None else "")
+            raise bad(self.at(key), describe(value), rule, DAMAGED)
+        return value
 
     def done(self) -> None:
         """Raises: FormatError for a key that nobody asked for, with the nearest key that exists."""
@@ -128,6 +144,10 @@ class JsonObject:
                 near = difflib.get_close_matches(key, self._read, 1)
                 hint = f"did you mean {near[0]!r}?" if near else "it may be of a later version of the format"
                 raise bad(self.at(key), "an unknown key", f"only {', '.join(sorted(self._read))}", hint)
+
+
+def is_checksum(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 16 and set(value) <= set("0123456789abcdef")
 
 
 def describe(value: Any) -> str:

@@ -122,10 +122,6 @@ def spans_size(tokens: int, entries: int, block_tokens: int) -> int:
     return ENTRY.itemsize * entries + 8 * (num_blocks(tokens, block_tokens) + 1)
 
 
-def index_size(records: int) -> int:
-    return 8 * (records + 1)
-
-
 def file_kinds(tracks: Sequence[str]) -> list[str]:
     """Suffixes of all files that a shard may have, in a fixed order. The file of a kind is `<shard path>.<kind>`."""
     kinds = ["stream.bin", "documents.bin", "documents.ids", "documents.hash"]

@@ -1,17 +1,16 @@
 """The manifest: what a dataset consists of. Parsing checks everything that can be checked without opening a shard."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import xxhash
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints, is_checksum
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.jsonfile import JsonObject, describe, dump_json, expect_format
 from conceptloader.format.spec.layout import DAMAGED, StreamLayout, bad
 from conceptloader.format.spec.shardtable import ShardTable, parse_shards
@@ -37,7 +36,7 @@ class Tokenizer:
             )
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "vocab_size": self.vocab_size, "eos_id": self.eos_id}
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class Vocabulary:
     count: int
 
     def to_json(self) -> dict[str, Any]:
-        return {"path": self.path, "size": self.size, "checksum": self.checksum, "count": self.count}
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +84,7 @@ class Track:
         return whole * self.max_spans[top] + min(digits, above)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "codec": self.codec,
-            "parameters": dict(self.parameters),
-            "vocabulary": self.vocabulary.to_json() if self.vocabulary else None,
-            "max_spans": list(self.max_spans),
-            "max_items": self.max_items,
-        }
+        return asdict(replace(self, parameters=dict(self.parameters)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +116,7 @@ class Manifest:
 
     def starts(self) -> Ints:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.shards.tokens)])
+        return offsets_of(self.shards.tokens)
 
     def field_names(self) -> list[str]:
         """Names of the token-aligned fields, equal for all shards."""
@@ -198,7 +191,7 @@ def parse_manifest(head: JsonObject) -> Manifest:
     if mode == "token-stream" and tracks:
         raise bad(head.at("tracks"), f"{len(tracks)} tracks", "none in mode token-stream", DAMAGED)
     layouts = _parse_layouts(head, list(tracks))
-    tokenizer = _parse_tokenizer(head)
+    tokenizer = parse_tokenizer(head)
     shards = parse_shards(head.object("shards"), fmt.VERSIONS[version], count, layouts, sorted(tracks), block_tokens)
     if mode == "document" and (shards.files["documents.bin"].size < 0).any():
         raise bad(head.at("shards"), "a shard without documents.bin", "one in each shard in mode document", DAMAGED)
@@ -220,10 +213,10 @@ def parse_manifest(head: JsonObject) -> Manifest:
     return manifest
 
 
-def _parse_tokenizer(head: JsonObject) -> Tokenizer | None:
-    if head.take("tokenizer", dict, None) is None:
+def parse_tokenizer(head: JsonObject) -> Tokenizer | None:
+    entry = head.optional("tokenizer")
+    if entry is None:
         return None
-    entry = head.object("tokenizer")
     size = entry.natural("vocab_size", 1 << 32, least=1)
     eos = entry.natural("eos_id", size - 1, default=None)
     tokenizer = Tokenizer(name=entry.take("name", str), vocab_size=size, eos_id=eos)
@@ -290,16 +283,13 @@ def _parse_tracks(head: JsonObject) -> dict[str, Track]:
 
 
 def _parse_vocabulary(head: JsonObject) -> Vocabulary | None:
-    if head.take("vocabulary", dict, None) is None:
+    entry = head.optional("vocabulary")
+    if entry is None:
         return None
-    entry = head.object("vocabulary")
-    checksum = entry.take("checksum", str)
-    if not is_checksum(checksum):
-        raise bad(entry.at("checksum"), describe(checksum), "16 lower-case hexadecimal digits", DAMAGED)
     vocabulary = Vocabulary(
         path=entry.take("path", str),
         size=entry.natural("size", fmt.MAX_SIZE),
-        checksum=checksum,
+        checksum=entry.checksum("checksum"),
         count=entry.natural("count", 1 << 32),
     )
     entry.done()

@@ -7,7 +7,7 @@ from typing import Any
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject
-from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.manifest import Tokenizer, parse_tokenizer
 
 ENCODINGS = ("auto", fmt.DENSE, fmt.SPANS)
 
@@ -96,12 +96,7 @@ class BuildOptions:
     def to_json(self, vocabularies: Mapping[str, Any]) -> dict[str, Any]:
         """`vocabularies`: what stands for the vocabulary of each track."""
         tracks = {
-            name: {
-                "codec": options.codec,
-                "parameters": dict(options.parameters),
-                "encoding": options.encoding,
-                "vocabulary": vocabularies.get(name),
-            }
+            name: {**vars(options), "parameters": dict(options.parameters), "vocabulary": vocabularies.get(name)}
             for name, options in sorted(self.tracks.items())
         }
         return {
@@ -117,30 +112,10 @@ class BuildOptions:
 
 def options_from_json(head: JsonObject, vocabularies: Mapping[str, Sequence[str] | None]) -> BuildOptions:
     """The inverse of `to_json`; `vocabularies`: the names of each track's concepts."""
-    tokenizer = None
-    if head.take("tokenizer", dict, None) is not None:
-        entry = head.object("tokenizer")
-        tokenizer = Tokenizer(
-            name=entry.take("name", str),
-            vocab_size=entry.take("vocab_size", int),
-            eos_id=entry.take("eos_id", int, None),
-        )
-    tracks = {}
     listed = head.object("tracks")
+    tracks = {}
     for name in listed.value:
-        entry = listed.object(name)
-        tracks[name] = TrackOptions(
-            codec=entry.take("codec", str),
-            parameters=entry.take("parameters", dict),
-            encoding=entry.take("encoding", str),
-            vocabulary=vocabularies.get(name),
-        )
-    return BuildOptions(
-        mode=head.take("mode", str),
-        tokenizer=tokenizer,
-        token_type=head.take("token_type", str),
-        fields=head.take("fields", dict),
-        tracks=tracks,
-        block_tokens=head.take("block_tokens", int),
-        extra=head.take("extra", dict),
-    )
+        kept = listed.object(name).taken(codec=str, parameters=dict, encoding=str)
+        tracks[name] = TrackOptions(**kept, vocabulary=vocabularies.get(name))
+    kept = head.taken(mode=str, token_type=str, fields=dict, block_tokens=int, extra=dict)
+    return BuildOptions(**kept, tokenizer=parse_tokenizer(head), tracks=tracks)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints, checksum_column, int_column, is_checksum, require, text_column
+from conceptloader.format.spec.columns import Ints, checksum_column, int_column, require, text_column
 from conceptloader.format.spec.jsonfile import JsonObject, describe
 from conceptloader.format.spec.layout import DAMAGED, StreamLayout, Version, bad
 from conceptloader.storage.sample import WHOLE
@@ -22,6 +22,10 @@ class FileColumn:
     checksum: list[str | None]
     path: list[str | None] | None = None
     sample: list[str | None] | None = None
+
+    @classmethod
+    def absent(cls, shards: int) -> "FileColumn":
+        return cls(np.full(shards, -1, np.int64), [None] * shards)
 
     def known_sample(self, shard: int) -> str | None:
         """The sample checksum of a shard's file, also where it follows from the checksum: of small files."""
@@ -55,13 +59,10 @@ class Foreign:
     content: str | None = None
 
     def to_json(self, version: Version) -> dict[str, Any]:
-        value: dict[str, Any] = {
-            "kind": self.kind,
-            "mtime_ns": self.mtime_ns,
-            "index": self.index,
-            "index_checksum": self.index_checksum,
-        }
-        return {**value, "content": self.content} if version.samples else value
+        value = dict(vars(self))
+        if not version.samples:
+            del value["content"]
+        return value
 
 
 @dataclass
@@ -71,6 +72,10 @@ class TrackColumn:
     encoding: list[str | None]
     records: Ints
     entries: Ints
+
+    @classmethod
+    def absent(cls, shards: int) -> "TrackColumn":
+        return cls([None] * shards, np.zeros(shards, np.int64), np.zeros(shards, np.int64))
 
     def to_json(self) -> dict[str, Any]:
         return {"encoding": self.encoding, "records": self.records.tolist(), "entries": self.entries.tolist()}
@@ -158,10 +163,10 @@ def parse_shards(
 def _parse_files(head: JsonObject, version: Version, count: int, tracks: Sequence[str]) -> dict[str, FileColumn]:
     files = {}
     for kind in fmt.file_kinds(tracks):
-        if head.take(kind, dict, None) is None:
-            files[kind] = FileColumn(np.full(count, -1, np.int64), [None] * count)
+        entry = head.optional(kind)
+        if entry is None:
+            files[kind] = FileColumn.absent(count)
             continue
-        entry = head.object(kind)
         paths = entry.take("path", list, None)
         samples = entry.take("sample", list, None) if version.samples else None
         files[kind] = FileColumn(
@@ -205,17 +210,13 @@ def _parse_foreign(head: JsonObject, version: Version, count: int) -> list[Forei
             result.append(None)
             continue
         entry = JsonObject(value, head.at(f"foreign[{i}]"))
-        checksums = {}
-        for key in ("index_checksum", "content") if version.samples else ("index_checksum",):
-            checksums[key] = entry.take(key, str, None)
-            if checksums[key] is not None and not is_checksum(checksums[key]):
-                raise bad(entry.at(key), describe(checksums[key]), "16 hexadecimal digits or null", DAMAGED)
         result.append(
             Foreign(
                 kind=entry.take("kind", str),
                 mtime_ns=entry.natural("mtime_ns", (1 << 63) - 1),
                 index=entry.take("index", str, None),
-                **checksums,
+                index_checksum=entry.checksum("index_checksum", None),
+                content=entry.checksum("content", None) if version.samples else None,
             )
         )
         entry.done()

@@ -4,6 +4,7 @@ Findings are FormatErrors whose messages leave out the file: verify.py adds it.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import FormatError
 from conceptloader.format.read.files import Files
+from conceptloader.format.read.lookup import read_items
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec
 from conceptloader.format.spec.manifest import Manifest
@@ -44,6 +46,9 @@ class ShardChecks:
             data = self.files.read(kind, self.shard, offset + i * dtype.itemsize, size)
             checksum.update(data)
             yield i, np.frombuffer(data, dtype)
+
+    def _items(self, kind: str, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
+        return read_items(self.files, kind, self.shard, dtype, start, stop)
 
     def whole(self, kind: str) -> str:
         """A file whose content is not looked at."""
@@ -131,10 +136,7 @@ class ShardChecks:
         checksum = xxhash.xxh3_64()
         count = int(self.manifest.shards.documents[self.shard])
         self._offsets("documents.bin", checksum, count, self.tokens, "first token of document")
-
-        def firsts(a: int, b: int) -> NDArray[np.uint64]:
-            return np.frombuffer(self.files.read("documents.bin", self.shard, 8 * a, 8 * (b - a)), fmt.OFFSET)
-
+        firsts = partial(self._items, "documents.bin", fmt.OFFSET)
         self._block_table("documents.bin", checksum, 8 * (count + 1), count, firsts)
         return checksum.hexdigest()
 
@@ -142,7 +144,6 @@ class ShardChecks:
         checksum = xxhash.xxh3_64()
         kind, column = f"{track}.spans", self.manifest.shards.tracks[track]
         count, records = int(column.entries[self.shard]), int(column.records[self.shard])
-        size = fmt.ENTRY.itemsize
         before: tuple[int, int] | None = None
         for i, entries in self._arrays(kind, checksum, fmt.ENTRY, 0, count):
             first, record = entries["first"].astype(np.uint64), entries["record"]
@@ -162,10 +163,9 @@ class ShardChecks:
             before = int(first[-1]), int(record[-1])
 
         def firsts(a: int, b: int) -> NDArray[np.uint64]:
-            data = self.files.read(kind, self.shard, size * a, size * (b - a))
-            return np.frombuffer(data, fmt.ENTRY)["first"].astype(np.uint64)
+            return self._items(kind, fmt.ENTRY, a, b)["first"].astype(np.uint64)
 
-        self._block_table(kind, checksum, size * count, count, firsts)
+        self._block_table(kind, checksum, fmt.ENTRY.itemsize * count, count, firsts)
         return checksum.hexdigest()
 
     def index(self, track: str) -> str:
@@ -180,8 +180,7 @@ class ShardChecks:
         records = int(self.manifest.shards.tracks[track].records[self.shard])
         for i in range(0, records, 1 << 16):
             number = min(1 << 16, records - i)
-            raw = self.files.read(f"{track}.index", self.shard, 8 * i, 8 * (number + 1))
-            offsets = np.frombuffer(raw, fmt.OFFSET).astype(np.int64)
+            offsets = self._items(f"{track}.index", fmt.OFFSET, i, i + number + 1).astype(np.int64)
             self._first(np.diff(offsets) > fmt.MAX_RECORD_BYTES, i, np.diff(offsets), "size of record", "at most 2**26")
             low = 0
             while low < number:  # as many records as fit, at least one
@@ -228,7 +227,7 @@ class ShardChecks:
         self._offsets("documents.ids", checksum, count, total, "offset of id")
         for i in range(0, count, 1 << 16):
             step = min(1 << 16, count - i)
-            offsets = np.frombuffer(self.files.read("documents.ids", self.shard, 8 * i, 8 * (step + 1)), fmt.OFFSET)
+            offsets = self._items("documents.ids", fmt.OFFSET, i, i + step + 1)
             begin, end = int(offsets[0]), int(offsets[-1])
             text = self.files.read("documents.ids", self.shard, base + begin, end - begin)
             checksum.update(text)
@@ -264,8 +263,7 @@ class ShardChecks:
         return checksum.hexdigest()
 
     def _has_hash(self, ordinal: int, value: int) -> bool:
-        offsets = self.files.read("documents.ids", self.shard, 8 * ordinal, 16)
-        a, b = int.from_bytes(offsets[:8], "little"), int.from_bytes(offsets[8:], "little")
+        a, b = self._items("documents.ids", fmt.OFFSET, ordinal, ordinal + 2).tolist()
         base = 8 * (int(self.manifest.shards.documents[self.shard]) + 1)
         return a < b and bool(
             xxhash.xxh3_64_intdigest(self.files.read("documents.ids", self.shard, base + a, b - a)) == value

@@ -9,10 +9,11 @@ import numpy as np
 
 from conceptloader.errors import ConceptloaderError
 from conceptloader.format.read.files import Files
+from conceptloader.format.read.lookup import read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.write.borders import runs_of
 from conceptloader.format.write.ladder import REACH, Ladder
 
 _PIECE = 1 << 21  # tokens whose windows are counted at a time
@@ -43,12 +44,8 @@ def false_claims(manifest: Manifest, files: Files, pool: Executor) -> Iterator[s
 def _count_spans(ranges: Ranges, track: str, start: int) -> Sequence[int]:
     """The ladder of the windows that begin with the tokens from `start` on, _PIECE of them."""
     ladder = Ladder()
-    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for shard, a, b, base in ranges.parts(start, min(start + _PIECE + REACH, ranges.num_tokens)):
-        first, end, *_ = ranges.reader.runs(shard, track, a, b)
-        starts.append(first + base)
-        ends.append(end + base)
-    ladder.add(np.concatenate(starts), np.concatenate(ends))
+    parts = ranges.parts(start, min(start + _PIECE + REACH, ranges.num_tokens))
+    ladder.add(*runs_of(ranges.reader, track, parts))
     return ladder.counts
 
 
@@ -57,7 +54,7 @@ def _count_items(files: Files, track: str) -> int:
     most = 0
     for shard, records in enumerate(files.table.tracks[track].records.tolist()):
         for i in range(0, records, _RECORDS):
-            data = files.read(f"{track}.index", shard, 8 * i, 8 * (min(_RECORDS, records - i) + 1))
-            offsets: Ints = np.frombuffer(data, fmt.OFFSET).astype(np.int64)
+            stop = min(_RECORDS, records - i) + i + 1
+            offsets = read_items(files, f"{track}.index", shard, fmt.OFFSET, i, stop).astype(np.int64)
             most = max(most, int(np.diff(offsets).max()) // 4)
     return most

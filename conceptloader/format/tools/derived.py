@@ -1,9 +1,10 @@
-"""Datasets that consist of references to existing files plus a few small new ones: all of it appears, or nothing."""
+"""Datasets that refer to the files of others, plus a few small new ones: their directory, paths and manifest."""
 
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
@@ -19,8 +20,7 @@ def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
     Raises: ConfigError if `out` exists and is not an empty directory, ReadError.
     """
     target = os.path.abspath(out)
-    if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
-        raise ConfigError(f"{target}: found files there, expected a new or empty directory; nothing was changed")
+    check_new_directory(target)
     working = temporary_name(target)
     make_directories(working)
     try:
@@ -33,9 +33,30 @@ def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
         raise
 
 
-def relative(path: str, out: str | os.PathLike[str]) -> str:
-    """`path` as a manifest in the directory `out` refers to it."""
-    return os.path.relpath(os.path.abspath(path), os.path.abspath(out))
+def check_new_directory(path: str) -> None:
+    """Raises: ConfigError unless `path` is absent or an empty directory."""
+    if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        raise ConfigError(f"{path}: found files there, expected a new or empty directory; nothing was changed")
+
+
+def moved(manifest: Manifest, directory: str, out: str | os.PathLike[str]) -> Manifest:
+    """The manifest of a dataset in `directory`, as one in the directory `out` refers to the same files."""
+
+    def path(found: str) -> str:
+        return found if os.path.isabs(found) else os.path.relpath(os.path.join(directory, found), out)
+
+    table = manifest.shards
+    foreign = [item and replace(item, index=item.index and path(item.index)) for item in table.foreign or ()]
+    files = {
+        kind: replace(column, path=column.path and [given and path(given) for given in column.path])
+        for kind, column in table.files.items()
+    }
+    tracks = {
+        name: replace(track, vocabulary=entry and replace(entry, path=path(entry.path)))
+        for name, track, entry in ((name, track, track.vocabulary) for name, track in manifest.tracks.items())
+    }
+    shards = replace(table, path=[path(one) for one in table.path], files=files, foreign=foreign or None)
+    return replace(manifest, tracks=tracks, shards=shards)
 
 
 def write_manifest(manifest: Manifest, directory: str) -> None:

@@ -12,26 +12,23 @@ from conceptloader import __version__
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import load_sealed
 from conceptloader.format.spec.layout import StreamLayout
-from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track, parse_manifest
+from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track
 from conceptloader.format.spec.paths import Roots
-from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable, TrackColumn
+from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
+from conceptloader.format.tools.derived import check_new_directory, moved, write_manifest
 from conceptloader.format.write.borders import with_border_windows
-from conceptloader.storage.durable import make_directories, write_file
+from conceptloader.storage.durable import make_directories
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Source:
+    """A dataset. manifest: as seen from the new one."""
+
     directory: str
     manifest: Manifest
-    out: str
-
-    def path(self, path: str) -> str:
-        """A path of this manifest as seen from the new one."""
-        return path if os.path.isabs(path) else os.path.relpath(os.path.join(self.directory, path), self.out)
 
 
 def join(
@@ -52,36 +49,33 @@ def join(
         raise ConfigError(f"join: found {paths!r}, expected a list of at least one dataset")
     target = os.path.abspath(out)
     loaded = [load_manifest(path, roots) for path in paths]
-    sources = [_Source(allowed.directory, manifest, target) for manifest, allowed in loaded]
+    sources = [_Source(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]
     check_new_directory(target)
     manifest = _join(sources, allow_mixed_tokenizers)
+    joined = [
+        {"path": os.path.relpath(source.directory, target), "stream_fingerprint": source.manifest.stream_fingerprint()}
+        for source in sources
+    ]
+    manifest = replace(manifest, extra={"joined": joined})
     groups, start = [], 0
     for source in sources:
         groups.append(range(start, start + len(source.manifest.shards)))
         start += len(source.manifest.shards)
     every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
     manifest = with_border_windows(manifest, every, groups)
-    write_manifest(manifest, target)
+    make_directories(target)
+    replace_manifest(manifest, target)
     return manifest
 
 
-def check_new_directory(path: str) -> None:
-    """Raises: ConfigError unless `path` is absent or an empty directory."""
-    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
-        raise ConfigError(f"{path}: found something there, expected a new or empty directory; nothing was changed")
-
-
-def write_manifest(manifest: Manifest, directory: str) -> None:
-    """Write the manifest of a dataset whose shards lie elsewhere, after checking that readers accept it."""
-    path = os.path.join(directory, fmt.MANIFEST)
-    data = manifest.dump()
-    parse_manifest(load_sealed(data, path))
-    make_directories(directory)
-    write_file(path, data)
+def replace_manifest(manifest: Manifest, directory: str) -> None:
+    """Write the manifest of a dataset whose shards may lie elsewhere. Warns if it then takes roots to open it."""
+    write_manifest(manifest, directory)
     try:
         load_manifest(directory, None)
     except FormatError:
-        _log.warning("%s refers to files outside %s: open it with roots=[...]", path, os.path.dirname(directory))
+        path, above = os.path.join(directory, fmt.MANIFEST), os.path.dirname(directory)
+        _log.warning("%s refers to files outside %s: open it with roots=[...]", path, above)
 
 
 def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
@@ -102,19 +96,16 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
     numbers = [np.array([layouts.index(layout) for layout in m.layouts])[m.shards.layout] for m in manifests]
     tables = [manifest.shards for manifest in manifests]
     table = ShardTable(
-        path=[source.path(path) for source in sources for path in source.manifest.shards.path],
+        path=[path for table in tables for path in table.path],
         tokens=np.concatenate([table.tokens for table in tables]),
         layout=np.concatenate(numbers),
         offset=np.concatenate([table.offset for table in tables]),
         documents=np.concatenate([table.documents for table in tables]),
         token_checksum=[checksum for table in tables for checksum in table.token_checksum],
-        files={kind: _files(kind, sources) for kind in fmt.file_kinds(names)},
+        files={kind: _files(kind, tables) for kind in fmt.file_kinds(names)},
         tracks={name: _track_column(name, tables) for name in names},
-        foreign=_foreign(sources),
+        foreign=[item for table in tables for item in table.foreign or [None] * len(table)],
     )
-    joined = [
-        {"path": source.path("."), "stream_fingerprint": source.manifest.stream_fingerprint()} for source in sources
-    ]
     return Manifest(
         mode=modes.pop() if len(modes) == 1 else "stream-with-metadata",
         created_by=f"conceptloader {__version__}",
@@ -123,7 +114,6 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
         layouts=tuple(layouts),
         tracks={name: _track(name, sources) for name in names},
         shards=table,
-        extra={"joined": joined},
     )
 
 
@@ -155,50 +145,27 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
     tracks = [source.manifest.tracks[name] for source in having]
     first = tracks[0]
     items = [track.max_items for track in tracks if track.max_items is not None]
-    vocabulary = replace(first.vocabulary, path=having[0].path(first.vocabulary.path)) if first.vocabulary else None
     return replace(
         first,
-        vocabulary=vocabulary,
         max_spans=tuple(map(max, zip(*(track.max_spans for track in tracks), strict=True))),
         max_items=max(items) if items else None,
     )
 
 
-def _files(kind: str, sources: Sequence[_Source]) -> FileColumn:
-    columns = [_column(source.manifest.shards, kind) for source in sources]
-    paths: list[str | None] = []
-    for source, column in zip(sources, columns, strict=True):
-        given = column.path or [None] * len(column.size)
-        paths += [source.path(path) if path is not None else None for path in given]
+def _files(kind: str, tables: Sequence[ShardTable]) -> FileColumn:
+    columns = [table.files.get(kind) or FileColumn.absent(len(table)) for table in tables]
     return FileColumn(
         np.concatenate([column.size for column in columns]),
         [checksum for column in columns for checksum in column.checksum],
-        paths if any(paths) else None,
+        [path for column in columns for path in column.path or [None] * len(column.size)],
         [sample for column in columns for sample in column.samples()],
     )
 
 
-def _column(table: ShardTable, kind: str) -> FileColumn:
-    """The files of a kind, also where the dataset has no such track."""
-    return table.files.get(kind) or FileColumn(np.full(len(table), -1, np.int64), [None] * len(table))
-
-
 def _track_column(name: str, tables: Sequence[ShardTable]) -> TrackColumn:
-    columns = [
-        table.tracks.get(name) or TrackColumn([None] * len(table), *(np.zeros(len(table), np.int64) for _ in range(2)))
-        for table in tables
-    ]
+    columns = [table.tracks.get(name) or TrackColumn.absent(len(table)) for table in tables]
     return TrackColumn(
         [encoding for column in columns for encoding in column.encoding],
         np.concatenate([column.records for column in columns]),
         np.concatenate([column.entries for column in columns]),
     )
-
-
-def _foreign(sources: Sequence[_Source]) -> list[Foreign | None] | None:
-    result: list[Foreign | None] = []
-    for source in sources:
-        for item in source.manifest.shards.foreign or [None] * len(source.manifest.shards):
-            moved = replace(item, index=source.path(item.index)) if item and item.index else item
-            result.append(moved)
-    return result if any(result) else None

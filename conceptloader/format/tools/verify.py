@@ -13,13 +13,12 @@ from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, get_codec, parameter_problem
-from conceptloader.format.spec.columns import is_checksum
 from conceptloader.format.spec.jsonfile import dump_json, expect_format, load_json
 from conceptloader.format.spec.manifest import Manifest, Track
 from conceptloader.format.spec.vocabulary import load_vocabulary
 from conceptloader.format.tools.checks import ShardChecks
 from conceptloader.format.tools.claims import false_claims
-from conceptloader.format.tools.join import write_manifest
+from conceptloader.format.tools.join import replace_manifest
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import open_file
 from conceptloader.storage.source import LocalFiles
@@ -102,7 +101,9 @@ def _record(manifest: Manifest, files: Files, source: LocalFiles) -> None:
         kind: replace(column, sample=[source.sample(files.path(kind, shard)) for shard in range(len(table))])
         for kind, column in table.files.items()
     }
-    write_manifest(replace(manifest, version=fmt.VERSION, shards=replace(table, files=columns)), files.roots.directory)
+    replace_manifest(
+        replace(manifest, version=fmt.VERSION, shards=replace(table, files=columns)), files.roots.directory
+    )
 
 
 def _load_checksums(directory: str) -> dict[str, Any]:
@@ -117,9 +118,7 @@ def _load_checksums(directory: str) -> dict[str, Any]:
     for name in files.value:
         entry = files.object(name)
         entry.natural("size", fmt.MAX_SIZE)
-        checksum = entry.take("checksum", str)
-        if not is_checksum(checksum):
-            raise fmt.bad(entry.at("checksum"), checksum, "16 hexadecimal digits", fmt.DAMAGED)
+        entry.checksum("checksum")
         entry.done()
     return files.value
 

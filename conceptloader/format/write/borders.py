@@ -1,6 +1,6 @@
 """Counting the spans in windows that cross borders, from the files near each border."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,13 +43,20 @@ def _runs(
     reader: ShardReader, track: str, shards: range, lengths: Sequence[int], start: int, stop: int
 ) -> tuple[Ints, Ints]:
     """(starts, ends) of the runs in tokens [start, stop) of the shards one after the other."""
-    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    base = 0
+    parts, base = [], 0
     for shard, length in zip(shards, lengths, strict=True):
         a, b = max(start - base, 0), min(stop - base, length)
         if a < b:
-            first, end, *_ = reader.runs(shard, track, a, b)
-            starts.append(first + base)
-            ends.append(end + base)
+            parts.append((shard, a, b, base))
         base += length
+    return runs_of(reader, track, parts)
+
+
+def runs_of(reader: Reader, track: str, parts: Iterable[tuple[int, int, int, int]]) -> tuple[Ints, Ints]:
+    """(starts, ends) of the runs in parts of shards: (shard, first token, end, what to add to the tokens)."""
+    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for shard, a, b, base in parts:
+        first, end, *_ = reader.runs(shard, track, a, b)
+        starts.append(first + base)
+        ends.append(end + base)
     return np.concatenate(starts), np.concatenate(ends)

@@ -149,7 +149,7 @@ def open_build(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None 
     directory = os.path.abspath(path)
     head = load_json(os.path.join(directory, fmt.BUILD))
     version = expect_format(head, BUILD_FORMAT, fmt.VERSIONS)
-    content = {key: head.take(key, kind) for key, kind in (("options", dict), ("inputs", list), ("plan", list))}
+    content = head.taken(options=dict, inputs=list, plan=list)
     options_hash = head.take("options_hash", str)
     if fingerprint(content) != options_hash:
         rule = "the hash of the rest of the file"

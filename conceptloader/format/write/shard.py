@@ -93,16 +93,7 @@ class ShardWriter:
             raise InputError(f"{where}: found spans of {unknown}, expected tracks among {sorted(self._tracks)}")
         checked = {track: self._tracks[track].check(found, len(ids), where) for track, found in spans.items()}
 
-        for track, prepared in checked.items():
-            self._tracks[track].add(self.tokens, prepared)
-        for field, column in columns.items():
-            self._fields[field].write(column)
-        self._stream.write(ids)
-        self._starts.write(np.array([self.tokens], fmt.OFFSET))
-        self._blocks.add(self.tokens)
-        self._add_id(id)
-        self.tokens += len(ids)
-        self.documents += 1
+        self._append(ids, np.array([0, len(ids)], np.int64), columns, checked, [id])
 
     def add_documents(
         self,
@@ -126,22 +117,32 @@ class ShardWriter:
             raise InputError(f"{where}: found spans of {sorted(spans)}, expected tracks among {sorted(self._tracks)}")
         for track, found in spans.items():
             self._tracks[track].check_many(found, offsets, f"{where}, track {track!r}")
+        self._append(values, offsets, columns, spans, ids)
 
+    def _append(
+        self,
+        tokens: NDArray[Any],
+        offsets: Ints,
+        fields: Mapping[str, NDArray[Any]],
+        spans: Mapping[str, BulkSpans],
+        ids: Sequence[str],
+    ) -> None:
+        """Write documents that have been checked."""
         for track, found in spans.items():
-            self._tracks[track].add_many(self.tokens, found)
-        for field, column in columns.items():
+            self._tracks[track].add(self.tokens, found)
+        for field, column in fields.items():
             self._fields[field].write(column)
-        self._stream.write(values)
+        self._stream.write(tokens)
         starts = (offsets[:-1] + self.tokens).astype(fmt.OFFSET)
         self._starts.write(starts)
-        self._blocks.add_many(starts)
+        self._blocks.add(starts)
         if any(ids) and self._ids is None:
             self._ids = Ids(self._path("documents"))
             self._ids.skip(self.documents)
         if self._ids is not None and ids:
-            self._ids.add_many(ids)
+            self._ids.add(ids)
         self.documents += len(ids)
-        self.tokens += len(values)
+        self.tokens += len(tokens)
 
     def add_record(self, track: str, record: Any) -> int:
         """Store a record that several spans of this shard share. Returns: its number, to be used in spans."""
@@ -176,14 +177,6 @@ class ShardWriter:
                 raise InputError(f"{where}: field {field}: found values that {dtype} cannot hold; use another type")
             columns[field] = column
         return columns
-
-    def _add_id(self, document_id: str) -> None:
-        if self._ids is None:
-            if not document_id:
-                return
-            self._ids = Ids(self._path("documents"))
-            self._ids.skip(self.documents)
-        self._ids.add(document_id)
 
     def finish(self) -> None:
         """Complete, sync and name all files, then declare the shard finished."""

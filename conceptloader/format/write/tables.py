@@ -25,12 +25,7 @@ class BlockTable:
         self._blocks = 0
         self._items = 0
 
-    def add(self, first: int) -> None:
-        """The next item begins at token `first`."""
-        self._fill(-(-first // self._block))  # blocks that begin before `first` hold the item before
-        self._items += 1
-
-    def add_many(self, firsts: NDArray[np.uint64]) -> None:
+    def add(self, firsts: NDArray[np.uint64]) -> None:
         """The next items begin at `firsts`, in order."""
         if not len(firsts):
             return
@@ -43,14 +38,10 @@ class BlockTable:
             self._blocks = until
         self._items += len(firsts)
 
-    def _fill(self, until: int) -> None:
-        if until > self._blocks:
-            self._spool.write(np.full(until - self._blocks, self._items - 1, fmt.OFFSET))
-            self._blocks = until
-
     def finish(self, tokens: int, target: Spool) -> None:
         """Append the table and its closing entry to `target`."""
-        self._fill(fmt.num_blocks(tokens, self._block))
+        blocks = fmt.num_blocks(tokens, self._block)
+        self._spool.write(np.full(blocks - self._blocks, self._items - 1, np.int64).astype(fmt.OFFSET))
         target.write_all(self._spool.chunks())
         target.write(np.array([self._items], fmt.OFFSET))
         self._spool.discard()
@@ -68,14 +59,7 @@ class Runs:
         self.count = 0
         self._record: int | None = None
 
-    def add(self, first: int, record: int) -> None:
-        if record != self._record:
-            self.spool.write(np.array([(first, record)], fmt.ENTRY))
-            self.table.add(first)
-            self.count += 1
-            self._record = record
-
-    def add_many(self, entries: NDArray[np.void]) -> None:
+    def add(self, entries: NDArray[np.void]) -> None:
         """entries: ENTRY [n] with increasing `first`."""
         if not len(entries):
             return
@@ -87,7 +71,7 @@ class Runs:
             entries = entries[changed]
         if len(entries):
             self.spool.write(entries)
-            self.table.add_many(np.ascontiguousarray(entries["first"]))
+            self.table.add(np.ascontiguousarray(entries["first"]))
             self.count += len(entries)
             self._record = int(entries["record"][-1])
 
@@ -135,18 +119,7 @@ class Ids:
         self.documents = 0
         self.present = 0
 
-    def add(self, document_id: str) -> None:
-        data = document_id.encode("utf-8")
-        if data:
-            self._text.write(data)
-            entry = (xxhash.xxh3_64_intdigest(data), self.documents)
-            self._hashes.write(np.array([entry], fmt.HASH_ENTRY))
-            self.present += 1
-        self._offsets.write(np.array([self._text.size], fmt.OFFSET))
-        self.documents += 1
-
-    def add_many(self, document_ids: Sequence[str]) -> None:
-        """Like `add` for each."""
+    def add(self, document_ids: Sequence[str]) -> None:
         data = [document_id.encode("utf-8") for document_id in document_ids]
         ends = self._text.size + np.cumsum([len(one) for one in data])
         hashes = [(xxhash.xxh3_64_intdigest(one), self.documents + i) for i, one in enumerate(data) if one]

@@ -8,13 +8,11 @@ import numpy as np
 from conceptloader.errors import InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import Codec
-from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.write.bulk import BulkSpans
 from conceptloader.format.write.tables import Runs
 from conceptloader.storage.durable import Spool
-
-Prepared = list[tuple[int, int, "bytes | int"]]
 
 
 class TrackWriter:
@@ -31,9 +29,11 @@ class TrackWriter:
         self._end = 0  # first token that has no entry yet
         self.files["index"].write(np.zeros(1, fmt.OFFSET))
 
-    def check(self, spans: Sequence[tuple[int, int, Any]], length: int, where: str) -> Prepared:
-        """Spans of a document of `length` tokens with encoded records. Raises: InputError; nothing is written."""
-        prepared: Prepared = []
+    def check(self, spans: Sequence[tuple[int, int, Any]], length: int, where: str) -> BulkSpans:
+        """Spans of a document of `length` tokens with encoded records; a record that was added before has a number
+        below 0 there. Raises: InputError; nothing is written."""
+        places: list[tuple[int, int, int]] = []
+        data: list[bytes] = []
         last = 0
         for start, end, record in spans:
             if not last <= start < end <= length:
@@ -46,13 +46,18 @@ class TrackWriter:
                     raise InputError(
                         f"{where}: found record number {record}, expected one of the {self.records} added so far"
                     )
-                prepared.append((start, end, int(record)))
+                places.append((start, end, int(record) - self.records))
             else:
-                prepared.append((start, end, self.encode(record, where)))
+                places.append((start, end, len(data)))
+                data.append(self.encode(record, where))
             last = end
-        if self.records + len(prepared) > fmt.NO_RECORD:
+        self._check_room(len(places), where)
+        start, end, record = np.array(places, np.int64).reshape(-1, 3).T
+        return BulkSpans(start, end, record, b"".join(data), offsets_of([len(one) for one in data]))
+
+    def _check_room(self, records: int, where: str) -> None:
+        if self.records + records > fmt.NO_RECORD:
             raise InputError(f"{where}: found more than 2**32 - 1 records in one shard; use more shards")
-        return prepared
 
     def encode(self, record: Any, where: str) -> bytes:
         """The bytes of a record, checked."""
@@ -67,51 +72,34 @@ class TrackWriter:
         if len(data) > fmt.MAX_RECORD_BYTES:
             raise InputError(f"{where}: found a record of {len(data)} bytes, expected at most {fmt.MAX_RECORD_BYTES}")
         if self.max_items is not None and len(data) and self._concepts < 1 << 32:
-            largest = int(np.frombuffer(data, "<u4").max())
-            if largest >= self._concepts:
-                rule = f"ids below {self._concepts}, the size of the vocabulary"
-                raise InputError(f"{where}: found concept id {largest}, expected {rule}")
+            self._check_concepts(data, where)
         return data
 
+    def _check_concepts(self, data: Any, where: str) -> None:
+        largest = int(np.frombuffer(data, "<u4").max())
+        if largest >= self._concepts:
+            rule = f"ids below {self._concepts}, the size of the vocabulary"
+            raise InputError(f"{where}: found concept id {largest}, expected {rule}")
+
     def add_record(self, record: Any, where: str) -> int:
-        if self.records >= fmt.NO_RECORD:
-            raise InputError(f"{where}: found more than 2**32 - 1 records in one shard; use more shards")
-        return self._append(self.encode(record, where))
-
-    def _append(self, data: bytes) -> int:
-        self.files["data"].write(data)
-        self.files["index"].write(np.array([self.files["data"].size], fmt.OFFSET))
-        if self.max_items is not None:
-            self.max_items = max(self.max_items, len(data) // 4)
-        self.records += 1
+        self._check_room(1, where)
+        data, nothing = self.encode(record, where), np.empty(0, np.int64)
+        self.add(0, BulkSpans(nothing, nothing, nothing, data, offsets_of([len(data)])))
         return self.records - 1
-
-    def add(self, base: int, prepared: Prepared) -> None:
-        """Write what `check` returned for a document that begins at token `base` of the shard."""
-        for start, end, record in prepared:
-            number = record if isinstance(record, int) else self._append(record)
-            if base + start > self._end:
-                self.runs.add(self._end, fmt.NO_RECORD)
-            self.runs.add(base + start, number)
-            self._end = base + end
 
     def check_many(self, spans: BulkSpans, documents: Ints, where: str) -> None:
         """Raises: InputError; nothing is written."""
         spans.check(documents, where)
-        if self.records + len(spans.offsets) - 1 > fmt.NO_RECORD:
-            raise InputError(f"{where}: found more than 2**32 - 1 records in one shard; use more shards")
+        self._check_room(len(spans.offsets) - 1, where)
         if self.max_items is not None and len(spans.data):
             if (spans.offsets % 4).any():
                 raise InputError(f"{where}: found records of other lengths, expected concept ids of 4 bytes")
-            largest = int(np.frombuffer(spans.data, "<u4").max())
-            if largest >= self._concepts:
-                rule = f"ids below {self._concepts}, the size of the vocabulary"
-                raise InputError(f"{where}: found concept id {largest}, expected {rule}")
+            self._check_concepts(spans.data, where)
 
-    def add_many(self, base: int, spans: BulkSpans) -> None:
-        """Write what `check_many` has passed, for a batch that begins at token `base` of the shard."""
+    def add(self, base: int, spans: BulkSpans) -> None:
+        """Write what `check` or `check_many` has passed, of documents that begin at token `base` of the shard."""
         if len(spans.start):
-            self.runs.add_many(spans.entries(base, self._end, self.records))
+            self.runs.add(spans.entries(base, self._end, self.records))
             self._end = base + int(spans.end[-1])
         self.files["index"].write((spans.offsets[1:] + self.files["data"].size).astype(fmt.OFFSET))
         self.files["data"].write(spans.data)
@@ -122,7 +110,7 @@ class TrackWriter:
     def encoding(self, tokens: int, block_tokens: int) -> str:
         """What `auto` means for this shard: the encoding with fewer bytes."""
         if self._end < tokens:
-            self.runs.add(self._end, fmt.NO_RECORD)
+            self.runs.add(np.array([(self._end, fmt.NO_RECORD)], fmt.ENTRY))
             self._end = tokens
         if self._options.encoding != "auto":
             return self._options.encoding

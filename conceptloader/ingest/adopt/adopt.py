@@ -11,7 +11,7 @@ from conceptloader.errors import InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest, Tokenizer
 from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
-from conceptloader.format.tools.derived import new_directory, relative, write_manifest
+from conceptloader.format.tools.derived import new_directory, write_manifest
 from conceptloader.format.tools.verify import file_checksum
 from conceptloader.format.write.tables import BlockTable
 from conceptloader.ingest.adopt.find import find_files
@@ -87,7 +87,7 @@ def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tok
             "stream.bin": FileColumn(
                 np.array([file.size for file in files], np.int64),
                 [content.checksum for content in contents],
-                [relative(file.path, out) for file in files],
+                [os.path.relpath(file.path, out) for file in files],
                 [content.sample for content in contents],
             ),
             "documents.bin": FileColumn(
@@ -100,7 +100,7 @@ def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tok
             Foreign(
                 kind=file.kind,
                 mtime_ns=file.mtime_ns,
-                index=relative(file.index, out) if file.index else None,
+                index=os.path.relpath(file.index, out) if file.index else None,
                 index_checksum=file_checksum(file.index) if file.index else None,
                 content=content.sample,
             )
@@ -141,7 +141,7 @@ def write_documents(prefix: str, file: TokenFile) -> DocumentTable:
             if not count and len(starts) and starts[0] != 0:
                 raise InputError(f"{file.index}: found the first document at token {starts[0]}, expected it at 0")
             spool.write(np.ascontiguousarray(starts, fmt.OFFSET))
-            blocks.add_many(starts)
+            blocks.add(starts)
             count += len(starts)
         if file.tokens and not count:
             raise InputError(f"{file.index}: found {file.tokens} tokens and no document, expected at least one")

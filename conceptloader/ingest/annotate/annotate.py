@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from conceptloader import __version__
 from conceptloader.errors import ConfigError, InputError
@@ -18,16 +17,15 @@ from conceptloader.format.spec.codecs import get_codec
 from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.paths import Roots
-from conceptloader.format.spec.shardtable import ShardTable, TrackColumn
-from conceptloader.format.spec.vocabulary import dump_vocabulary
-from conceptloader.format.tools.derived import new_directory, relative, write_manifest
+from conceptloader.format.spec.vocabulary import describe_vocabulary, dump_vocabulary
+from conceptloader.format.tools.derived import moved, new_directory, write_manifest
 from conceptloader.format.write.borders import with_border_windows
 from conceptloader.ingest.annotate.find import AMBIGUOUS, MISSING, find_many
 from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import WHOLE, Items, RowParser, read_rows
 from conceptloader.ingest.annotate.sort import Sorter
 from conceptloader.ingest.annotate.text import known_text
-from conceptloader.ingest.annotate.write import ShardTracks
+from conceptloader.ingest.annotate.write import KINDS, ShardTracks
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.inputs import Source, find_sources
@@ -151,7 +149,7 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
         try:
             size += parser.add(row, source, number)
         except ValueError as error:
-            raise InputError(f"{_row_name(sources[source], number)}: {error}") from error
+            raise InputError(f"{sources[source].row_name(number)}: {error}") from error
         if size > options.sort_bytes:
             total += flush()
             size = 0
@@ -169,7 +167,7 @@ def _number(ds: Ranges, sources: Sequence[Source], found: Items) -> None:
     by_id = np.flatnonzero(items["document"] < 0)
     if len(by_id):
         if not (ds.manifest.shards.files["documents.hash"].size > 0).any():
-            where = _row_name(sources[items["source"][by_id[0]]], items["row"][by_id[0]])
+            where = sources[items["source"][by_id[0]]].row_name(items["row"][by_id[0]])
             raise InputError(
                 f"{where}: found id {found.ids[by_id[0]]!r}, expected the number of a document (key `document`), "
                 f"because {ds.path} keeps no ids"
@@ -183,13 +181,9 @@ def _number(ds: Ranges, sources: Sequence[Source], found: Items) -> None:
         shown = what.get(number, f"document {number}")
         remedy = "name it by its number (key `document`)" if number == AMBIGUOUS else "remove the row"
         raise InputError(
-            f"{_row_name(sources[items['source'][i]], items['row'][i])}: found {shown}, expected one of the "
+            f"{sources[items['source'][i]].row_name(items['row'][i])}: found {shown}, expected one of the "
             f"{ds.manifest.num_documents} documents of {ds.path} ({len(bad)} such annotations nearby); {remedy}"
         )
-
-
-def _row_name(source: Source, row: int) -> str:
-    return f"{source.path}: {'line' if source.row_groups is None else 'row'} {row}"
 
 
 def _write_vocabulary(working: str, options: AnnotateOptions) -> Vocabulary | None:
@@ -198,7 +192,7 @@ def _write_vocabulary(working: str, options: AnnotateOptions) -> Vocabulary | No
     data = dump_vocabulary(options.vocabulary)
     name = f"{options.track}.vocabulary.json"
     write_file(os.path.join(working, name), data)
-    return Vocabulary(path=name, size=len(data), checksum=xxhash.xxh3_64_hexdigest(data), count=len(options.vocabulary))
+    return describe_vocabulary(data, name, len(options.vocabulary))
 
 
 def _copy_tokenizer(source: str, working: str) -> None:
@@ -212,47 +206,21 @@ def _assemble(
     ds: Ranges, out: str, written: Mapping[str, ShardTracks], options: AnnotateOptions, vocabulary: Vocabulary | None
 ) -> Manifest:
     """The old manifest as seen from `out`, with the new tracks."""
-    old, resolve = ds.manifest, ds.files.roots.resolve
-
-    def moved(path: str | None) -> str | None:
-        return None if path is None else relative(resolve(path), out)
-
-    table = old.shards
-    files = {
-        kind: replace(column, path=None if column.path is None else [moved(path) for path in column.path])
-        for kind, column in table.files.items()
-    }
-    columns: dict[str, TrackColumn] = dict(table.tracks)
-    tracks = {
-        name: replace(
-            entry, vocabulary=entry.vocabulary and replace(entry.vocabulary, path=moved(entry.vocabulary.path) or "")
-        )
-        for name, entry in old.tracks.items()
-    }
+    old = moved(ds.manifest, ds.files.roots.directory, out)
+    files, columns, tracks = dict(old.shards.files), dict(old.shards.tracks), dict(old.tracks)
     for name, new in written.items():
-        facts = new.finish()
-        columns[name] = TrackColumn(facts.encoding, facts.records, facts.entries)
-        files.update({f"{name}.{kind}": facts.files[kind] for kind in ("index", "data", "spans")})
+        new.finish()
+        columns[name] = new.column
+        files.update({f"{name}.{kind}": new.files[kind] for kind in KINDS})
         tracks[name] = Track(
             codec=options.codec,
             parameters=options.parameters or {},
             vocabulary=vocabulary,
-            max_spans=facts.max_spans,
-            max_items=facts.max_items,
+            max_spans=new.max_spans,
+            max_items=new.max_items,
         )
-    shards = ShardTable(
-        path=[relative(resolve(path), out) for path in table.path],
-        tokens=table.tokens,
-        layout=table.layout,
-        offset=table.offset,
-        documents=table.documents,
-        token_checksum=table.token_checksum,
-        files={kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))},
-        tracks=columns,
-        foreign=None
-        if table.foreign is None
-        else [entry and replace(entry, index=moved(entry.index)) for entry in table.foreign],
-    )
+    files = {kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))}
+    shards = replace(old.shards, files=files, tracks=columns)
     mode = "stream-with-metadata" if old.mode == "token-stream" else old.mode
     return replace(
         old, version=fmt.VERSION, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards

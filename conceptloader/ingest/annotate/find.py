@@ -6,7 +6,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from conceptloader.format.read.lookup import find_in_shard
+from conceptloader.format.read.lookup import find_in_shard, read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
@@ -38,11 +38,10 @@ def find_many(ds: Ranges, ids: Sequence[str]) -> Ints:
 
 def _candidates(ds: Ranges, shard: int, entries: int, hashes: NDArray[np.uint64]) -> Ints:
     """Ordinals, ascending, of the documents of a shard whose hash is one of `hashes` (sorted)."""
-    size = fmt.HASH_ENTRY.itemsize
     parts = [np.empty(0, np.int64)]
     for start in range(0, entries, _READ):
-        count = min(_READ, entries - start)
-        table = np.frombuffer(ds.files.read("documents.hash", shard, start * size, count * size), fmt.HASH_ENTRY)
+        stop = min(start + _READ, entries)
+        table = read_items(ds.files, "documents.hash", shard, fmt.HASH_ENTRY, start, stop)
         at = np.minimum(np.searchsorted(hashes, table["hash"]), len(hashes) - 1)
         parts.append(table["ordinal"][hashes[at] == table["hash"]].astype(np.int64))
     ordinals: Ints = np.sort(np.concatenate(parts))
@@ -60,8 +59,7 @@ def _named(ds: Ranges, shard: int, ordinals: Ints) -> Iterator[tuple[int, str]]:
             if not len(part):
                 continue
             low, high = int(part[0]), int(part[-1]) + 1
-            raw = ds.files.read("documents.ids", shard, 8 * low, 8 * (high - low + 1))
-            offsets = np.frombuffer(raw, fmt.OFFSET).astype(np.int64)
+            offsets = read_items(ds.files, "documents.ids", shard, fmt.OFFSET, low, high + 1).astype(np.int64)
             if (np.diff(offsets) < 0).any():
                 raise fmt.bad(ds.files.path("documents.ids", shard), "decreasing offsets", "rising ones", fmt.DAMAGED)
             text = ds.files.read("documents.ids", shard, base + int(offsets[0]), int(offsets[-1] - offsets[0]))

@@ -7,15 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.lookup import read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.write.bulk import BulkSpans
 from conceptloader.ingest.annotate.rows import WHOLE
 from conceptloader.ingest.annotate.text import Read, Texts
 from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place_spans
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.inputs import Source
 
 _DENSE = 64  # wanted documents are read with their neighbours if at least one in so many is wanted
@@ -114,9 +116,7 @@ class Placer:
 
     def where(self, item: np.void) -> str:
         """File, line and document of an item."""
-        source = self.sources[int(item["source"])]
-        unit = "line" if source.row_groups is None else "row"
-        return f"{source.path}: {unit} {int(item['row'])}: document {int(item['document'])}"
+        return f"{self.sources[item['source']].row_name(item['row'])}: document {item['document']}"
 
     def _ranges(self, shard: int, ordinals: Ints) -> tuple[Ints, Ints]:
         """First tokens and ends, in the shard, of documents in ascending order."""
@@ -124,8 +124,7 @@ class Placer:
         if high - low > _DENSE * len(ordinals):
             pairs = np.array([self.ds.reader.document_range(shard, n) for n in ordinals.tolist()], np.int64)
             return pairs[:, 0], pairs[:, 1]
-        data = self.ds.files.read("documents.bin", shard, 8 * low, 8 * (high - low + 1))
-        starts = np.frombuffer(data, fmt.OFFSET).astype(np.int64)
+        starts = read_items(self.ds.files, "documents.bin", shard, fmt.OFFSET, low, high + 1).astype(np.int64)
         if (np.diff(starts) < 0).any():
             path = self.ds.files.path("documents.bin", shard)
             raise fmt.bad(path, "starts that decrease", "rising ones", fmt.DAMAGED)

@@ -128,7 +128,8 @@ class RowParser:
 def read_rows(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
     """(source, number of the row from 1, row) of all files. Raises: InputError naming file and line."""
     for number, source in enumerate(sources):
-        rows = read_records(source, limit) if source.row_groups is None else _parquet_rows(source.path)
+        lines = source.row_groups is None
+        rows = read_records(source.path, source.compression, limit) if lines else _parquet_rows(source.path)
         yield from ((number, row, value) for row, value in rows)
 
 

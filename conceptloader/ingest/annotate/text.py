@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
-from conceptloader.ingest.rows.batch import Ints
+from conceptloader.format.spec.columns import Ints
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
 
 

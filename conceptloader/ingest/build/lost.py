@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conceptloader.errors import FormatError, InputError
+from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.write.build import Build, open_build
 from conceptloader.format.write.finalize import finalize
-from conceptloader.ingest.rows.batch import Batch, Ints
+from conceptloader.ingest.rows.batch import Batch
 from conceptloader.storage.lock import build_lock
 
 NOTE = "spans"  # the note of a shard's record that holds the counts

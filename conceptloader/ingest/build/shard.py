@@ -2,8 +2,8 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -73,54 +73,79 @@ def write_shard(job: ShardJob, report: Report) -> None:
     """Write one shard. Reports a Progress after each batch. Raises: InputError that names file and line or row."""
     build = open_build(job.directory)
     tokenizer = _tokenizer(job.tokenizer, job.eos)
-    losses = Losses()
     with build.shard(job.shard) as writer:
+        filler = ShardFiller(writer, tokenizer, job.eos, job.rules, job.skip_bad)
         for numbers in build.plan[job.shard]:
-            piece = Piece(*numbers)
-            for rows, consumed in _read(job, build, piece):
-                progress = Progress(bytes=consumed)
-                placed = _placed(job, writer, rows, tokenizer, progress)
-                if placed is not None:
-                    losses.add(progress.losses)
-                    writer.add_documents(
-                        placed.tokens.values, placed.tokens.offsets, placed.spans, placed.ids, placed.fields
-                    )
-                    progress.documents = len(placed.ids)
-                    progress.tokens = len(placed.tokens.values)
-                report(progress)
+            for rows, consumed in _read(job, build, Piece(*numbers)):
+                report(filler.add(rows, consumed))
         for number in sorted({numbers[0] for numbers in build.plan[job.shard]}):
             job.sources[number].check_unchanged()
-        if losses:
-            writer.notes[NOTE] = losses.to_json()
 
 
-def _placed(
-    job: ShardJob, writer: ShardWriter, rows: "Rows", tokenizer: Tokenizer | None, progress: Progress
-) -> Placed | None:
-    """The documents of `rows`, ready to be written; None if there are none."""
-    limit, dtype = writer.options.token_limit, np.dtype("<" + writer.options.written_type)
-    while len(rows):
-        try:
-            batch = rows.parse()
-            places = None
-            if tokenizer is None or batch.texts is None:
-                assert batch.tokens is not None
-                tokens = batch.tokens
-            else:
-                tokens, places = tokenizer.encode(batch.texts, _with_spans(batch))
-            check_ids(tokens, limit)
-            placed = place(batch, tokens, places, job.eos, job.rules, dtype)
-            progress.losses.note(batch, placed.lost, document_names(batch.ids, writer.documents, writer.name))
-            return placed
-        except BadRow as error:
-            if error.row < 0:
-                raise InputError(f"{rows.path}: {error.problem}") from error
-            where = rows.where(error.row)
-            if not job.skip_bad:
-                raise BadRecord(f"{rows.path}: {where}: {error.problem}") from error
-            progress.bad.append((rows.path, where, error.problem))
-            rows = rows.without(error.row)
-    return None
+@dataclass(frozen=True)
+class Rows:
+    """Rows of an input, which messages call `path`. content: a list or a pyarrow table of them; parse: makes a batch of
+    it; numbers: of each row in the input; name: what to call the one of a number."""
+
+    path: str
+    content: Any
+    parse: Callable[[Any], Batch]
+    numbers: Sequence[int]
+    name: Callable[[int], str]
+
+    def without(self, row: int) -> "Rows":
+        kept = [i for i in range(len(self.numbers)) if i != row]
+        content = [self.content[i] for i in kept] if isinstance(self.content, list) else self.content.take(kept)
+        return replace(self, content=content, numbers=[self.numbers[i] for i in kept])
+
+
+@dataclass(frozen=True)
+class ShardFiller:
+    """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad: see ShardJob."""
+
+    writer: ShardWriter
+    tokenizer: Tokenizer | None
+    eos: int | None
+    rules: SpanRules
+    skip_bad: bool
+    losses: Losses = field(default_factory=Losses)
+
+    def add(self, rows: Rows, consumed: int = 0) -> Progress:
+        """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
+        progress, writer = Progress(bytes=consumed), self.writer
+        while len(rows.numbers):
+            try:
+                placed = self._place(rows.parse(rows.content), progress.losses)
+            except BadRow as error:
+                if error.row < 0:
+                    raise InputError(f"{rows.path}: {error.problem}") from error
+                where = rows.name(rows.numbers[error.row])
+                if not self.skip_bad:
+                    raise BadRecord(f"{rows.path}: {where}: {error.problem}") from error
+                progress.bad.append((rows.path, where, error.problem))
+                rows = rows.without(error.row)
+                continue
+            tokens = placed.tokens
+            writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
+            progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
+            self.losses.add(progress.losses)
+            if self.losses:
+                writer.notes[NOTE] = self.losses.to_json()
+            break
+        return progress
+
+    def _place(self, batch: Batch, losses: Losses) -> Placed:
+        """The documents of a batch, ready to be written. Raises: BadRow."""
+        options, places = self.writer.options, None
+        if self.tokenizer is None or batch.texts is None:
+            assert batch.tokens is not None
+            tokens = batch.tokens
+        else:
+            tokens, places = self.tokenizer.encode(batch.texts, _with_spans(batch))
+        check_ids(tokens, options.token_limit)
+        placed = place(batch, tokens, places, self.eos, self.rules, np.dtype("<" + options.written_type))
+        losses.note(batch, placed.lost, document_names(batch.ids, self.writer.documents, self.writer.name))
+        return placed
 
 
 def _with_spans(batch: Batch) -> list[bool]:
@@ -131,76 +156,29 @@ def _with_spans(batch: Batch) -> list[bool]:
     return [bool(one) for one in some]
 
 
-class Lines:
-    """Some lines of a file, blank ones left out."""
-
-    def __init__(self, path: str, begin: int, numbers: list[int], lines: list[bytes], parser: LineParser) -> None:
-        self.path = path
-        self._begin = begin
-        self._numbers = numbers
-        self._lines = lines
-        self._parser = parser
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def parse(self) -> Batch:
-        return self._parser.parse(self._lines)
-
-    def where(self, row: int) -> str:
-        return f"line {lines_before(self.path, self._begin) + self._numbers[row] + 1}"
-
-    def without(self, row: int) -> "Lines":
-        numbers, lines = list(self._numbers), list(self._lines)
-        del numbers[row], lines[row]
-        return Lines(self.path, self._begin, numbers, lines, self._parser)
-
-
-class Table:
-    """Some rows of a parquet file."""
-
-    def __init__(self, path: str, numbers: list[int], table: Any, parser: TableParser) -> None:
-        self.path = path
-        self._numbers = numbers
-        self._table = table
-        self._parser = parser
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
-
-    def parse(self) -> Batch:
-        return self._parser.parse(self._table)
-
-    def where(self, row: int) -> str:
-        return f"row {self._numbers[row]}"
-
-    def without(self, row: int) -> "Table":
-        kept = [i for i in range(len(self)) if i != row]
-        return Table(self.path, [self._numbers[i] for i in kept], self._table.take(kept), self._parser)
-
-
-Rows = Lines | Table
-
-
 def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:
-    """The rows of a piece in batches, each with the stored bytes that it took."""
+    """The rows of a piece in batches, each with the stored bytes that it took; blank lines are left out."""
     source = job.sources[piece.source]
     concepts = {track: Concepts(build.options.tracks[track].vocabulary) for track in job.columns.tracks}
     if source.row_groups is not None:
-        table_parser = TableParser(job.columns, concepts)
+        parse: Callable[[Any], Batch] = TableParser(job.columns, concepts).parse
         size = sum(source.row_groups[piece.begin : piece.end])
         count = 0
         for table, first, share in read_row_groups(source.path, piece.begin, piece.end, job.columns):
             consumed = int(size * share) - count
             count += consumed
-            yield Table(source.path, list(range(first, first + table.num_rows)), table, table_parser), consumed
+            yield Rows(source.path, table, parse, range(first, first + table.num_rows), "row {}".format), consumed
         return
-    parser = LineParser(job.columns, concepts)
+    parse = LineParser(job.columns, concepts).parse
+
+    def name(number: int) -> str:
+        return f"line {lines_before(source.path, piece.begin) + number + 1}"
+
     number = last = 0
     end = None if source.compression else piece.end
     for lines, position in read_lines(source.path, piece.begin, end, source.compression, job.max_line_bytes):
         some = [i for i, line in enumerate(lines) if line and not line.isspace()]
         kept = lines if len(some) == len(lines) else [lines[i] for i in some]
-        yield Lines(source.path, piece.begin, [number + i for i in some], kept, parser), position - last
+        yield Rows(source.path, kept, parse, [number + i for i in some], name), position - last
         number += len(lines)
         last = position

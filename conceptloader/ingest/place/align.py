@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.ingest.rows.batch import BadRow, Ints, RawSpans, offsets_of
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.rows.batch import BadRow, RawSpans
 
 _SPACES = [code for code in range(0x3001) if chr(code).isspace()]  # there is none beyond
 _IS_SPACE = np.zeros(0x3002, bool)  # by code point, the last entry for all that are larger

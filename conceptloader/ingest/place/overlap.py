@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.overlap import split_levels
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.ingest.place.rules import OVERLAPS
-from conceptloader.ingest.rows.batch import BadRow, Ints, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans
 
 
 def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:

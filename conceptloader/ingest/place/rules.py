@@ -24,7 +24,7 @@ class SpanRules:
     align: a token belongs to the span that holds its first character ("first"), any of its characters ("any"), or more
     than half of them ("majority"). White space at the ends of a token does not count, unless it has nothing else.
     eos_span: an eos that is appended belongs to no span ("none") or to the one that ends last ("last").
-    overlap, levels: see `ingest.overlap.resolve`. max_lost_spans: which part of a track's spans may be left without a
+    overlap, levels: see `place.overlap.resolve`. max_lost_spans: which part of a track's spans may be left without a
     token, in [0, 1].
     """
 

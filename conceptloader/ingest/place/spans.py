@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.write.bulk import BulkSpans
 from conceptloader.ingest.place.align import find_places
 from conceptloader.ingest.place.overlap import resolve
 from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.columns import METADATA_TRACK
 
 

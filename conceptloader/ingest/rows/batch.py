@@ -1,6 +1,5 @@
 """A batch of documents between the reader and the writer, by column, so that nothing is done token by token."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import InputError
-
-Ints = NDArray[np.int64]
+from conceptloader.format.spec.columns import Ints, offsets_of
 
 
 class BadRow(Exception):
@@ -70,10 +68,3 @@ class Batch:
     spans: dict[str, RawSpans]
     metadata: list[bytes] | None = None
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-
-def offsets_of(lengths: "Ints | NDArray[np.bool_] | Sequence[int]") -> Ints:
-    """int64 [n + 1]: where each of n things of these lengths begins when they lie end to end, and the total."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets

@@ -12,6 +12,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
+from conceptloader.ingest.rows.table import row_group_sizes
 from conceptloader.storage.durable import write_file
 
 TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
@@ -41,6 +42,10 @@ class Source:
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size, "sample": self.sample}
+
+    def row_name(self, row: int) -> str:
+        """What messages call a row of the file."""
+        return f"{self.path}: {'line' if self.row_groups is None else 'row'} {row}"
 
     def check_unchanged(self) -> None:
         """To be called when the file has been read. Raises: InputError if it is not the one that was found at first:
@@ -116,11 +121,7 @@ def _describe(path: str, name: str) -> Source:
         sample = _sample(path, found.st_size)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    groups = None
-    if kind[0] == "parquet":
-        from conceptloader.ingest.rows.table import row_group_sizes
-
-        groups = row_group_sizes(path)
+    groups = row_group_sizes(path) if kind[0] == "parquet" else None
     return Source(
         path=path, name=name, compression=kind[1], row_groups=groups, size=found.st_size, sample=sample,
         stamp=_stamp(found),

@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.base.packages import need
+from conceptloader.errors import InputError
 
 CHUNK = 1 << 20
 MAX_LINE_BYTES = 256 << 20
@@ -173,12 +174,7 @@ def _new_gzip() -> Any:
 
 
 def _new_zstd(path: Any) -> Callable[[], Any]:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ConfigError(
-            f"{path}: found a .zst file but no zstandard package to read it; pip install 'conceptloader[ingest]'"
-        ) from error
+    zstandard = need("zstandard", f"{path}: found a .zst file but no zstandard package to read it")
     return lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
 
 

@@ -1,4 +1,4 @@
-"""Lines of JSON to batches. Everything about a record that can be wrong is found here or in `place`."""
+"""Records, such as lines of JSON, to batches. What can be wrong with one is found here or in `place`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,41 +9,30 @@ import numpy as np
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans, offsets_of
+from conceptloader.format.spec.columns import offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_lines
 from conceptloader.ingest.rows.vocabulary import Concepts
 
 _SPAN_KEYS = {"start", "end", "concepts"}
 
 
-class LineParser:
-    """Turns lines into batches for given columns and vocabularies (by track)."""
+class RecordParser:
+    """Turns rows of the input, whatever they are, into batches for given columns and vocabularies (by track)."""
 
     def __init__(self, columns: Columns, concepts: Mapping[str, Concepts]) -> None:
         self._columns = columns
         self._concepts = concepts
         self._known = frozenset([*columns.wanted(), *columns.ignored])
         self._packer = MsgpackCodec() if columns.has_metadata else None
-        self._cut: Callable[[bytes], tuple[bytes, Any] | None] = lambda line: None
-        if columns.tokens is not None and columns.tokens.isascii():
-            from conceptloader.ingest.rows.digits import cut_list
 
-            self._cut = partial(cut_list, key=json.dumps(columns.tokens).encode("ascii"))
+    def read(self, row: Any) -> dict[str, Any]:
+        """The record that a row is. Raises: ValueError that says what is wrong with it."""
+        raise NotImplementedError
 
-    def _parse(self, line: bytes) -> dict[str, Any]:
-        """A record, with its token ids as an array where the fast way works."""
-        cut = self._cut(line)
-        if cut is not None:
-            record = parse_json(cut[0])
-            if type(record.get(self._columns.content)) is int:  # else the list was another one of this name
-                record[self._columns.content] = cut[1]
-                return record
-        return parse_json(line)
-
-    def parse(self, lines: Sequence[bytes]) -> Batch:
-        """The documents of `lines`, none of which is blank. Raises: BadRow, row = index into `lines`."""
+    def parse(self, rows: Sequence[Any]) -> Batch:
+        """The documents of `rows`. Raises: BadRow, row = index into `rows`."""
         columns = self._columns
         ids: list[str] = []
         texts: list[str] = []
@@ -51,9 +40,9 @@ class LineParser:
         spans = {track: SpanCollector(self._concepts[track]) for track in columns.tracks}
         metadata: list[bytes] = []
         fields: dict[str, list[Any]] = {name: [] for name in columns.fields}
-        for row, line in enumerate(lines):
+        for row, given in enumerate(rows):
             try:
-                record = self._parse(line)
+                record = self.read(given)
                 if not (self._known >= record.keys() and columns.content in record):
                     raise ValueError(columns.problem(record.keys()))
                 ids.append(check_id(record.get(columns.id)))
@@ -83,20 +72,44 @@ class LineParser:
         )
 
 
-def read_records(source: Source, limit: int = MAX_LINE_BYTES) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number from 1, record) of a jsonl file; empty lines are passed over. limit: see read_lines.
+class LineParser(RecordParser):
+    """Lines of JSON, none of which is blank."""
+
+    def __init__(self, columns: Columns, concepts: Mapping[str, Concepts]) -> None:
+        super().__init__(columns, concepts)
+        self._cut: Callable[[bytes], tuple[bytes, Any] | None] = lambda line: None
+        if columns.tokens is not None and columns.tokens.isascii():
+            from conceptloader.ingest.rows.digits import cut_list
+
+            self._cut = partial(cut_list, key=json.dumps(columns.tokens).encode("ascii"))
+
+    def read(self, row: bytes) -> dict[str, Any]:
+        """A record, with its token ids as an array where the fast way works."""
+        cut = self._cut(row)
+        if cut is not None:
+            record = parse_json(cut[0])
+            if type(record.get(self._columns.content)) is int:  # else the list was another one of this name
+                record[self._columns.content] = cut[1]
+                return record
+        return parse_json(row)
+
+
+def read_records(
+    path: str, compression: str | None = None, limit: int = MAX_LINE_BYTES
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number from 1, record) of a jsonl file; empty lines are passed over. See read_lines.
 
     Raises: InputError naming file and line.
     """
     number = 0
-    for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
+    for lines, _ in read_lines(path, compression=compression, limit=limit):
         for line in lines:
             number += 1
             if line.strip():
                 try:
                     record = parse_json(line)
                 except ValueError as error:
-                    raise InputError(f"{source.path}: line {number}: {error}") from error
+                    raise InputError(f"{path}: line {number}: {error}") from error
                 yield number, record
 
 

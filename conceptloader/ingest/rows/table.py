@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.base.packages import need
+from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ints, Ragged, RawSpans, offsets_of
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
 from conceptloader.ingest.rows.vocabulary import Concepts
@@ -21,15 +23,11 @@ _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of
 
 def open_parquet(path: str) -> Any:
     """A pyarrow ParquetFile that reads a page at a time, not a column chunk."""
+    problem = f"{path}: found a parquet file but no pyarrow package to read it"
+    arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ConfigError(
-            f"{path}: found a parquet file but no pyarrow package to read it; pip install 'conceptloader[ingest]'"
-        ) from error
-    try:
-        return pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
-    except (pyarrow.ArrowException, OSError) as error:
+        return parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+    except (arrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: found no readable parquet file ({error}), expected one; write it again") from error
 
 

@@ -11,8 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.rows.batch import Ints, Ragged, offsets_of
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.rows.batch import Ragged
 
 TOKENIZER_FILE = ".tokenizer.json"  # the copy beside the tokens
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")
@@ -66,7 +68,7 @@ class FileTokenizer:
     """
 
     def __init__(self, definition: bytes, path: str, eos: str | int | None) -> None:
-        tokenizers = _import_tokenizers(path)
+        tokenizers = need("tokenizers", f"tokenizer {path}: the tokenizers package is not installed")
         definition = definition.removeprefix(b"\xef\xbb\xbf")
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
@@ -213,13 +215,3 @@ def _convert(folder: str) -> bytes:
             f"tokenizer {folder}: cannot be converted ({error}), expected a transformers folder"
         ) from error
     return definition.encode("utf-8")
-
-
-def _import_tokenizers(path: str) -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ConfigError(
-            f"tokenizer {path}: the tokenizers package is not installed; pip install 'conceptloader[ingest]'"
-        ) from error
-    return tokenizers

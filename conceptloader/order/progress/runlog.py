@@ -55,6 +55,28 @@ class RunStart:
         object.__setattr__(self, "batch", schedule.rule)
         _ = self.plan  # whatever is wrong is said here
 
+    @classmethod
+    def of(
+        cls,
+        spec: OrderSpec,
+        schedule: BatchSchedule,
+        partition: Partition,
+        seq_len: int | None,
+        data_stage: str | None = None,
+    ) -> "RunStart":
+        """The start of a run with this order, at the position that `schedule` counts from."""
+        return cls(
+            step=schedule.step,
+            consumed=schedule.consumed,
+            batch=schedule.to_list(),
+            micro_batch_size=partition.micro_batch_size,
+            dp_size=partition.dp_size,
+            scheme=partition.scheme,
+            seq_len=seq_len,
+            spec=spec.hash,
+            data_stage=data_stage,
+        )
+
     @cached_property
     def plan(self) -> Plan:
         """Steps and samples from this start on, as if it were never restarted."""

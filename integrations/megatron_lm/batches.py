@@ -1,93 +1,161 @@
-"""A get_batch for pretraining scripts of one's own: Megatron's keys and the concept tensors in one broadcast."""
+"""Concept tensors from Megatron's data iterator to a model that asks for them.
 
+Megatron's get_batch knows a fixed set of keys, and drops or even slices the others. So the iterator that it reads keeps
+ours aside, and `concepts(data_iterator)`, called once in each forward_step, hands them out: on every tensor-parallel
+rank of the configured pipeline stages, in step with the micro batch, whatever the schedule has in flight.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.rerun_state_machine import RerunDataIterator
 
 from conceptloader.errors import ConfigError
 
-from .iterators import ConceptReader, SplitIterator, share
-from .samples import SampleRules
-from .wire import Field, Tensors, context_slice
+from .samples import STOCK_KEYS
+from .wire import Field, Tensors, buffer_bytes, checked, context_slice, merge_samples, pack, unpack
 
 
-def stock_fields(rules: SampleRules) -> tuple[Field, ...]:
-    """The tensors of a sample that GPTDataset has too, as samples.make_sample returns them."""
-    length = rules.seq_length
-    fields = [
-        Field("tokens", torch.int64, (length,), sequence=True),
-        Field("labels", torch.int64, (length,), sequence=True),
-        Field("loss_mask", torch.float32, (length,), sequence=True),
-        Field("position_ids", torch.int64, (length,), sequence=True),
-    ]
-    if rules.inter_document_masking:
-        fields += [Field("cu_seqlens", torch.int32, (length + 1,)), Field("max_seqlen", torch.int32)]
-    elif rules.create_attention_mask:
-        fields.append(Field("attention_mask", torch.bool, (1, length, length)))
-    return tuple(fields)
+class SplitIterator(RerunDataIterator):  # type: ignore[misc]
+    """A RerunDataIterator that gives Megatron its own keys only and keeps the rest of the micro batch for `concepts`.
+
+    A replay of the rerun state machine passes through here as well, so that it meets the same concept tensors again.
+    """
+
+    def __init__(self, iterable: Any) -> None:
+        super().__init__(iterable)
+        self._kept: Tensors | None = None  # of the micro batch that Megatron took last
+
+    def __next__(self) -> Tensors:
+        stock, kept = self._pull()
+        self._kept = kept if stock else None
+        return stock
+
+    def take_concepts(self) -> Tensors:
+        """Concept tensors of the micro batch that Megatron took last; on a stage where it takes none, of the next one.
+
+        Raises ConfigError if Megatron has not taken its part of this micro batch yet.
+        """
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            return kept
+        stock, kept = self._pull()
+        if stock:
+            raise ConfigError("concepts: call it once in each forward step, after get_batch")
+        return kept
+
+    def rewind(self) -> None:
+        self._kept = None
+        super().rewind()
+
+    def advance(self) -> None:
+        self._kept = None
+        super().advance()
+
+    def _pull(self) -> tuple[Tensors, Tensors]:
+        batch = super().__next__()
+        stock = {key: batch[key] for key in STOCK_KEYS if key in batch}
+        kept = {key: value for key, value in batch.items() if key not in stock}
+        if stock and "dataset_id" in kept and parallel_state.get_context_parallel_world_size() == 1:
+            # As BlendedDataset does. Not so with context parallelism: Megatron would slice it along a second dimension.
+            stock["dataset_id"] = kept["dataset_id"]
+        return stock, kept
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Which pipeline stages get concept tensors: "first", "last", "all", "none" or a number.
+
+    Stages are numbered through the model: virtual stage v of pipeline rank p is v * pipeline_size + p.
+    """
+
+    name: str = "last"
+
+    def __post_init__(self) -> None:
+        if self.name not in ("first", "last", "all", "none") and not self.name.isdecimal():
+            raise ConfigError(f"concept stage: found {self.name!r}, expected first, last, all, none or a stage number")
+
+    def here(self, vp_stage: int | None = None) -> bool:
+        """Whether the (virtual) stage of this process is meant."""
+        if self.name in ("all", "none"):
+            return self.name == "all"
+        ranks = parallel_state.get_pipeline_model_parallel_world_size()
+        chunks = parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1
+        wanted = {"first": 0, "last": ranks * chunks - 1}.get(self.name)
+        wanted = int(self.name) if wanted is None else wanted
+        if wanted >= ranks * chunks:
+            raise ConfigError(f"concept stage: found {wanted}, but the pipeline has {ranks * chunks} stages (from 0)")
+        if chunks > 1 and vp_stage is None:
+            raise ConfigError("concepts: with virtual pipeline stages pass vp_stage, as to Megatron's own get_batch")
+        return bool(wanted == (vp_stage or 0) * ranks + parallel_state.get_pipeline_model_parallel_rank())
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchReader:
-    """rules: what a sample holds. concepts: what goes to the configured stages besides."""
+class ConceptReader:
+    """Gives the concept tensors of each micro batch to the ranks of the configured stages.
 
-    rules: SampleRules
-    concepts: ConceptReader
+    fields: what a sample has beside Megatron's keys (wire.fields_of), the same on all ranks.
+    packed: whether micro batches are merged to one sequence (--dataloader-inter-document-masking).
+    """
 
-    def __call__(self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None) -> Tensors:
-        """Call once in each forward step, on all ranks of the stage. A stage that needs nothing gets {}.
+    fields: Sequence[Field]
+    stage: Stage
+    seq_length: int
+    micro_batch_size: int
+    packed: bool = False
 
-        Returns: on the first and last pipeline stage tokens, labels, position_ids int64 [B, S], loss_mask float32
-            [B, S] and, if the rules ask for it, attention_mask bool [B, 1, S, S]; on the concept stages those tensors
-            too. Everything is cut for context parallelism. With inter_document_masking the samples of the micro batch
-            are one sequence [1, B * S], and cu_seqlens int32 [n + 1] and max_seqlen int32 [] are there on every stage.
+    def __call__(
+        self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None
+    ) -> Tensors | None:
+        """Call once in each forward step, on all tensor-parallel ranks. None on other stages than the configured ones.
+
+        Returns: the fields as tensors [B, ...] on the compute device. With context parallelism those along the sequence
+        are cut as the tokens are; spans keep their positions in the whole sample.
         """
-        stock = stock_fields(self.rules) if self.reads_tokens(vp_stage) else ()
-        extra = tuple(self.concepts.fields) if self.concepts.stage.here(vp_stage) else ()
-        if not stock and not extra:
-            return {}
-        batch = None
+        if not self.stage.here(vp_stage):
+            return None
+        kept = None
         if parallel_state.get_tensor_model_parallel_rank() == 0:
-            if data_iterator is None:
-                raise ConfigError("get_batch: found no data iterator on a rank that reads data; build it there as well")
-            batch = next(data_iterator)
-            if isinstance(data_iterator, SplitIterator) and extra:
-                batch = {**batch, **data_iterator.take_concepts()}
-        size = micro_batch_size or self.concepts.micro_batch_size
-        tensors = share(batch, (*stock, *extra), size)
-        found = self.concepts.cut({f.name: tensors[f.name] for f in extra}) if extra else {}
-        return (self.cut({f.name: tensors[f.name] for f in stock}) if stock else {}) | found
+            if not isinstance(data_iterator, SplitIterator):
+                raise ConfigError(
+                    f"concepts: found data iterator {type(data_iterator).__name__}, expected conceptloader's; "
+                    "start the script with conceptloader.launch, or take the tensors from conceptloader's get_batch"
+                )
+            kept = data_iterator.take_concepts()
+        return self.cut(share(kept, self.fields, micro_batch_size or self.micro_batch_size))
 
-    def reads_tokens(self, vp_stage: int | None = None) -> bool:
-        """Whether the (virtual) stage of this process needs Megatron's own keys."""
-        return self.rules.inter_document_masking or is_first_or_last_stage(vp_stage)
-
-    def cut(self, batch: Tensors) -> Tensors:
+    def cut(self, tensors: Tensors) -> Tensors:
         """The part of this context-parallel rank."""
-        if self.rules.inter_document_masking:
-            batch = merge_documents(batch, self.rules.seq_length)
-        cp_rank = parallel_state.get_context_parallel_rank()
+        if self.packed:
+            tensors = merge_samples(tensors, self.fields, self.seq_length)
         cp_size = parallel_state.get_context_parallel_world_size()
-        for key, tensor in batch.items():
-            if key not in ("cu_seqlens", "max_seqlen"):
-                batch[key] = context_slice(tensor, 2 if key == "attention_mask" else 1, cp_rank, cp_size)
-        return batch
+        cp_rank = parallel_state.get_context_parallel_rank()
+        for f in self.fields:
+            if f.sequence:
+                tensors[f.name] = context_slice(tensors[f.name], 1, cp_rank, cp_size)
+        return tensors
 
 
-def merge_documents(batch: Tensors, length: int) -> Tensors:
-    """Samples [B, S] with padded cu_seqlens [B, S + 1] as one sequence [1, B * S] with cu_seqlens int32 [n + 1]."""
-    merged = {key: tensor.reshape(1, -1) for key, tensor in batch.items()}
-    starts = [row[row < length] + b * length for b, row in enumerate(batch["cu_seqlens"])]
-    end = torch.tensor([length * len(starts)], dtype=torch.int32, device=starts[0].device)
-    merged["cu_seqlens"] = torch.cat((*starts, end)).int()
-    merged["max_seqlen"] = batch["max_seqlen"].max()
-    return merged
+def device() -> torch.device:
+    """Where the model computes."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def is_first_or_last_stage(vp_stage: int | None = None) -> bool:
-    """Whether this process holds the first or the last stage of the model."""
-    virtual = parallel_state.get_virtual_pipeline_model_parallel_world_size()
-    options = {"ignore_virtual": virtual is None, "vp_stage": vp_stage}
-    return bool(parallel_state.is_pipeline_first_stage(**options) or parallel_state.is_pipeline_last_stage(**options))
+def share(tensors: Tensors | None, fields: Sequence[Field], batch: int) -> Tensors:
+    """Broadcast `fields` from tensor-parallel rank 0, which alone has `tensors`, to its group."""
+    found = None if tensors is None else checked(tensors, fields, batch)
+    if parallel_state.get_tensor_model_parallel_world_size() == 1 and found is not None:
+        return {name: tensor.to(device(), non_blocking=True) for name, tensor in found.items()}
+    if found is not None:
+        buffer = pack(found, fields).to(device(), non_blocking=True)
+    else:
+        buffer = torch.empty(buffer_bytes(fields, batch), dtype=torch.uint8, device=device())
+    torch.distributed.broadcast(
+        buffer,
+        parallel_state.get_tensor_model_parallel_src_rank(),
+        group=parallel_state.get_tensor_model_parallel_group(),
+    )
+    return unpack(buffer, fields, batch)

@@ -1,12 +1,14 @@
-"""Concept tensors from Megatron's data iterator to a model that asks for them.
+"""Tensors that Megatron does not know, from its data iterator to a model that asks for them.
 
 Megatron's get_batch knows a fixed set of keys, and drops or even slices the others. So the iterator that it reads keeps
 ours aside, and `concepts(data_iterator)`, called once in each forward_step, hands them out: on every tensor-parallel
-rank of the configured pipeline stages, in step with the micro batch, whatever the schedule has in flight.
+rank of the configured pipeline stages, in step with the micro batch, whatever the schedule has in flight. All shapes
+follow from the config, so that nobody has to announce them: one broadcast of one buffer per micro batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -15,8 +17,83 @@ from megatron.core.rerun_state_machine import RerunDataIterator
 
 from conceptloader.errors import ConfigError
 
-from .samples import STOCK_KEYS
-from .wire import Field, Tensors, buffer_bytes, checked, context_slice, merge_samples, pack, unpack
+from .dataset import STOCK_KEYS, Field, SampleRules, stock_fields
+from .options import Stage
+
+Tensors = dict[str, torch.Tensor]
+
+
+def aligned(fields: Sequence[Field]) -> list[Field]:
+    """Wide types first, so that each field of a packed buffer begins at a multiple of its item size."""
+    return sorted(fields, key=lambda f: -f.dtype.itemsize)
+
+
+def buffer_bytes(fields: Sequence[Field], batch: int) -> int:
+    """Size of the packed buffer of `batch` samples."""
+    return sum(batch * prod(f.shape) * f.dtype.itemsize for f in fields)
+
+
+def checked(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field], batch: int) -> Tensors:
+    """The tensors of `fields`. ConfigError if one is missing, or of another shape or dtype."""
+    for f in fields:
+        tensor, expected = tensors.get(f.name), (batch, *f.shape)
+        found = None if tensor is None else (tuple(tensor.shape), tensor.dtype)
+        if found != (expected, f.dtype):
+            raise ConfigError(
+                f"batch[{f.name!r}]: found {found or 'nothing'}, expected shape {expected} of {f.dtype}; "
+                "the same config and micro batch size must be set on every rank"
+            )
+    return {f.name: tensors[f.name] for f in fields}
+
+
+def pack(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field]) -> torch.Tensor:
+    """One uint8 buffer of all `fields`."""
+    return torch.cat([tensors[f.name].contiguous().view(-1).view(torch.uint8) for f in aligned(fields)])
+
+
+def unpack(buffer: torch.Tensor, fields: Sequence[Field], batch: int) -> Tensors:
+    """The tensors of a packed buffer, as views of it."""
+    tensors, at = {}, 0
+    for f in aligned(fields):
+        size = batch * prod(f.shape) * f.dtype.itemsize
+        tensors[f.name] = buffer[at : at + size].view(f.dtype).view(batch, *f.shape)
+        at += size
+    return tensors
+
+
+def context_slice(tensor: torch.Tensor, dim: int, cp_rank: int, cp_size: int) -> torch.Tensor:
+    """The part of a context-parallel rank: chunks cp_rank and 2 * cp_size - 1 - cp_rank of 2 * cp_size along `dim`.
+
+    As megatron/core/utils.py get_batch_on_this_cp_rank deals out the tokens: every rank has equal work.
+    """
+    if cp_size == 1:
+        return tensor
+    if tensor.shape[dim] % (2 * cp_size):
+        raise ConfigError(
+            f"sequence of {tensor.shape[dim]} tokens: expected a multiple of 2 * context_parallel_size = {2 * cp_size}"
+        )
+    chunks = tensor.chunk(2 * cp_size, dim)
+    return torch.cat((chunks[cp_rank], chunks[2 * cp_size - 1 - cp_rank]), dim)
+
+
+def merge_samples(tensors: Tensors, fields: Sequence[Field], seq_length: int) -> Tensors:
+    """A micro batch as the one long sequence that --dataloader-inter-document-masking trains on.
+
+    Fields along the sequence become [1, B * S] and point into span slots of all samples: a `_span_index` k of sample b
+    into slot b * max_spans + k, and `_spans` of sample b begin at b * S. The other fields become [1, B * ..., ...].
+    """
+    merged = {}
+    for f in fields:
+        tensor = tensors[f.name]
+        batch = tensor.shape[0]
+        sample = torch.arange(batch, dtype=tensor.dtype, device=tensor.device)
+        if f.name.endswith("_span_index"):
+            spans = next(g.shape[0] for g in fields if g.name == f.name.removesuffix("_index") + "s")
+            tensor = torch.where(tensor < 0, tensor, tensor + (sample * spans)[:, None])
+        elif f.name.endswith("_spans") and len(f.shape) == 2:
+            tensor = tensor + (sample * seq_length)[:, None, None]
+        merged[f.name] = tensor.reshape(1, -1, *f.shape[1:]) if f.shape else tensor
+    return merged
 
 
 class SplitIterator(RerunDataIterator):  # type: ignore[misc]
@@ -65,39 +142,11 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
         return stock, kept
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Which pipeline stages get concept tensors: "first", "last", "all", "none" or a number.
-
-    Stages are numbered through the model: virtual stage v of pipeline rank p is v * pipeline_size + p.
-    """
-
-    name: str = "last"
-
-    def __post_init__(self) -> None:
-        if self.name not in ("first", "last", "all", "none") and not self.name.isdecimal():
-            raise ConfigError(f"concept stage: found {self.name!r}, expected first, last, all, none or a stage number")
-
-    def here(self, vp_stage: int | None = None) -> bool:
-        """Whether the (virtual) stage of this process is meant."""
-        if self.name in ("all", "none"):
-            return self.name == "all"
-        ranks = parallel_state.get_pipeline_model_parallel_world_size()
-        chunks = parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1
-        wanted = {"first": 0, "last": ranks * chunks - 1}.get(self.name)
-        wanted = int(self.name) if wanted is None else wanted
-        if wanted >= ranks * chunks:
-            raise ConfigError(f"concept stage: found {wanted}, but the pipeline has {ranks * chunks} stages (from 0)")
-        if chunks > 1 and vp_stage is None:
-            raise ConfigError("concepts: with virtual pipeline stages pass vp_stage, as to Megatron's own get_batch")
-        return bool(wanted == (vp_stage or 0) * ranks + parallel_state.get_pipeline_model_parallel_rank())
-
-
 @dataclass(frozen=True, kw_only=True)
 class ConceptReader:
     """Gives the concept tensors of each micro batch to the ranks of the configured stages.
 
-    fields: what a sample has beside Megatron's keys (wire.fields_of), the same on all ranks.
+    fields: what a sample has beside Megatron's keys (dataset.fields_of), the same on all ranks.
     packed: whether micro batches are merged to one sequence (--dataloader-inter-document-masking).
     """
 
@@ -159,3 +208,69 @@ def share(tensors: Tensors | None, fields: Sequence[Field], batch: int) -> Tenso
         group=parallel_state.get_tensor_model_parallel_group(),
     )
     return unpack(buffer, fields, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReader:
+    """A get_batch for scripts of one's own: Megatron's keys and the concept tensors in one broadcast.
+
+    rules: what a sample holds. concepts: what goes to the configured stages besides."""
+
+    rules: SampleRules
+    concepts: ConceptReader
+
+    def __call__(self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None) -> Tensors:
+        """Call once in each forward step, on all ranks of the stage. A stage that needs nothing gets {}.
+
+        Returns: on the first and last pipeline stage tokens, labels, position_ids int64 [B, S], loss_mask float32
+            [B, S] and, if the rules ask for it, attention_mask bool [B, 1, S, S]; on the concept stages those tensors
+            too. Everything is cut for context parallelism. With inter_document_masking the samples of the micro batch
+            are one sequence [1, B * S], and cu_seqlens int32 [n + 1] and max_seqlen int32 [] are there on every stage.
+        """
+        stock = stock_fields(self.rules) if self.reads_tokens(vp_stage) else ()
+        extra = tuple(self.concepts.fields) if self.concepts.stage.here(vp_stage) else ()
+        if not stock and not extra:
+            return {}
+        batch = None
+        if parallel_state.get_tensor_model_parallel_rank() == 0:
+            if data_iterator is None:
+                raise ConfigError("get_batch: found no data iterator on a rank that reads data; build it there as well")
+            batch = next(data_iterator)
+            if isinstance(data_iterator, SplitIterator) and extra:
+                batch = {**batch, **data_iterator.take_concepts()}
+        size = micro_batch_size or self.concepts.micro_batch_size
+        tensors = share(batch, (*stock, *extra), size)
+        found = self.concepts.cut({f.name: tensors[f.name] for f in extra}) if extra else {}
+        return (self.cut({f.name: tensors[f.name] for f in stock}) if stock else {}) | found
+
+    def reads_tokens(self, vp_stage: int | None = None) -> bool:
+        """Whether the (virtual) stage of this process needs Megatron's own keys."""
+        return self.rules.inter_document_masking or is_first_or_last_stage(vp_stage)
+
+    def cut(self, batch: Tensors) -> Tensors:
+        """The part of this context-parallel rank."""
+        if self.rules.inter_document_masking:
+            batch = merge_documents(batch, self.rules.seq_length)
+        cp_rank = parallel_state.get_context_parallel_rank()
+        cp_size = parallel_state.get_context_parallel_world_size()
+        for key, tensor in batch.items():
+            if key not in ("cu_seqlens", "max_seqlen"):
+                batch[key] = context_slice(tensor, 2 if key == "attention_mask" else 1, cp_rank, cp_size)
+        return batch
+
+
+def merge_documents(batch: Tensors, length: int) -> Tensors:
+    """Samples [B, S] with padded cu_seqlens [B, S + 1] as one sequence [1, B * S] with cu_seqlens int32 [n + 1]."""
+    merged = {key: tensor.reshape(1, -1) for key, tensor in batch.items()}
+    starts = [row[row < length] + b * length for b, row in enumerate(batch["cu_seqlens"])]
+    end = torch.tensor([length * len(starts)], dtype=torch.int32, device=starts[0].device)
+    merged["cu_seqlens"] = torch.cat((*starts, end)).int()
+    merged["max_seqlen"] = batch["max_seqlen"].max()
+    return merged
+
+
+def is_first_or_last_stage(vp_stage: int | None = None) -> bool:
+    """Whether this process holds the first or the last stage of the model."""
+    virtual = parallel_state.get_virtual_pipeline_model_parallel_world_size()
+    options = {"ignore_virtual": virtual is None, "vp_stage": vp_stage}
+    return bool(parallel_state.is_pipeline_first_stage(**options) or parallel_state.is_pipeline_last_stage(**options))

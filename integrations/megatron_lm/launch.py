@@ -1,40 +1,47 @@
-"""What conceptloader.launch puts under an unmodified script: four patches, and the run that they serve."""
+"""What conceptloader.launch puts under an unmodified script: four patches, and the run that they serve.
+
+Nothing else in this adapter changes Megatron. Seen in core_v0.16.1 and in main (core 0.20).
+"""
 
 import logging
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
+from torch.utils.data import DataLoader
 
+from conceptloader.base.patching import Patch, Upstream, around
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog, RunStart
 
-from . import patches
-from .data import Built, MegatronData
-from .dataset import ConceptDataset
-from .iterators import SplitIterator
-from .loaders import ExternalLoader, data_loader
-from .opened import OurSplit
-from .options import Options, take_options
-from .runs import batch_schedule, first_sample
-from .samplers import cyclic_sampler
-from .samples import SampleRules
-from .splits import load_configs
-from .wire import Tensors
+from .batches import SplitIterator, Tensors
+from .data import Built, MegatronData, OurSplit, continued
+from .dataset import ConceptDataset, Cyclic, SampleRules, data_loader
+from .options import Options, batch_schedule, first_sample, load_configs, take_options
 
 logger = logging.getLogger(__name__)
 
+MEGATRON = Upstream(
+    name="Megatron-LM",
+    seen="core_v0.16.1 and main of 2026-08 (core 0.20)",
+    otherwise="use one of these, another release of conceptloader, or its train_valid_test_datasets_provider and "
+    "get_batch in a script of your own",
+)
+
 
 class Run:
-    """The run of this process. `data` is there once Megatron has asked for its datasets."""
+    """The run of this process. `data` is there once Megatron has asked for its datasets.
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    dataset_config: for own_script, from Megatron's arguments to a GPTDatasetConfig.
+    """
+
+    def __init__(self, options: Options, dataset_config: Callable[[Any], Any] | None = None) -> None:
+        self.options, self.dataset_config = options, dataset_config
         self.saved: dict[str, Any] | None = None  # our state in the checkpoint that was loaded
         self.data: MegatronData | None = None
 
@@ -76,14 +83,7 @@ class Run:
         """An iterator in place of a dataset, for --dataloader-type external."""
         if dataset is None or isinstance(dataset, list):
             return dataset and [self.external(d, args, consumed) for d in dataset]
-        loader = data_loader(
-            dataset,
-            consumed=consumed,
-            micro_batch_size=args.micro_batch_size,
-            dp_rank=parallel_state.get_data_parallel_rank(),
-            dp_size=parallel_state.get_data_parallel_world_size(),
-            num_workers=args.num_workers,
-        )
+        loader = data_loader(dataset, args.micro_batch_size, consumed, args.num_workers)
         return ExternalLoader(loader, lambda: args.consumed_train_samples)
 
     def check(self, checkpoint_args: Namespace) -> None:
@@ -95,33 +95,53 @@ class Run:
         configs = load_configs(options.config, options.valid, options.test, args.split, args.seq_length, args.seed)
         if configs.train.order == "megatron":
             return  # its index files are not mapped yet: MegatronData compares, still before any data is read
-        opened = OurSplit(open_blend(configs.train), SampleRules(seq_length=args.seq_length))
-        opened.continued(self.saved, getattr(checkpoint_args, "consumed_train_samples", 0), options.accept)
+        split = OurSplit(open_blend(configs.train), SampleRules(seq_length=args.seq_length))
+        continued(split, self.saved, getattr(checkpoint_args, "consumed_train_samples", 0), options.accept)
 
     def log_start(self, args: Namespace) -> None:
         """Append this start to the run log beside the checkpoints, on one process."""
         if args.rank != 0 or not args.save or self.data is None:
             return
-        start = RunStart(
-            step=args.iteration,
-            consumed=args.consumed_train_samples,
-            batch=batch_schedule(args).to_list(),
-            micro_batch_size=args.micro_batch_size,
-            dp_size=args.data_parallel_size,
-            seq_len=args.seq_length,
-            spec=self.data.spec.hash,
-        )
+        schedule = batch_schedule(args).at(args.iteration, args.consumed_train_samples)
+        partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=args.data_parallel_size)
         Path(args.save).mkdir(parents=True, exist_ok=True)
+        start = RunStart.of(self.data.spec, schedule, partition, args.seq_length)
         RunLog(args.save).append(start, self.data.spec)
+
+
+class ExternalLoader:
+    """What --dataloader-type external passes through: an iterator over micro batches that can save its state.
+
+    The state is the number of samples that the trainer has consumed, asked for at the time of saving: what the loader
+    has read ahead, or what another pipeline stage has read, does not enter.
+    """
+
+    def __init__(self, loader: DataLoader[Any], consumed_samples: Any) -> None:
+        self._batches = iter(loader)
+        self._consumed_samples = consumed_samples
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def save_state(self) -> dict[str, int]:
+        """For Megatron's maybe_save_dataloader_state. Resuming needs nothing but Megatron's own consumed samples."""
+        return {"version": 1, "consumed_samples": int(self._consumed_samples())}
 
 
 _run: Run | None = None
 
 
-def start(options: Options) -> Run:
-    """The run of this process from now on."""
+def start(run: Run) -> None:
+    """`run` is that of this process from now on."""
     global _run
-    _run = Run(options)
+    _run = run
+
+
+def current_run() -> Run | None:
+    """The run of this process, if it was started with options of ours."""
     return _run
 
 
@@ -130,6 +150,85 @@ def current_data() -> MegatronData:
     if _run is None or _run.data is None:
         raise ConfigError("no data of conceptloader yet; start the script with conceptloader.launch, or call setup()")
     return _run.data
+
+
+def build(stock: Callable[[Any], Any], builder: Any) -> Any:
+    """In place of BlendedMegatronDatasetBuilder.build, which keeps --mock-data."""
+    if _run is None or builder.cls is MockGPTDataset:
+        return stock(builder)
+    if builder.cls is not GPTDataset:
+        raise ConfigError(
+            f"--conceptloader-config: found {builder.cls.__name__}, expected GPTDataset: no --sft, no --fim-data"
+        )
+    # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
+    vp_stage = getattr(builder.is_built_on_rank, "keywords", {}).get("vp_stage")
+    return _run.datasets(builder.config, builder.sizes, builder.is_built_on_rank, vp_stage)
+
+
+def cyclic(
+    stock: Any,
+    dataset: Any,
+    total_samples: int,
+    consumed_samples: int,
+    micro_batch_size: int,
+    data_parallel_rank: int,
+    data_parallel_size: int,
+    data_sharding: bool,
+) -> Any:
+    """In place of MegatronPretrainingRandomSampler, which keeps datasets that are not ours (mock data)."""
+    if not isinstance(dataset, ConceptDataset):
+        sizes = (total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
+        return stock(dataset, *sizes, data_sharding)
+    partition = Partition(micro_batch_size=micro_batch_size, dp_size=data_parallel_size)
+    return Cyclic(partition, data_parallel_rank, consumed_samples, total=total_samples, seed=dataset.seed)
+
+
+def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
+    """In place of check_checkpoint_args."""
+    stock(checkpoint_args, *args, **kwargs)
+    if _run is not None:
+        _run.check(checkpoint_args)
+
+
+# pretrain_gpt.py calls BlendedMegatronDatasetBuilder(...).build(): every split comes from here.
+BUILD = Patch(
+    module="megatron.core.datasets.blended_megatron_dataset_builder",
+    name="BlendedMegatronDatasetBuilder.build",
+    make=around(build),
+    parameters=("self",),
+    caller="BlendedMegatronDatasetBuilder.build",
+    line="datasets = self._build_blended_dataset_splits()",
+)
+# The iterator that get_batch reads; ours keeps keys aside which get_batch would drop or slice.
+ITERATOR = Patch(
+    module="megatron.training.training",
+    name="RerunDataIterator",
+    make=lambda stock: SplitIterator,
+    parameters=("iterable",),
+    caller="build_train_valid_test_data_iterators",
+    line="return RerunDataIterator(iter(dataloader))",
+)
+# --dataloader-type cyclic: a list of torch.randperm on every rank.
+CYCLIC = Patch(
+    module="megatron.training.datasets.data_samplers",
+    name="MegatronPretrainingRandomSampler",
+    make=around(cyclic),
+    parameters=(
+        *("dataset", "total_samples", "consumed_samples", "micro_batch_size"),
+        *("data_parallel_rank", "data_parallel_size", "data_sharding"),
+    ),
+    caller="build_pretraining_data_loader",
+    line="batch_sampler = MegatronPretrainingRandomSampler( dataset, total_samples=len(dataset),",
+)
+# The one moment at which the checkpoint's arguments are known and nothing has been read yet.
+CHECK = Patch(
+    module="megatron.training.checkpointing",
+    name="check_checkpoint_args",
+    make=around(check_arguments),
+    parameters=("checkpoint_args",),
+    caller="load_checkpoint",
+    line="check_checkpoint_args(checkpoint_args",
+)
 
 
 def install() -> None:
@@ -145,47 +244,8 @@ def install() -> None:
         if "--mock-data" not in rest:
             raise ConfigError("--conceptloader-config: missing, expected the YAML file of the training data")
         return
-    run = start(options)
-    patches.apply_all(
-        {
-            patches.BUILD: lambda stock: build_with(run, stock),
-            patches.ITERATOR: lambda stock: SplitIterator,
-            patches.CYCLIC: lambda stock: cyclic_sampler(stock, seed_of),
-            patches.CHECK: lambda stock: check_with(run, stock),
-        }
-    )
-
-
-def build_with(run: Run, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Stands for BlendedMegatronDatasetBuilder.build; leaves --mock-data to it."""
-
-    def build(self: Any) -> Any:
-        if self.cls is MockGPTDataset:
-            return stock(self)
-        if self.cls is not GPTDataset:
-            raise ConfigError(
-                f"--conceptloader-config: found {self.cls.__name__}, expected GPTDataset: no --sft, no --fim-data"
-            )
-        # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
-        vp_stage = getattr(self.is_built_on_rank, "keywords", {}).get("vp_stage")
-        return run.datasets(self.config, self.sizes, self.is_built_on_rank, vp_stage)
-
-    return build
-
-
-def check_with(run: Run, stock: Callable[..., None]) -> Callable[..., None]:
-    """Stands for check_checkpoint_args."""
-
-    def check(checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
-        stock(checkpoint_args, *args, **kwargs)
-        run.check(checkpoint_args)
-
-    return check
-
-
-def seed_of(dataset: Any) -> int | None:
-    """The seed of a dataset of ours, None for another one."""
-    return dataset.seed if isinstance(dataset, ConceptDataset) else None
+    start(Run(options))
+    MEGATRON.apply([BUILD, ITERATOR, CYCLIC, CHECK])
 
 
 def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None) -> Tensors | None:

@@ -30,7 +30,7 @@ WHERE = "conceptloader's state in the checkpoint"
 NO_STATE = "loader"  # the name under which a checkpoint without our state is accepted
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """The samples of a split: in an order of ours (OurSplit), or taken over from Megatron (takeover_reader)."""
 
     @property
@@ -46,7 +46,7 @@ class Source(Protocol):
     def check(self, num_samples: int) -> None:
         """Raise ConfigError if a run of `num_samples` samples is longer than the data may give."""
 
-    def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "Source":
+    def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "SampleSource":
         """The split with which a run goes on. Raises ResumeError if its past has changed."""
 
     def layout(self, concepts: bool) -> BatchLayout:
@@ -58,7 +58,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class OurSplit:
-    """A split in an order of ours, see Source."""
+    """A split in an order of ours, see SampleSource."""
 
     blend: Blend
     rules: SampleRules
@@ -133,21 +133,21 @@ class MegatronData:
         self.consumed = consumed
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself
         length = self.rules.seq_length
-        configs = load_configs(config, valid, test, split, length, dataset_config.random_seed)
-        self._configs = (configs.train, configs.valid, configs.test)
+        self._configs = load_configs(config, valid, test, split, length, dataset_config.random_seed)
+        of_train = self._configs[0]
         self._no_evaluation = split is None and valid is None and test is None
-        self._stock: Sequence[Source | None] | None = None
-        if configs.train.order == "megatron":
+        self._stock: Sequence[SampleSource | None] | None = None
+        if of_train.order == "megatron":
             if sizes is None or not self._no_evaluation:
                 raise ConfigError("order: megatron: takes its splits from Megatron's arguments, and needs their sizes")
-            self._stock = open_taken_over(configs.train, dataset_config, sizes, self.rules)
+            self._stock = open_taken_over(of_train, dataset_config, sizes, self.rules)
             if self._stock[0] is None:
                 raise ConfigError("order: megatron: the run that is taken over has no training split")
-            opened: Source = self._stock[0]
+            opened: SampleSource = self._stock[0]
         else:
             if dataset_config.blend or dataset_config.blend_per_split:
                 raise ConfigError("--data-path: found with --conceptloader-config as well; give one of the two")
-            opened = OurSplit(open_blend(configs.train), self.rules)
+            opened = OurSplit(open_blend(of_train), self.rules)
         self.train = continued(opened, saved, consumed, accept)
         self.concepts = ConceptReader(
             fields=fields_of(self.train.layout(concepts=True)),
@@ -209,7 +209,7 @@ class MegatronData:
         return asked or self.rules.inter_document_masking
 
     def _dataset(
-        self, opened: Source, size: int | None, split: Any, *, tokens: bool, vp_stage: int | None, first: int = 0
+        self, opened: SampleSource, size: int | None, split: Any, *, tokens: bool, vp_stage: int | None, first: int = 0
     ) -> ConceptDataset | None:
         here = parallel_state.get_tensor_model_parallel_rank() == 0 and self.concepts.stage.here(vp_stage)
         if not tokens and not here:
@@ -243,7 +243,9 @@ class MegatronData:
         return build(open_split(one_pass(config) if size is None else for_evaluation(config)), size, split)
 
 
-def continued(split: Source, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]) -> Source:
+def continued(
+    split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
+) -> SampleSource:
     """The split with which a run goes on from a checkpoint, `saved` being our state in it.
 
     Raises ResumeError if what decided the consumed samples has changed, or is not known.

@@ -92,10 +92,10 @@ class Run:
 
         args, options = get_args(), self.options
         self.saved = getattr(checkpoint_args, "conceptloader", None)
-        configs = load_configs(options.config, options.valid, options.test, args.split, args.seq_length, args.seed)
-        if configs.train.order == "megatron":
+        config, *_ = load_configs(options.config, options.valid, options.test, args.split, args.seq_length, args.seed)
+        if config.order == "megatron":
             return  # its index files are not mapped yet: MegatronData compares, still before any data is read
-        split = OurSplit(open_blend(configs.train), SampleRules(seq_length=args.seq_length))
+        split = OurSplit(open_blend(config), SampleRules(seq_length=args.seq_length))
         continued(split, self.saved, getattr(checkpoint_args, "consumed_train_samples", 0), options.accept)
 
     def log_start(self, args: Namespace) -> None:

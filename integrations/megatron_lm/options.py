@@ -104,20 +104,12 @@ def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Configs:
-    """A configuration for each split, None for one that there is no data for."""
-
-    train: Config
-    valid: Config | None = None
-    test: Config | None = None
-
-
 def load_configs(
     train: Path | str, valid: Path | str | None, test: Path | str | None, split: str | None, seq_length: int, seed: int
-) -> Configs:
-    """Read the files; without files of their own, valid and test are cut off the training data by --split.
+) -> tuple[Config, Config | None, Config | None]:
+    """Configurations of train, valid and test, None where there is no data.
 
+    Without files of their own, valid and test are cut off the training data by --split.
     seq_length, seed: Megatron's. The first one holds for every file, the second where a file gives none.
 
     Raises ConfigError for --split together with a file for valid or test, and for another sequence length in a file.
@@ -125,14 +117,14 @@ def load_configs(
     own = [None if path is None else load(path, seq_length, seed) for path in (train, valid, test)]
     assert own[0] is not None
     if split is None:
-        return Configs(train=own[0], valid=own[1], test=own[2])
+        return own[0], own[1], own[2]
     if own[1] is not None or own[2] is not None:
         raise ConfigError(f"--split {split}: found with a configuration for valid or test as well; give one of the two")
     shares = convert_split_vector_to_split_matrix(parse_and_normalize_split(split))
     parts = [None if share is None else with_share(own[0], share) for share in shares]
     if parts[0] is None:
         raise ConfigError(f"--split {split}: leaves nothing to train on")
-    return Configs(train=parts[0], valid=parts[1], test=parts[2])
+    return parts[0], parts[1], parts[2]
 
 
 def load(path: Path | str, seq_length: int, seed: int) -> Config:

@@ -108,27 +108,21 @@ def joined_view(source: TokenSource, dataset_id: int, seq_length: int, tracks: t
 
 
 class StockReader:
-    """Batches of a StockOrder.
+    """Batches of a StockSplit.
 
     Documents end where Megatron sees them end, at its end-of-document token: masks do not change in mid-run.
-
-    datasets: of ours, in the sequence of the blend; each reads the .bin file that Megatron read.
-    eod: the end-of-document token; eod_mask_loss: whether its labels give no loss.
     """
 
-    def __init__(
-        self, order: StockOrder, datasets: Sequence[Dataset], layout: BatchLayout, eod: int, eod_mask_loss: bool
-    ) -> None:
-        self.order, self.datasets, self.layout = order, list(datasets), layout
+    def __init__(self, split: "StockSplit", layout: BatchLayout) -> None:
+        self.split, self.layout = split, layout
         self.tracks = tuple(track.name for track in layout.tracks)
-        self.eod, self.eod_mask_loss = eod, eod_mask_loss
 
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch:
         """The batch of sample indices uint64 [B], with `pieces`: borders of the pieces in the B * S inputs."""
         size, views, pieces = self.layout.seq_len, [], [0]
         for row, index in enumerate(samples.tolist()):
-            k, parts = self.order.sample(index)
-            joined = Joined(self.datasets[k], parts)
+            k, parts = self.split.order.sample(index)
+            joined = Joined(self.split.datasets[k], parts)
             views.append(joined_view(joined, k, size, self.tracks))
             pieces += [row * size + border for border in joined.borders[1:-1].tolist() if border < size]
             pieces.append((row + 1) * size)
@@ -136,8 +130,8 @@ class StockReader:
         reader = ReferenceReader(order, views, self.layout)
         rows = np.arange(len(views))
         batch = reader.read_windows(rows, np.zeros(len(rows), np.uint64), samples)
-        ends = batch["input_ids"] == self.eod
-        if self.eod_mask_loss:
+        ends = batch["input_ids"] == self.split.eod
+        if self.split.rules.eod_mask_loss:
             batch["loss_mask"][ends] = 0
         ends[:, -1] = True  # a sample always ends a sequence
         batch["cu_seqlens"] = np.concatenate(([0], np.flatnonzero(ends.reshape(-1)) + 1)).astype(np.int32)
@@ -147,7 +141,10 @@ class StockReader:
 
 @dataclass(frozen=True)
 class StockSplit:
-    """See data.Source. datasets: ours, in the sequence of Megatron's blend."""
+    """See data.SampleSource. datasets: ours, in the blend's sequence; each reads the .bin file that Megatron read.
+
+    eod: the end-of-document token.
+    """
 
     order: StockOrder
     datasets: Sequence[Dataset]
@@ -203,7 +200,7 @@ class StockSplit:
         return BatchLayout.of(views, length, outputs, tracks)
 
     def reader(self, concepts: bool) -> Reader:
-        return StockReader(self.order, self.datasets, self.layout(concepts), self.eod, self.rules.eod_mask_loss)
+        return StockReader(self, self.layout(concepts))
 
 
 def open_taken_over(
@@ -224,18 +221,14 @@ def open_taken_over(
     ]
     if config.quarantine:
         raise ConfigError("quarantine: not with order megatron, whose samples are not windows; leave it out")
-    return [None if data is None else stock_split(data, datasets, config, dataset_config, rules) for data in built]
-
-
-def stock_split(
-    data: Any, datasets: Sequence[Dataset], config: Config, dataset_config: Any, rules: SampleRules
-) -> StockSplit:
-    """One mapped split with the datasets of ours that read its .bin files."""
-    if isinstance(data, list):
+    if any(isinstance(data, list) for data in built):
         raise ConfigError("order: megatron: several validation sets are not supported; take the run over without them")
-    order = StockOrder(data)
-    found = [dataset_of(stock, datasets) for stock in order.datasets]
-    return StockSplit(order, found, config, rules, dataset_config.tokenizer.eod)
+
+    def split_of(order: StockOrder) -> StockSplit:
+        found = [dataset_of(stock, datasets) for stock in order.datasets]
+        return StockSplit(order, found, config, rules, dataset_config.tokenizer.eod)
+
+    return [None if data is None else split_of(StockOrder(data)) for data in built]
 
 
 def dataset_of(stock: MappedGPTDataset, datasets: Sequence[Dataset]) -> Dataset:

@@ -1,5 +1,6 @@
-"""A source of tokens: what assembling a sample asks of a dataset, so that something else can stand in for one."""
+"""A source of tokens: what batch.plain asks of a dataset, so that something else can stand in for one."""
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from conceptloader.format.read.values import Documents, Spans
@@ -18,6 +19,8 @@ class TokenSource(Protocol):
     def tokenizer(self) -> Any: ...
 
     def read(self, start: int, stop: int) -> dict[str, Any]: ...
+
+    def ahead(self, start: int, stop: int) -> Iterator[Any]: ...
 
     def documents_in(self, start: int, stop: int) -> Documents: ...
 

@@ -7,6 +7,7 @@ computed without a loop over documents. Where each document ends in that token, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -278,15 +279,12 @@ class Cyclic:
         return self.total  # what Megatron's own samplers answer: samples, not batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch, order = -1, Permutation(1)
+        @lru_cache(maxsize=2)
+        def order(epoch: int) -> Permutation:
+            return Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
+
         for positions in self.positions:
-            batch = []
-            for p in positions:
-                if p // self.total != epoch:
-                    epoch = p // self.total
-                    order = Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
-                batch.append(order.forward(p % self.total))
-            yield batch
+            yield [order(p // self.total).forward(p % self.total) for p in positions]
 
 
 def data_loader(dataset: ConceptDataset, micro_batch_size: int, consumed: int, num_workers: int) -> DataLoader[Any]:

@@ -165,22 +165,13 @@ def build(stock: Callable[[Any], Any], builder: Any) -> Any:
     return _run.datasets(builder.config, builder.sizes, builder.is_built_on_rank, vp_stage)
 
 
-def cyclic(
-    stock: Any,
-    dataset: Any,
-    total_samples: int,
-    consumed_samples: int,
-    micro_batch_size: int,
-    data_parallel_rank: int,
-    data_parallel_size: int,
-    data_sharding: bool,
-) -> Any:
+def cyclic(stock: Any, dataset: Any, **sizes: Any) -> Any:
     """In place of MegatronPretrainingRandomSampler, which keeps datasets that are not ours (mock data)."""
     if not isinstance(dataset, ConceptDataset):
-        sizes = (total_samples, consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
-        return stock(dataset, *sizes, data_sharding)
-    partition = Partition(micro_batch_size=micro_batch_size, dp_size=data_parallel_size)
-    return Cyclic(partition, data_parallel_rank, consumed_samples, total=total_samples, seed=dataset.seed)
+        return stock(dataset, **sizes)
+    partition = Partition(micro_batch_size=sizes["micro_batch_size"], dp_size=sizes["data_parallel_size"])
+    rank, consumed = sizes["data_parallel_rank"], sizes["consumed_samples"]
+    return Cyclic(partition, rank, consumed, total=sizes["total_samples"], seed=dataset.seed)
 
 
 def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:

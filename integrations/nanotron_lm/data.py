@@ -16,6 +16,7 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
+from conceptloader.storage.durable import write_file
 
 from . import losses
 from .options import NanotronOptions
@@ -173,7 +174,5 @@ def write_run_log(
     partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size)
     start = RunStart.of(blend.spec, schedule, partition, blend.config.seq_len, dataset.name or None)
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{CONFIG_NAME}.tmp"
-    temporary.write_text(yaml.safe_dump(blend.config.to_dict(), sort_keys=False), encoding="utf-8")
-    temporary.replace(folder / CONFIG_NAME)
+    write_file(str(folder / CONFIG_NAME), yaml.safe_dump(blend.config.to_dict(), sort_keys=False).encode())
     RunLog(folder).append(start, blend.spec)

@@ -19,6 +19,7 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.partition import Partition, Place, Plan, Scheme
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.schedule import BatchSchedule
+from conceptloader.storage.durable import sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -250,15 +251,7 @@ class RunLog:
             finally:
                 os.close(file)
             if new:
-                _sync_directory(self.path.parent)
+                sync_directory(str(self.path.parent))
         except OSError as error:
             raise ReadError(f"{self.path}: cannot write the run log: {error}") from error
         self._end += len(data)
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

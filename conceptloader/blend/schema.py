@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from conceptloader.blend.strict import Count, Natural, Positive, Section, Within, nearest
 from conceptloader.errors import ConfigError
+from conceptloader.order.checks import falls
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
 
 
@@ -190,12 +191,14 @@ class Config(Section):
                 )
 
     def _check_phases(self) -> None:
+        starts = [phase.start for phase in self.phases]
+        low = falls(starts)
+        if low is not None:
+            raise ConfigError(
+                f"phases[{low}].start: found {starts[low]}, expected more than {starts[low - 1]}, where the phase "
+                "before it starts"
+            )
         for k, phase in enumerate(self.phases):
-            if k and phase.start <= self.phases[k - 1].start:
-                raise ConfigError(
-                    f"phases[{k}].start: found {phase.start}, expected more than {self.phases[k - 1].start}, where the "
-                    "phase before it starts"
-                )
             if not phase.weights:
                 raise ConfigError(f"phases[{k}].weights: found none, expected one for at least one dataset")
             self._check_known(phase.weights, f"phases[{k}].weights.")

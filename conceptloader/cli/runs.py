@@ -32,21 +32,20 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def open_run(arguments: argparse.Namespace) -> "Run":
     """The run that the arguments name; with its steps, if they say enough."""
     from conceptloader import trace
+    from conceptloader.order.partition import Partition
     from conceptloader.order.progress.runlog import History, RunStart
+    from conceptloader.order.schedule import BatchSchedule
 
     run = trace.open_run(arguments.config, arguments.log)
     if arguments.global_batch is None:
         return run
     if arguments.log is not None:
         raise ConfigError("--global-batch: found together with --log, which knows the batches; leave one of them out")
-    start = RunStart(
-        step=0,
-        consumed=0,
-        batch=[[0, arguments.global_batch]],
+    partition = Partition(
         micro_batch_size=arguments.micro_batch or max(1, arguments.global_batch // arguments.dp_size),
         dp_size=arguments.dp_size,
         scheme=arguments.scheme,
-        seq_len=run.blend.config.seq_len,
-        spec=run.blend.spec.hash,
     )
+    schedule = BatchSchedule.constant(arguments.global_batch)
+    start = RunStart.of(run.blend.spec, schedule, partition, run.blend.config.seq_len)
     return dataclasses.replace(run, history=History([start]))

@@ -1,5 +1,6 @@
-"""The argument check that the pure functions of this package share."""
+"""The argument checks that the pure functions of this package share."""
 
+from collections.abc import Sequence
 from operator import index
 from typing import Any
 
@@ -30,3 +31,8 @@ def as_count(value: Any, name: str, least: int = 1) -> int:
     if not least <= count <= MAX_COUNT:
         raise ConfigError(f"{name}: found {value!r}, expected an integer from {least} to 2**63 - 1")
     return count
+
+
+def falls(starts: Sequence[int]) -> int | None:
+    """The first k whose start is not above the one before it; None if they increase."""
+    return next((k for k in range(1, len(starts)) if starts[k] <= starts[k - 1]), None)

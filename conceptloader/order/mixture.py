@@ -5,7 +5,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
 from conceptloader.order import kernels, reference
-from conceptloader.order.checks import as_integer
+from conceptloader.order.checks import as_integer, falls
 from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -29,6 +28,15 @@ class Phase:
 
     start: int
     weights: Mapping[str, float]
+
+
+def checked_phases(phases: Sequence[Phase], hint: str = "") -> list[Phase]:
+    """`phases` with plain integers as starts. Raises ConfigError unless these are 0 and then increase."""
+    result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in phases]
+    starts = [phase.start for phase in result]
+    if falls(starts) is not None or any(starts[:1]):
+        raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples{hint}")
+    return result
 
 
 class Mixture:
@@ -111,12 +119,7 @@ class Mixture:
             if len(given) != len(self.sizes):
                 raise ConfigError(f"weights: found {len(given)}, expected one for each of the {len(self.sizes)} sizes")
             result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
-        result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in result]
-        starts = [phase.start for phase in result]
-        if starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
-            hint = "; `weights` already gives the phase at 0" if weights is not None else ""
-            raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples{hint}")
-        return result
+        return checked_phases(result, "; `weights` already gives the phase at 0" if weights is not None else "")
 
     def _exact_weights(self, phase: Phase) -> dict[str, int]:
         where = f"phase at {phase.start}: weights" if phase.start else "weights"

@@ -7,6 +7,7 @@ batch; they differ only in how a group is dealt out. So the samples of a step ar
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import count
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -84,6 +85,12 @@ class Partition:
         self.check_batch(stop - start)
         groups = np.arange(start, stop, self.group, dtype=np.uint64)
         return groups[:, None] + self.offsets(dp_rank)
+
+    def walk(self, dp_rank: int, start: int, stop: int | None = None) -> Iterator[list[int]]:
+        """Samples of `dp_rank` in every group from `start` on that is whole before `stop`; without end if None."""
+        offsets = self.offsets(dp_rank).tolist()
+        for first in count(start, self.group) if stop is None else range(start, stop - self.group + 1, self.group):
+            yield [first + offset for offset in offsets]
 
     def deal(self, offset: int) -> tuple[int, int, int]:
         """(micro_batch, dp_rank, slot) of the sample at `offset` in its global batch."""

@@ -7,13 +7,12 @@ with k sizes makes at most k stretches of equal steps, and everything below is a
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from conceptloader.errors import ConfigError
-from conceptloader.order.checks import as_count
+from conceptloader.order.checks import as_count, falls
 
 U64Array = npt.NDArray[np.uint64]
 
@@ -41,7 +40,7 @@ class BatchSchedule:
             for k, (at, size) in enumerate(self.rule)
         )
         starts = [at for at, _ in rule]
-        if not rule or starts[0] != 0 or any(b <= a for a, b in pairwise(starts)):
+        if not rule or starts[0] != 0 or falls(starts) is not None:
             raise ConfigError(
                 f"batch size rule: entries start at {starts} consumed samples; "
                 "the first must start at 0 and each later one after the one before it"

@@ -255,17 +255,8 @@ class Loader:
         """
         if self.dp_rank:
             return
-        spec = self.blend.spec
-        start = RunStart(
-            step=step,
-            consumed=self.consumed_samples,
-            batch=self._schedule.to_list(),
-            micro_batch_size=self.partition.micro_batch_size,
-            dp_size=self.partition.dp_size,
-            scheme=self.partition.scheme,
-            seq_len=self.blend.config.seq_len,
-            spec=spec.hash,
-        )
+        spec, schedule = self.blend.spec, self._schedule.at(step, self.consumed_samples)
+        start = RunStart.of(spec, schedule, self.partition, self.blend.config.seq_len)
         RunLog(directory).append(start, spec)
 
 

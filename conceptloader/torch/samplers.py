@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ConfigError, EndlessError, ResumeError
 from conceptloader.order.checks import as_count, as_integer
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.partition import Partition
@@ -41,7 +41,8 @@ class EpochSampler(Sampler[int]):
         group = dist.is_available() and dist.is_initialized()
         self.num_replicas = num_replicas if num_replicas is not None else dist.get_world_size() if group else 1
         self.rank = rank if rank is not None else dist.get_rank() if group else 0
-        Partition(micro_batch_size=1, dp_size=self.num_replicas).check_rank(self.rank)
+        self.partition = Partition(micro_batch_size=1, dp_size=self.num_replicas, scheme="strided")
+        self.partition.check_rank(self.rank)
         self.epoch_size = as_count(num_samples, "num_samples")
         self.drop_last = drop_last
         self.num_samples = (self.epoch_size + (0 if drop_last else self.num_replicas - 1)) // self.num_replicas
@@ -133,8 +134,8 @@ class PositionIterator(Iterator[int]):
         stop = min(self._given + _CHUNK, self._stop)
         if self._given >= stop:
             raise StopIteration
-        offsets = np.arange(self._given, stop, dtype=np.uint64) * np.uint64(sampler.num_replicas)
-        offsets = (offsets + np.uint64(self._first + sampler.rank)) % np.uint64(sampler.epoch_size)
+        first, last = (self._first + given * sampler.num_replicas for given in (self._given, stop))
+        offsets = sampler.partition.samples(first, last, sampler.rank)[:, 0] % np.uint64(sampler.epoch_size)
         self._chunk = sampler.indices(offsets + np.uint64(self._epoch * sampler.epoch_size)).tolist()
         self._at = 0
 
@@ -170,6 +171,25 @@ class PositionIterator(Iterator[int]):
         if size != sampler.epoch_size:
             raise ResumeError(f"{where}: epoch_size: saved {size}, now {sampler.epoch_size}; resume with the saved one")
         self._seek(epoch, consumed)
+
+
+class MicroBatches(Sampler[list[int]]):
+    """A batch sampler: the micro batches of one data-parallel rank in [consumed, total), without end if total is None.
+
+    What is left at the end and makes no whole micro batch for every rank is left out.
+    """
+
+    def __init__(self, partition: Partition, dp_rank: int, consumed: int, total: int | None = None) -> None:
+        partition.check_rank(dp_rank)
+        self.partition, self.dp_rank, self.consumed, self.total = partition, dp_rank, consumed, total
+
+    def __len__(self) -> int:
+        if self.total is None:
+            raise EndlessError("MicroBatches: an order without an end has no length")
+        return max(0, self.total - self.consumed) // self.partition.group
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.partition.walk(self.dp_rank, self.consumed, self.total)
 
 
 class MixtureSampler(EpochSampler):

@@ -10,10 +10,10 @@ from typing import Any
 _PUBLIC = {
     "ConceptDataset": "dataset",
     "MegatronData": "data",
-    "SplitIterator": "iterators",
-    "concepts": "launched",
+    "SplitIterator": "batches",
+    "concepts": "launch",
     "get_batch": "own_script",
-    "install": "launched",
+    "install": "launch",
     "setup": "own_script",
     "train_valid_test_datasets_provider": "own_script",
 }

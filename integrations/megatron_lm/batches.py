@@ -1,37 +1,220 @@
-"""A get_batch for pretraining scripts of one's own: Megatron's keys and the concept tensors in one broadcast."""
+"""Tensors that Megatron does not know, from its data iterator to a model that asks for them.
 
+Megatron's get_batch knows a fixed set of keys, and drops or even slices the others. So the iterator that it reads keeps
+ours aside, and `concepts(data_iterator)`, called once in each forward_step, hands them out: on every tensor-parallel
+rank of the configured pipeline stages, in step with the micro batch, whatever the schedule has in flight. All shapes
+follow from the config, so that nobody has to announce them: one broadcast of one buffer per micro batch.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.rerun_state_machine import RerunDataIterator
 
 from conceptloader.errors import ConfigError
 
-from .iterators import ConceptReader, SplitIterator, share
-from .samples import SampleRules
-from .wire import Field, Tensors, context_slice
+from .dataset import STOCK_KEYS, Field, SampleRules, stock_fields
+from .options import Stage
+
+Tensors = dict[str, torch.Tensor]
 
 
-def stock_fields(rules: SampleRules) -> tuple[Field, ...]:
-    """The tensors of a sample that GPTDataset has too, as samples.make_sample returns them."""
-    length = rules.seq_length
-    fields = [
-        Field("tokens", torch.int64, (length,), sequence=True),
-        Field("labels", torch.int64, (length,), sequence=True),
-        Field("loss_mask", torch.float32, (length,), sequence=True),
-        Field("position_ids", torch.int64, (length,), sequence=True),
-    ]
-    if rules.inter_document_masking:
-        fields += [Field("cu_seqlens", torch.int32, (length + 1,)), Field("max_seqlen", torch.int32)]
-    elif rules.create_attention_mask:
-        fields.append(Field("attention_mask", torch.bool, (1, length, length)))
-    return tuple(fields)
+def aligned(fields: Sequence[Field]) -> list[Field]:
+    """Wide types first, so that each field of a packed buffer begins at a multiple of its item size."""
+    return sorted(fields, key=lambda f: -f.dtype.itemsize)
+
+
+def buffer_bytes(fields: Sequence[Field], batch: int) -> int:
+    """Size of the packed buffer of `batch` samples."""
+    return sum(batch * prod(f.shape) * f.dtype.itemsize for f in fields)
+
+
+def checked(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field], batch: int) -> Tensors:
+    """The tensors of `fields`. ConfigError if one is missing, or of another shape or dtype."""
+    for f in fields:
+        tensor, expected = tensors.get(f.name), (batch, *f.shape)
+        found = None if tensor is None else (tuple(tensor.shape), tensor.dtype)
+        if found != (expected, f.dtype):
+            raise ConfigError(
+                f"batch[{f.name!r}]: found {found or 'nothing'}, expected shape {expected} of {f.dtype}; "
+                "the same config and micro batch size must be set on every rank"
+            )
+    return {f.name: tensors[f.name] for f in fields}
+
+
+def pack(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field]) -> torch.Tensor:
+    """One uint8 buffer of all `fields`."""
+    return torch.cat([tensors[f.name].contiguous().view(-1).view(torch.uint8) for f in aligned(fields)])
+
+
+def unpack(buffer: torch.Tensor, fields: Sequence[Field], batch: int) -> Tensors:
+    """The tensors of a packed buffer, as views of it."""
+    tensors, at = {}, 0
+    for f in aligned(fields):
+        size = batch * prod(f.shape) * f.dtype.itemsize
+        tensors[f.name] = buffer[at : at + size].view(f.dtype).view(batch, *f.shape)
+        at += size
+    return tensors
+
+
+def context_slice(tensor: torch.Tensor, dim: int, cp_rank: int, cp_size: int) -> torch.Tensor:
+    """The part of a context-parallel rank: chunks cp_rank and 2 * cp_size - 1 - cp_rank of 2 * cp_size along `dim`.
+
+    As megatron/core/utils.py get_batch_on_this_cp_rank deals out the tokens: every rank has equal work.
+    """
+    if cp_size == 1:
+        return tensor
+    if tensor.shape[dim] % (2 * cp_size):
+        raise ConfigError(
+            f"sequence of {tensor.shape[dim]} tokens: expected a multiple of 2 * context_parallel_size = {2 * cp_size}"
+        )
+    chunks = tensor.chunk(2 * cp_size, dim)
+    return torch.cat((chunks[cp_rank], chunks[2 * cp_size - 1 - cp_rank]), dim)
+
+
+def merge_samples(tensors: Tensors, fields: Sequence[Field], seq_length: int) -> Tensors:
+    """A micro batch as the one long sequence that --dataloader-inter-document-masking trains on.
+
+    Fields along the sequence become [1, B * S] and point into span slots of all samples: a `_span_index` k of sample b
+    into slot b * max_spans + k, and `_spans` of sample b begin at b * S. The other fields become [1, B * ..., ...].
+    """
+    merged = {}
+    for f in fields:
+        tensor = tensors[f.name]
+        batch = tensor.shape[0]
+        sample = torch.arange(batch, dtype=tensor.dtype, device=tensor.device)
+        if f.name.endswith("_span_index"):
+            spans = next(g.shape[0] for g in fields if g.name == f.name.removesuffix("_index") + "s")
+            tensor = torch.where(tensor < 0, tensor, tensor + (sample * spans)[:, None])
+        elif f.name.endswith("_spans") and len(f.shape) == 2:
+            tensor = tensor + (sample * seq_length)[:, None, None]
+        merged[f.name] = tensor.reshape(1, -1, *f.shape[1:]) if f.shape else tensor
+    return merged
+
+
+class SplitIterator(RerunDataIterator):  # type: ignore[misc]
+    """A RerunDataIterator that gives Megatron its own keys only and keeps the rest of the micro batch for `concepts`.
+
+    A replay of the rerun state machine passes through here as well, so that it meets the same concept tensors again.
+    """
+
+    def __init__(self, iterable: Any) -> None:
+        super().__init__(iterable)
+        self._kept: Tensors | None = None  # of the micro batch that Megatron took last
+
+    def __next__(self) -> Tensors:
+        stock, kept = self._pull()
+        self._kept = kept if stock else None
+        return stock
+
+    def take_concepts(self) -> Tensors:
+        """Concept tensors of the micro batch that Megatron took last; on a stage where it takes none, of the next one.
+
+        Raises ConfigError if Megatron has not taken its part of this micro batch yet.
+        """
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            return kept
+        stock, kept = self._pull()
+        if stock:
+            raise ConfigError("concepts: call it once in each forward step, after get_batch")
+        return kept
+
+    def rewind(self) -> None:
+        self._kept = None
+        super().rewind()
+
+    def advance(self) -> None:
+        self._kept = None
+        super().advance()
+
+    def _pull(self) -> tuple[Tensors, Tensors]:
+        batch = super().__next__()
+        stock = {key: batch[key] for key in STOCK_KEYS if key in batch}
+        kept = {key: value for key, value in batch.items() if key not in stock}
+        if stock and "dataset_id" in kept and parallel_state.get_context_parallel_world_size() == 1:
+            # As BlendedDataset does. Not so with context parallelism: Megatron would slice it along a second dimension.
+            stock["dataset_id"] = kept["dataset_id"]
+        return stock, kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConceptReader:
+    """Gives the concept tensors of each micro batch to the ranks of the configured stages.
+
+    fields: what a sample has beside Megatron's keys (dataset.fields_of), the same on all ranks.
+    packed: whether micro batches are merged to one sequence (--dataloader-inter-document-masking).
+    """
+
+    fields: Sequence[Field]
+    stage: Stage
+    seq_length: int
+    micro_batch_size: int
+    packed: bool = False
+
+    def __call__(
+        self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None
+    ) -> Tensors | None:
+        """Call once in each forward step, on all tensor-parallel ranks. None on other stages than the configured ones.
+
+        Returns: the fields as tensors [B, ...] on the compute device. With context parallelism those along the sequence
+        are cut as the tokens are; spans keep their positions in the whole sample.
+        """
+        if not self.stage.here(vp_stage):
+            return None
+        kept = None
+        if parallel_state.get_tensor_model_parallel_rank() == 0:
+            if not isinstance(data_iterator, SplitIterator):
+                raise ConfigError(
+                    f"concepts: found data iterator {type(data_iterator).__name__}, expected conceptloader's; "
+                    "start the script with conceptloader.launch, or take the tensors from conceptloader's get_batch"
+                )
+            kept = data_iterator.take_concepts()
+        return self.cut(share(kept, self.fields, micro_batch_size or self.micro_batch_size))
+
+    def cut(self, tensors: Tensors) -> Tensors:
+        """The part of this context-parallel rank."""
+        if self.packed:
+            tensors = merge_samples(tensors, self.fields, self.seq_length)
+        cp_size = parallel_state.get_context_parallel_world_size()
+        cp_rank = parallel_state.get_context_parallel_rank()
+        for f in self.fields:
+            if f.sequence:
+                tensors[f.name] = context_slice(tensors[f.name], 1, cp_rank, cp_size)
+        return tensors
+
+
+def device() -> torch.device:
+    """Where the model computes."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def share(tensors: Tensors | None, fields: Sequence[Field], batch: int) -> Tensors:
+    """Broadcast `fields` from tensor-parallel rank 0, which alone has `tensors`, to its group."""
+    found = None if tensors is None else checked(tensors, fields, batch)
+    if parallel_state.get_tensor_model_parallel_world_size() == 1 and found is not None:
+        return {name: tensor.to(device(), non_blocking=True) for name, tensor in found.items()}
+    if found is not None:
+        buffer = pack(found, fields).to(device(), non_blocking=True)
+    else:
+        buffer = torch.empty(buffer_bytes(fields, batch), dtype=torch.uint8, device=device())
+    torch.distributed.broadcast(
+        buffer,
+        parallel_state.get_tensor_model_parallel_src_rank(),
+        group=parallel_state.get_tensor_model_parallel_group(),
+    )
+    return unpack(buffer, fields, batch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReader:
-    """rules: what a sample holds. concepts: what goes to the configured stages besides."""
+    """A get_batch for scripts of one's own: Megatron's keys and the concept tensors in one broadcast.
+
+    rules: what a sample holds. concepts: what goes to the configured stages besides."""
 
     rules: SampleRules
     concepts: ConceptReader

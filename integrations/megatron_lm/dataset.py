@@ -1,18 +1,176 @@
-"""The dataset that Megatron's loader asks for samples: a MegatronDataset without an index."""
+"""The dataset that Megatron's loader asks for samples, a MegatronDataset without an index, and the order it asks in.
 
-from collections.abc import Sequence
+GPTDataset (megatron/core/datasets/gpt_dataset.py, `__getitem__` and `_get_ltor_masks_and_position_ids`) looks for the
+end-of-document token; here the borders are given, so that they may come from the document table, and every mask is
+computed without a loop over documents. Where each document ends in that token, and holds no other one, both agree.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from megatron.core import parallel_state
 from megatron.core.datasets.megatron_dataset import MegatronDataset
+from torch.utils.data import DataLoader
 
-from conceptloader.batch.layout import Batch
+from conceptloader.base.hashing import derive_key
+from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Partition
+from conceptloader.order.permutation import Permutation
+from conceptloader.torch.samplers import MicroBatches
 
-from .samples import Ints, Sample, SampleRules, make_sample
-from .wire import Field
+Sample = dict[str, torch.Tensor]
+Ints = npt.NDArray[np.int64]
+
+STOCK_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "cu_seqlens", "max_seqlen")
+
+
+TORCH_TYPES = {"i8": torch.int64, "i4": torch.int32, "u1": torch.uint8, "f4": torch.float32}
+FROM_STOCK = frozenset({"input_ids", "labels", "loss_mask", "position_ids"})  # they go by Megatron's names
+
+
+@dataclass(frozen=True)
+class Field:
+    """One tensor of a sample. `shape` leaves the batch out; `sequence` says that shape[0] runs over the tokens."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...] = ()
+    sequence: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRules:
+    """What Megatron's command line says about a sample."""
+
+    seq_length: int
+    reset_position_ids: bool = False  # --reset-position-ids
+    reset_attention_mask: bool = False  # --reset-attention-mask
+    eod_mask_loss: bool = False  # --eod-mask-loss
+    create_attention_mask: bool = True  # not --no-create-attention-mask-in-dataloader
+    inter_document_masking: bool = False  # --dataloader-inter-document-masking
+    pad: int = -1  # token id never trained on; -1 if the tokenizer has none of its own
+
+    @property
+    def needs_borders(self) -> bool:
+        """Whether a sample depends on where documents start."""
+        return self.reset_position_ids or self.reset_attention_mask or self.inter_document_masking
+
+    @classmethod
+    def of(cls, config: Any, pad: int) -> "SampleRules":
+        """From a GPTDatasetConfig; `pad` as MegatronDataset.__init__ chose it."""
+        if not config.add_extra_token_to_sequence:
+            raise ConfigError(
+                "add_extra_token_to_sequence: found False, expected True: a window holds the label of its last token"
+            )
+        if config.hybrid_context_parallel:
+            raise ConfigError("--hybrid-context-parallel: not supported, it needs samples of differing length")
+        return cls(
+            seq_length=config.sequence_length,
+            reset_position_ids=config.reset_position_ids,
+            reset_attention_mask=config.reset_attention_mask,
+            eod_mask_loss=config.eod_mask_loss,
+            create_attention_mask=config.create_attention_mask,
+            inter_document_masking=getattr(config, "inter_document_masking", False),
+            pad=pad,
+        )
+
+
+def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
+    """What a sample of ours has beside GPTDataset's keys.
+
+    Raises ConfigError for `layout: ragged`: Megatron's loader stacks samples, so every one must have the same shape.
+    """
+    for track in layout.tracks:
+        if track.ragged:
+            raise ConfigError(
+                f"concepts.{track.name}.layout: found ragged, expected padded: Megatron needs fixed shapes"
+            )
+    fields = []
+    for name, spec in layout.arrays(1).items():
+        if name not in FROM_STOCK:
+            # BlendedDataset's dataset_id is an int16.
+            dtype = torch.int16 if name == "dataset_id" else TORCH_TYPES[spec.dtype]
+            along = name == "document_ids" or name.endswith("_span_index")
+            fields.append(Field(name, dtype, spec.shape[1:], sequence=along))
+    return tuple(fields)
+
+
+def stock_fields(rules: SampleRules) -> tuple[Field, ...]:
+    """The tensors of a sample that GPTDataset has too."""
+    length = rules.seq_length
+    fields = [
+        Field("tokens", torch.int64, (length,), sequence=True),
+        Field("labels", torch.int64, (length,), sequence=True),
+        Field("loss_mask", torch.float32, (length,), sequence=True),
+        Field("position_ids", torch.int64, (length,), sequence=True),
+    ]
+    if rules.inter_document_masking:
+        fields += [Field("cu_seqlens", torch.int32, (length + 1,)), Field("max_seqlen", torch.int32)]
+    elif rules.create_attention_mask:
+        fields.append(Field("attention_mask", torch.bool, (1, length, length)))
+    return tuple(fields)
+
+
+def make_sample(
+    tokens: Ints, labels: Ints, loss_mask: npt.NDArray[np.float32], starts: Ints, pieces: Ints, rules: SampleRules
+) -> Sample:
+    """A sample of S = rules.seq_length tokens.
+
+    Args:
+        tokens, labels: int64[S]; label j belongs behind token j.
+        loss_mask: float32[S], with --eod-mask-loss already applied.
+        starts: positions in (0, S) where a document starts, ascending: for the resets.
+        pieces: positions in (0, S) where --dataloader-inter-document-masking starts a new sequence, ascending.
+
+    Returns: tokens, labels, position_ids int64[S] and loss_mask float32[S]; with inter_document_masking also cu_seqlens
+        int32[S + 1] (filled up with S) and max_seqlen int32[]; else, if asked for, attention_mask bool[1, S, S], True
+        where attention is forbidden. The arguments are left as they are.
+    """
+    length = rules.seq_length
+    loss_mask = np.where(labels == rules.pad, np.float32(0), loss_mask)
+    tokens = np.where(tokens == rules.pad, 0, tokens)  # a padding id may lie outside the embedding
+    labels = np.where(labels == rules.pad, 0, labels)
+    resets = pieces if rules.inter_document_masking else starts if rules.reset_position_ids else starts[:0]
+    sample = {
+        "tokens": torch.from_numpy(tokens),
+        "labels": torch.from_numpy(labels),
+        "loss_mask": torch.from_numpy(loss_mask),
+        "position_ids": torch.from_numpy(positions_since(resets, length)),
+    }
+    if rules.inter_document_masking:
+        borders = np.concatenate(([0], pieces, [length]))
+        cu_seqlens = np.full(length + 1, length, np.int32)
+        cu_seqlens[: len(borders)] = borders
+        sample["cu_seqlens"] = torch.from_numpy(cu_seqlens)
+        sample["max_seqlen"] = torch.tensor(int(np.diff(borders).max()), dtype=torch.int32)
+    elif rules.create_attention_mask:
+        sample["attention_mask"] = forbidden_attention(starts if rules.reset_attention_mask else starts[:0], length)
+    return sample
+
+
+def positions_since(starts: Ints, length: int) -> Ints:
+    """int64[length]: the distance of each position from the last start at or before it (0 is always one)."""
+    origin = np.zeros(length, np.int64)
+    origin[starts] = starts
+    positions: Ints = np.arange(length) - np.maximum.accumulate(origin)
+    return positions
+
+
+def forbidden_attention(starts: Ints, length: int) -> torch.Tensor:
+    """bool[1, length, length]: True where query row must not see key column (the future, or another document)."""
+    mask = torch.ones((length, length), dtype=torch.bool).triu_(1)
+    if len(starts):
+        document = torch.zeros(length, dtype=torch.int32)
+        document[torch.from_numpy(starts)] = 1
+        document = document.cumsum(0, dtype=torch.int32)
+        mask |= document[:, None] != document[None, :]
+    return mask.unsqueeze(0)
 
 
 class Reader(Protocol):
@@ -47,9 +205,8 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
         tokens: bool = True,
         first: int = 0,
         seed: int = 0,
-        name: str = "conceptloader",
     ) -> None:
-        super().__init__(reader, name, None, num_samples, split, config)
+        super().__init__(reader, "conceptloader", None, num_samples, split, config)
         self.rules = SampleRules.of(config, self._pad_token_id)
         self.fields, self.tokens, self.first, self.seed = tuple(fields), tokens, first, seed
 
@@ -99,3 +256,44 @@ def inner_borders(cu_seqlens: npt.NDArray[np.int32] | None, row: int, length: in
         return np.empty(0, np.int64)
     borders = cu_seqlens.astype(np.int64) - row * length
     return borders[(borders > 0) & (borders < length)]
+
+
+class Cyclic:
+    """A batch sampler over endless epochs, each in an order of its own, resumable at any sample with any dp size.
+
+    In place of Megatron's for --dataloader-type cyclic, which draws a list of the whole epoch with torch.randperm on
+    every rank, shares it out by rank, and refuses to resume off the grid of the old batch size. Position p of the run
+    is sample permutation(epoch = p // total)(p % total). A step may straddle two epochs: none is cut short, and none
+    starts over on a resume.
+
+    total: samples in an epoch. consumed: samples that the trainer has consumed, of all ranks and epochs.
+    """
+
+    def __init__(self, partition: Partition, dp_rank: int, consumed: int, *, total: int, seed: int) -> None:
+        if total < 1:
+            raise ConfigError(f"cyclic sampler: found {total} samples, expected at least 1")
+        self.positions = MicroBatches(partition, dp_rank, consumed)
+        self.total, self.seed = total, seed
+
+    def __len__(self) -> int:
+        return self.total  # what Megatron's own samplers answer: samples, not batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        @lru_cache(maxsize=2)
+        def order(epoch: int) -> Permutation:
+            return Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
+
+        for positions in self.positions:
+            yield [order(p // self.total).forward(p % self.total) for p in positions]
+
+
+def data_loader(dataset: ConceptDataset, micro_batch_size: int, consumed: int, num_workers: int) -> DataLoader[Any]:
+    """A torch DataLoader over this data-parallel rank's samples from `consumed` on, as --dataloader-type single."""
+    partition = Partition(micro_batch_size=micro_batch_size, dp_size=parallel_state.get_data_parallel_world_size())
+    return DataLoader(
+        dataset,
+        batch_sampler=MicroBatches(partition, parallel_state.get_data_parallel_rank(), consumed, len(dataset)),
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+        persistent_workers=num_workers > 0,
+    )

@@ -1,13 +1,55 @@
-"""The launcher's command line options. Megatron never sees them, so its parser needs no patch."""
+"""What a run is to read: the launcher's options, the configuration of each of Megatron's splits, and the batch sizes.
+
+Megatron never sees the launcher's options, so its parser needs no patch.
+"""
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conceptloader.errors import ConfigError
+from megatron.core import parallel_state
+from megatron.core.datasets.blended_megatron_dataset_config import (
+    convert_split_vector_to_split_matrix,
+    parse_and_normalize_split,
+)
 
-from .iterators import Stage
+from conceptloader.blend import Config, QuarantineConfig, load_config
+from conceptloader.errors import ConfigError
+from conceptloader.order.schedule import BatchSchedule
+
+Share = tuple[float, float]
+UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Which pipeline stages get concept tensors: "first", "last", "all", "none" or a number.
+
+    Stages are numbered through the model: virtual stage v of pipeline rank p is v * pipeline_size + p.
+    """
+
+    name: str = "last"
+
+    def __post_init__(self) -> None:
+        if self.name not in ("first", "last", "all", "none") and not self.name.isdecimal():
+            raise ConfigError(f"concept stage: found {self.name!r}, expected first, last, all, none or a stage number")
+
+    def here(self, vp_stage: int | None = None) -> bool:
+        """Whether the (virtual) stage of this process is meant."""
+        if self.name in ("all", "none"):
+            return self.name == "all"
+        ranks = parallel_state.get_pipeline_model_parallel_world_size()
+        chunks = parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1
+        wanted = {"first": 0, "last": ranks * chunks - 1}.get(self.name)
+        wanted = int(self.name) if wanted is None else wanted
+        if wanted >= ranks * chunks:
+            raise ConfigError(f"concept stage: found {wanted}, but the pipeline has {ranks * chunks} stages (from 0)")
+        if chunks > 1 and vp_stage is None:
+            raise ConfigError("concepts: with virtual pipeline stages pass vp_stage, as to Megatron's own get_batch")
+        return bool(wanted == (vp_stage or 0) * ranks + parallel_state.get_pipeline_model_parallel_rank())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +59,9 @@ class Options:
     are taken on purpose.
     """
 
-    config: Path
-    valid: Path | None = None
-    test: Path | None = None
+    config: Path | str
+    valid: Path | str | None = None
+    test: Path | str | None = None
     stage: Stage
     accept: tuple[str, ...] = ()
 
@@ -60,3 +102,150 @@ def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
         ),
         rest,
     )
+
+
+def load_configs(
+    train: Path | str, valid: Path | str | None, test: Path | str | None, split: str | None, seq_length: int, seed: int
+) -> tuple[Config, Config | None, Config | None]:
+    """Configurations of train, valid and test, None where there is no data.
+
+    Without files of their own, valid and test are cut off the training data by --split.
+    seq_length, seed: Megatron's. The first one holds for every file, the second where a file gives none.
+
+    Raises ConfigError for --split together with a file for valid or test, and for another sequence length in a file.
+    """
+    own = [None if path is None else load(path, seq_length, seed) for path in (train, valid, test)]
+    assert own[0] is not None
+    if split is None:
+        return own[0], own[1], own[2]
+    if own[1] is not None or own[2] is not None:
+        raise ConfigError(f"--split {split}: found with a configuration for valid or test as well; give one of the two")
+    shares = convert_split_vector_to_split_matrix(parse_and_normalize_split(split))
+    parts = [None if share is None else with_share(own[0], share) for share in shares]
+    if parts[0] is None:
+        raise ConfigError(f"--split {split}: leaves nothing to train on")
+    return parts[0], parts[1], parts[2]
+
+
+def load(path: Path | str, seq_length: int, seed: int) -> Config:
+    """One file, at Megatron's sequence length."""
+    return load_config(path, defaults={"seed": seed}).with_seq_len(seq_length)
+
+
+def with_share(config: Config, share: Share) -> Config:
+    """The same datasets, each cut down to [share[0], share[1]) of what its own `split` leaves."""
+    datasets = {}
+    for name, entry in config.datasets.items():
+        low, high = entry.split or (0.0, 1.0)
+        datasets[name] = dataclasses.replace(entry, split=(inside(low, high, share[0]), inside(low, high, share[1])))
+    return dataclasses.replace(config, datasets=datasets)
+
+
+def inside(low: float, high: float, share: float) -> float:
+    """The point at `share` of [low, high]; exactly `high` at 1, so that neighbouring splits meet."""
+    return high if share >= 1 else low + (high - low) * share
+
+
+def for_evaluation(config: Config) -> Config:
+    """Its blend at sample 0, for as long as it lasts: no phases, skips or limits of the training."""
+    if config.order == "megatron":
+        return config
+    at_start = config.phases[0].weights if config.phases and config.phases[0].start == 0 else None
+    weights = dict.fromkeys(config.datasets, 0.0) | dict(
+        at_start or {name: entry.weight or 0.0 for name, entry in config.datasets.items()}
+    )
+    names = [name for name in config.datasets if weights.get(name)] or list(config.datasets)
+    entries = {
+        name: dataclasses.replace(config.datasets[name], max_epochs=None, weight=weights.get(name) or None)
+        for name in names
+    }
+    return dataclasses.replace(config, phases=(), skip=(), datasets=entries, quarantine=quarantine_of(config, names))
+
+
+def one_pass(config: Config, names: Iterable[str] | None = None) -> Config:
+    """Every window of the datasets (default: all) once, in order: for --full-validation."""
+    if config.order == "megatron":
+        return config
+    kept = list(config.datasets if names is None else names)
+    entries = {name: dataclasses.replace(config.datasets[name], max_epochs=None, weight=None) for name in kept}
+    return dataclasses.replace(
+        config, order="sequential", phases=(), skip=(), weights="given",
+        datasets=entries, quarantine=quarantine_of(config, kept),
+    )  # fmt: skip
+
+
+def quarantine_of(config: Config, names: Iterable[str]) -> tuple[QuarantineConfig, ...]:
+    """The damaged ranges of some of the datasets."""
+    kept = set(names)
+    return tuple(entry for entry in config.quarantine if entry.dataset in kept)
+
+
+def wanted(config: Config, concepts: bool) -> Config:
+    """The configuration without what Megatron makes itself, and without concepts where none are asked for.
+
+    Raises ConfigError for position ids, which Megatron's command line decides.
+    """
+    if config.outputs.position_ids == "document":
+        raise ConfigError("outputs.position_ids: found document; with Megatron say --reset-position-ids instead")
+    outputs = dataclasses.replace(config.outputs, position_ids="off")
+    if concepts:
+        return dataclasses.replace(config, outputs=outputs)
+    outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False)
+    return dataclasses.replace(config, outputs=outputs, concepts={})
+
+
+def batch_schedule(args: Namespace) -> BatchSchedule:
+    """Global batch size by consumed samples: --step-batch-size-schedule, --rampup-batch-size, or constant.
+
+    From core 0.20 on Megatron takes --rampup-batch-size and ignores it; so do we.
+    """
+    steps = getattr(args, "step_batch_size_schedule", None)
+    if steps:
+        return BatchSchedule(step_rule(steps, args.seq_length))
+    ramp = args.rampup_batch_size
+    if ramp and not hasattr(args, "step_batch_size_schedule"):
+        start, increment, samples = (int(word) for word in ramp)
+        schedule = BatchSchedule.ramp_up(start, increment, samples, args.global_batch_size)
+    else:
+        schedule = BatchSchedule.constant(args.global_batch_size)
+    if args.decrease_batch_size_if_needed:
+        schedule = schedule.rounded_down(args.micro_batch_size * args.data_parallel_size)
+    return schedule
+
+
+def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
+    """(from_consumed, batch size) pairs of "0:768 250B:1536": thresholds in tokens, K, M, B, T for powers of 1000."""
+    rule = []
+    for entry in text.replace(",", " ").split():
+        threshold, _, size = entry.partition(":")
+        rule.append((in_units(threshold, text) // seq_length, in_units(size, text)))
+    return tuple(sorted(rule))
+
+
+def in_units(word: str, where: str) -> int:
+    """12, 1.5K or 250B as an integer."""
+    unit = UNITS.get(word[-1:].upper())
+    try:
+        return int(float(word[:-1]) * unit) if unit else int(word)
+    except ValueError as error:
+        raise ConfigError(f"--step-batch-size-schedule {where}: found {word!r}, expected a number") from error
+
+
+def first_sample(args: Namespace) -> int:
+    """The sample of the run at which Megatron's current phase begins, from which on it counts samples anew.
+
+    With --phase-transition-iterations Megatron computes positions from iterations times the batch size.
+
+    Raises ConfigError if the batch size has not always been the same, which it does not notice.
+    """
+    if not args.phase_transition_iterations:
+        return 0
+    transition = max(step for step in (0, *args.phase_transition_iterations) if step <= args.iteration)
+    counted = args.iteration * args.global_batch_size
+    if counted != args.consumed_train_samples:
+        raise ConfigError(
+            f"--phase-transition-iterations: found {args.consumed_train_samples} consumed samples at iteration "
+            f"{args.iteration}, expected {counted}: Megatron would not go on where the checkpoint left off. Use "
+            "`phases` in the configuration in its place"
+        )
+    return int(transition * args.global_batch_size)

@@ -14,13 +14,9 @@ from typing import Any
 
 from conceptloader.errors import ConfigError
 
-from . import patches
-from .iterators import Stage
-from .launched import Run, check_with, current_data, start
-from .options import Options
-from .wire import Tensors
-
-_setup: tuple[Run, Callable[[Any], Any]] | None = None
+from .batches import Tensors
+from .launch import CHECK, MEGATRON, Run, current_data, current_run, start
+from .options import Options, Stage
 
 
 def setup(
@@ -37,32 +33,24 @@ def setup(
     dataset_config: from Megatron's arguments to a GPTDatasetConfig, such as pretrain_gpt.py's
     core_gpt_dataset_config_from_args. One patch is applied, which compares the state in a checkpoint.
     """
-    global _setup
-    options = Options(
-        config=Path(config),
-        valid=None if valid is None else Path(valid),
-        test=None if test is None else Path(test),
-        stage=Stage(stage),
-        accept=tuple(accept),
-    )
-    run = start(options)
-    patches.apply_all({patches.CHECK: lambda stock: check_with(run, stock)})
-    _setup = run, dataset_config
+    options = Options(config=config, valid=valid, test=test, stage=Stage(stage), accept=tuple(accept))
+    start(Run(options, dataset_config))
+    MEGATRON.apply([CHECK])
 
 
 def train_valid_test_datasets_provider(sizes: Sequence[int | None], vp_stage: int | None = None) -> list[Any]:
     """What pretrain() takes: train, valid and test datasets of this process, None where it reads nothing."""
     from megatron.training import get_args
 
-    if _setup is None:
+    run = current_run()
+    if run is None or run.dataset_config is None:
         raise ConfigError("train_valid_test_datasets_provider: call conceptloader's setup() before pretrain()")
-    run, dataset_config = _setup
-    return run.datasets(dataset_config(get_args()), sizes, None, vp_stage)
+    return run.datasets(run.dataset_config(get_args()), sizes, None, vp_stage)
 
 
 train_valid_test_datasets_provider.is_distributed = True  # type: ignore[attr-defined]  # Megatron calls it on all ranks
 
 
 def get_batch(data_iterator: Any, vp_stage: int | None = None) -> Tensors:
-    """Megatron's tensors and the concept tensors of a micro batch, see BatchReader."""
+    """Megatron's tensors and the concept tensors of a micro batch, see batches.BatchReader."""
     return current_data().get_batch(data_iterator, vp_stage)

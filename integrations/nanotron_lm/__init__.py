@@ -9,25 +9,15 @@ a data stage may say `dataset: {type: conceptloader, ...}`. With any other versi
 for a script of one's own. See docs/nanotron.md.
 """
 
+from importlib import import_module
 from typing import Any
 
-__all__ = ["build_dataloader", "install", "save_state"]
+_PUBLIC = {"build_dataloader": "own_script", "install": "launch", "save_state": "own_script"}
 
-
-def install() -> None:
-    """Add the dataset type to nanotron in this process. To be called before DistributedTrainer is made.
-
-    Raises ConfigError if nanotron has no longer what this adapter hooks into; nothing is copied from it.
-    """
-    from . import logs, patches
-
-    logs.forward()
-    patches.install()
+__all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("build_dataloader", "save_state"):
-        from . import own_script
-
-        return getattr(own_script, name)
+    if name in _PUBLIC:
+        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

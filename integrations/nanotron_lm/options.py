@@ -1,12 +1,22 @@
-"""The `nanotron:` section beside our own configuration: what only this adapter needs to know."""
+"""`dataset: {type: conceptloader, ...}` in nanotron's YAML, with the `nanotron:` section that only this adapter needs.
 
-from collections.abc import Mapping
+nanotron parses a dataset with dacite, which tries each of its own types and hides every error of theirs. So we take our
+sections out of the raw YAML first, check them with messages of our own, and put finished objects in their place. These
+derive from NanosetDatasetsArgs, the one type for which run_train.py asks functions of a module for dataset and loader.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from conceptloader.blend.strict import Section, build
+from conceptloader.blend import Config, load_config
+from conceptloader.blend.strict import Section, build, nearest
 from conceptloader.errors import ConfigError
 
+TYPE = "conceptloader"
+NO_TOKENIZER = "conceptloader/none"
 STOCK_KEYS = ("input_ids", "input_mask", "label_ids", "label_mask")
 
 
@@ -44,3 +54,107 @@ class NanotronOptions(Section):
         except ConfigError as error:
             raise ConfigError(f"{where}.{error}") from error
         return options
+
+
+@functools.cache
+def args_class() -> type:
+    """The dataclass nanotron holds. Its fields are the keys that the YAML may have, so that it saves as it was read."""
+    from nanotron.config import NanosetDatasetsArgs
+
+    keys = ["config", "nanotron", *(f.name for f in dataclasses.fields(Config))]
+    section = dataclasses.make_dataclass("Section", [("type", str, TYPE), *((key, Any, None) for key in keys)])
+    # Fields, __init__ and __repr__ come from the first base; the second makes run_train.py take us for a Nanoset.
+    namespace = {"settings": settings, "options": options, "dataset_folder": ()}
+    return type("ConceptloaderDatasetsArgs", (section, NanosetDatasetsArgs), namespace)
+
+
+def is_ours(dataset: Any) -> bool:
+    """Whether a dataset section of a parsed nanotron config is ours."""
+    return isinstance(dataset, args_class())
+
+
+def settings(self: Any, seed: int | None = None) -> Config:
+    """Our configuration; nanotron's seed holds where it gives none.
+
+    Raises ConfigError for anything wrong in it, ReadError if the file that `config` names cannot be read.
+    """
+    keys = [f.name for f in dataclasses.fields(Config)]
+    inline = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+    return load_config(
+        inline if self.config is None else self.config, defaults=None if seed is None else {"seed": seed}
+    )
+
+
+def options(self: Any, where: str = "dataset.nanotron") -> NanotronOptions:
+    """The adapter's own section."""
+    return NanotronOptions.parse(self.nanotron, where)
+
+
+def replace_in(data: Any) -> Any:
+    """A nanotron config as plain data, with objects of ours for the data stages of our type. The input is left alone.
+
+    Raises ConfigError, with the path in nanotron's YAML, for anything wrong in such a stage.
+    """
+    if not isinstance(data, Mapping) or not isinstance(data.get("data_stages"), list):
+        return data
+    stages = [_replace_stage(stage, data, f"data_stages[{k}]") for k, stage in enumerate(data["data_stages"])]
+    return {**data, "data_stages": stages}
+
+
+def _replace_stage(stage: Any, root: Mapping[str, Any], where: str) -> Any:
+    section = stage.get("data") if isinstance(stage, Mapping) else None
+    dataset = section.get("dataset") if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or not isinstance(dataset, Mapping) or "type" not in dataset:
+        return stage
+    where = f"{where}.data.dataset"
+    if dataset["type"] != TYPE:
+        raise ConfigError(
+            f"{where}.type: found {dataset['type']!r}, expected {TYPE}; nanotron's own datasets have no type"
+        )
+    return {**stage, "data": {**section, "dataset": _parse(dataset, root, where)}}
+
+
+def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Any:
+    cls = args_class()
+    known = [f.name for f in dataclasses.fields(cls)]
+    for key in dataset:
+        if key not in known:
+            raise ConfigError(f"{where}.{key}: unknown key{nearest(key, known)}")
+    values = {key: value for key, value in dataset.items() if value is not None}
+    inline = sorted(set(values) - {"type", "config", "nanotron"})
+    if "config" in values and inline:
+        raise ConfigError(f"{where}: has config and also {', '.join(inline)}; put everything there, or everything here")
+    args = cls(**values)
+    args.options(f"{where}.nanotron")
+    try:
+        args.dataset_folder = args.settings().names  # run_train.py logs how many there are
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error}" if inline else f"{where}.config: {error}") from error
+    # What Config.__post_init__ (config/config.py) compares with the model and the tokenizer: we agree with both.
+    args.vocab_size = ((root.get("model") or {}).get("model_config") or {}).get("vocab_size")
+    args.tokenizer_name = (root.get("tokenizer") or {}).get("tokenizer_name_or_path") or NO_TOKENIZER
+    return args
+
+
+class StandIn:
+    """A tokenizer that need not exist: run_train.py loads one only to compare its length with the model's vocabulary.
+
+    Its length is the model's vocabulary as it is now, also where tensor parallelism padded that. For anything else
+    (decoding, say) the real one is loaded.
+    """
+
+    pad_token: str | None = None
+    eos_token: str | None = None
+    eos_token_id: int | None = None
+    padding_side: str = "left"
+
+    def __init__(self, config: Any, load: Callable[[], Any]) -> None:
+        self._config, self._load = config, load
+
+    def __len__(self) -> int:
+        return int(self._config.model.model_config.vocab_size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._load(), name)

@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader
 
 from conceptloader.blend import load_config, open_blend
 
-from .dataloader import make_dataloader
+from .batches import make_dataloader
+from .data import StageDataset, make_dataset, report, write_run_log
+from .launch import mend_losses
 from .options import NanotronOptions
-from .stage import StageDataset, make_dataset, report, write_run_log
 from .state import State
 
 
@@ -69,6 +70,7 @@ def build_dataloader(
             micro_batch_size=micro_batch_size,
             dp_size=dp.size(),
         )
+    mend_losses()
     return make_dataloader(
         dataset,
         micro_batch_size=micro_batch_size,

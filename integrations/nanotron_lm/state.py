@@ -1,13 +1,13 @@
 """conceptloader.json in every checkpoint: that of progress/state.py, and which data stage of nanotron's it is in."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from conceptloader.errors import ResumeError
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState, saved_count, sealed
+from conceptloader.storage.durable import write_file
 
 NAME = "conceptloader.json"
 
@@ -28,13 +28,7 @@ class State:
         """Write NAME into `folder`, completely or not at all."""
         more = {"data_stage": self.stage, "data_stage_start": self.stage_start}
         data = sealed(OrderState(spec=self.spec, consumed=self.consumed, more=more).fields())
-        temporary = folder / f".{NAME}.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(data, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / NAME)
+        write_file(str(folder / NAME), (json.dumps(data, indent=2) + "\n").encode())
 
     @classmethod
     def read(cls, folder: Path) -> "State | None":

@@ -10,8 +10,8 @@ import torch
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.integrations.megatron_lm.stock_reader import Joined
 from conceptloader.integrations.megatron_lm.takeover import Piece
+from conceptloader.integrations.megatron_lm.takeover_reader import Joined
 from conceptloader.order.progress.state import OrderState
 from tests.megatron.corpus import write_config, write_datasets
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config, in_order, random_corpus

@@ -1,5 +1,6 @@
 """Concept tensors between the data iterator and the model: kept aside, broadcast, cut; samplers; patches."""
 
+import dataclasses
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -14,12 +15,19 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 from conceptloader.batch.layout import BatchLayout, TrackLayout
 from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError
-from conceptloader.integrations.megatron_lm import patches
-from conceptloader.integrations.megatron_lm.iterators import SplitIterator, Stage
-from conceptloader.integrations.megatron_lm.options import take_options
-from conceptloader.integrations.megatron_lm.samplers import Contiguous, Cyclic
-from conceptloader.integrations.megatron_lm.wire import checked, context_slice, fields_of, merge_samples, pack, unpack
+from conceptloader.integrations.megatron_lm import launch
+from conceptloader.integrations.megatron_lm.batches import (
+    SplitIterator,
+    checked,
+    context_slice,
+    merge_samples,
+    pack,
+    unpack,
+)
+from conceptloader.integrations.megatron_lm.dataset import Cyclic, fields_of
+from conceptloader.integrations.megatron_lm.options import Stage, take_options
 from conceptloader.order.partition import Partition
+from conceptloader.torch.samplers import MicroBatches
 
 LENGTH, SPANS, CONCEPTS = 8, 3, 2
 TRACK = TrackLayout(name="topic", ragged=False, max_spans=SPANS, max_concepts=CONCEPTS)
@@ -167,7 +175,7 @@ def test_stages(name: str, ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_contiguous_is_the_plan(total: int, consumed: int, micro: int, dp: int) -> None:
     partition, group = Partition(micro_batch_size=micro, dp_size=dp), micro * dp
     for rank in range(dp):
-        sampler = Contiguous(total=total, consumed=consumed, micro_batch_size=micro, dp_rank=rank, dp_size=dp)
+        sampler = MicroBatches(partition, rank, consumed, total)
         steps = range(consumed, total - group + 1, group)
         assert list(sampler) == [partition.samples(s, s + group, rank)[0].tolist() for s in steps]
         assert len(sampler) == len(steps)
@@ -179,15 +187,9 @@ def test_cyclic_goes_on_at_any_dp_size(total: int, split: int, dps: tuple[int, i
     group = 12
 
     def steps(consumed: int, dp: int, count: int) -> list[int]:
-        micro, found = group // dp, []
-        ranks = [
-            list(
-                islice(
-                    Cyclic(total=total, consumed=consumed, micro_batch_size=micro, dp_rank=r, dp_size=dp, seed=5), count
-                )
-            )
-            for r in range(dp)
-        ]
+        partition = Partition(micro_batch_size=group // dp, dp_size=dp)
+        found: list[int] = []
+        ranks = [list(islice(Cyclic(partition, r, consumed, total=total, seed=5), count)) for r in range(dp)]
         for step in range(count):
             found += [sample for rank in ranks for sample in rank[step]]
         return found
@@ -199,13 +201,11 @@ def test_cyclic_goes_on_at_any_dp_size(total: int, split: int, dps: tuple[int, i
 
 
 def test_patches_find_their_lines() -> None:
-    patches.BUILD.check()
-    for patch in patches.ALL:
+    assert launch.MEGATRON.original(launch.BUILD)[1].__name__ == "build"
+    for patch in (launch.BUILD, launch.ITERATOR, launch.CYCLIC, launch.CHECK):
         assert patch.line
     with pytest.raises(ConfigError, match=r"`return None` was not found in BlendedMegatronDatasetBuilder.build"):
-        patches.Patch(
-            module=patches.BUILD.module, name=patches.BUILD.name, caller=patches.BUILD.caller, line="return None"
-        ).check()
+        launch.MEGATRON.apply([dataclasses.replace(launch.BUILD, line="return None")])
 
 
 def test_options() -> None:

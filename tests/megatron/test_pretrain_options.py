@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.integrations.megatron_lm.samplers import Cyclic
+from conceptloader.integrations.megatron_lm.dataset import Cyclic
+from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog
 from tests.megatron.corpus import write_config, write_datasets
 from tests.megatron.launching import ROOT, torchrun
@@ -39,9 +40,9 @@ def test_cyclic_with_evaluation(checkout: Path, config: Path, tmp_path: Path) ->
     more = ["--dataloader-type", "cyclic", "--split", "80,20,0", "--eval-iters", "1", "--eval-interval", "4"]
     run = ended(pretrain(checkout, tmp_path / "run", DP2, *more, config=config))
     assert "validation loss at iteration 4" in run.output
-    sizes = {"total": STEPS * BATCH, "consumed": 0, "micro_batch_size": 2, "dp_size": 2, "seed": 11}
+    partition = Partition(micro_batch_size=2, dp_size=2)
     for rank in (0, 1):
-        expected = list(islice(Cyclic(**sizes, dp_rank=rank), STEPS * DP2.micro_batches))
+        expected = list(islice(Cyclic(partition, rank, 0, total=STEPS * BATCH, seed=11), STEPS * DP2.micro_batches))
         found = iter(run.samples(rank))
         assert all(row in found for row in expected)  # in this order; those of the evaluation lie between
 

@@ -9,8 +9,13 @@ import pytest
 from conceptloader.blend import load_config
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.integrations.megatron_lm.runs import batch_schedule, first_sample
-from conceptloader.integrations.megatron_lm.splits import for_evaluation, one_pass, with_share
+from conceptloader.integrations.megatron_lm.options import (
+    batch_schedule,
+    first_sample,
+    for_evaluation,
+    one_pass,
+    with_share,
+)
 from conceptloader.order.progress.state import OrderState
 from tests.megatron.corpus import write_config, write_datasets
 from tests.megatron.stock import dataset_config

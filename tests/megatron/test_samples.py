@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.gpt_dataset import GPTDataset, _get_ltor_masks_and_position_ids
 
-from conceptloader.integrations.megatron_lm.samples import Ints, Sample, SampleRules, make_sample
+from conceptloader.integrations.megatron_lm.dataset import Ints, Sample, SampleRules, make_sample
 from conceptloader.integrations.megatron_lm.takeover import MappingBuilder, StockOrder
 from tests.megatron.stock import EOD, assert_equal_samples, build_stock, dataset_config, random_corpus
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from conceptloader.errors import ConfigError
-from conceptloader.integrations.nanotron_lm.collator import Collator, Place, micro_batch_keys
-from conceptloader.integrations.nanotron_lm.dataloader import MicroBatches
+from conceptloader.integrations.nanotron_lm.batches import Collator, Place, micro_batch_keys
 from conceptloader.integrations.nanotron_lm.losses import LossPerDataset
 from conceptloader.order.partition import Partition
+from conceptloader.torch.samplers import MicroBatches
 
 torch = pytest.importorskip("torch")
 

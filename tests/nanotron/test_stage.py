@@ -12,9 +12,9 @@ import pytest
 
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.integrations.nanotron_lm import dataset_args, run
+from conceptloader.integrations.nanotron_lm import launch
+from conceptloader.integrations.nanotron_lm.data import StageDataset, make_dataset, report, write_run_log
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
-from conceptloader.integrations.nanotron_lm.stage import StageDataset, make_dataset, report, write_run_log
 from conceptloader.integrations.nanotron_lm.state import NAME, State
 from conceptloader.order.progress.runlog import RunLog
 
@@ -207,15 +207,16 @@ def test_a_dataset_travels_to_worker_processes(dataset: dict[str, Any]) -> None:
 def test_a_stage_of_another_type_passes_the_state_on(
     dataset: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_args, "is_ours", lambda section: False)
+    monkeypatch.setattr(launch, "is_ours", lambda section: False)
     (tmp_path / "3").mkdir()
     (tmp_path / "6").mkdir()
     state = trained(stage(dataset), 24).state()
     state.write(tmp_path / "3")
     other = SimpleNamespace(data=SimpleNamespace(dataset=None))
     checkpoints = SimpleNamespace(load_lr_scheduler=True)
+    run = launch.Run()
     run.start(SimpleNamespace(data_stages=[other], checkpoints=checkpoints, tokenizer=None), tmp_path / "3")
-    run.require().save(tmp_path / "6")
+    run.save_state(tmp_path / "6")
     assert State.read(tmp_path / "6") == state
     assert stage(dataset, state, name="third").consumed == 24
 

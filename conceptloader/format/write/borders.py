@@ -52,7 +52,7 @@ def _runs(
     return runs_of(reader, track, parts)
 
 
-def runs_of(reader: Reader, track: str, parts: Iterable[tuple[int, int, int, int]]) -> tuple[Ints, Ints]:
+def runs_of(reader: ShardReader, track: str, parts: Iterable[tuple[int, int, int, int]]) -> tuple[Ints, Ints]:
     """(starts, ends) of the runs in parts of shards: (shard, first token, end, what to add to the tokens)."""
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for shard, a, b, base in parts:

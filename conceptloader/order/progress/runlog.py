@@ -19,6 +19,7 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.partition import Partition, Place, Plan, Scheme
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.schedule import BatchSchedule
+from conceptloader.storage.durable import sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,28 @@ class RunStart:
         schedule = BatchSchedule.from_list(self.batch, self.step, self.consumed)
         object.__setattr__(self, "batch", schedule.rule)
         _ = self.plan  # whatever is wrong is said here
+
+    @classmethod
+    def of(
+        cls,
+        spec: OrderSpec,
+        schedule: BatchSchedule,
+        partition: Partition,
+        seq_len: int | None,
+        data_stage: str | None = None,
+    ) -> "RunStart":
+        """The start of a run with this order, at the position that `schedule` counts from."""
+        return cls(
+            step=schedule.step,
+            consumed=schedule.consumed,
+            batch=schedule.to_list(),
+            micro_batch_size=partition.micro_batch_size,
+            dp_size=partition.dp_size,
+            scheme=partition.scheme,
+            seq_len=seq_len,
+            spec=spec.hash,
+            data_stage=data_stage,
+        )
 
     @cached_property
     def plan(self) -> Plan:
@@ -228,15 +251,7 @@ class RunLog:
             finally:
                 os.close(file)
             if new:
-                _sync_directory(self.path.parent)
+                sync_directory(str(self.path.parent))
         except OSError as error:
             raise ReadError(f"{self.path}: cannot write the run log: {error}") from error
         self._end += len(data)
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -6,13 +6,12 @@ No paths, no loader options: moving the data, or reading it with more threads, c
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.checks import as_count, as_integer
-from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
+from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase, checked_phases
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -89,14 +88,11 @@ class OrderSpec:
             raise ConfigError(f"order: found {self.order!r}, expected one of {get_args(OrderKind)}")
         if bool(self.phases) != (self.order == "shuffled"):
             raise ConfigError(f"phases: found {len(self.phases)} with order {self.order}; only shuffled has phases")
-        starts = [phase.start for phase in self.phases]
-        if starts and (starts[0] != 0 or any(b <= a for a, b in pairwise(starts))):
-            raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples")
         as_integer(self.seed, "seed")
         as_integer(self.block, "block")
         as_count(self.base, "base", 0)
         phases = []
-        for phase in self.phases:
+        for phase in checked_phases(self.phases):
             where = f"phases.{phase.start}.weights"
             unknown = sorted(set(phase.weights) - set(self.members))
             if unknown:

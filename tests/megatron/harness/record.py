@@ -14,7 +14,7 @@ KEYS = ("sample_index", "dataset_id", "topic_ids", "concepts_ids", "concepts_spa
 
 def install(folder: str, kill_after: int) -> None:
     """Write rank<RANK>.jsonl and given<RANK>.jsonl into `folder`; SIGKILL at micro batch kill_after + 1."""
-    from conceptloader.integrations.megatron_lm.iterators import ConceptReader, SplitIterator
+    from conceptloader.integrations.megatron_lm.batches import ConceptReader, SplitIterator
 
     pull: Any = SplitIterator._pull
     rank = os.environ["RANK"]

@@ -1,4 +1,4 @@
-"""From a batch of conceptloader to the micro batch of nanotron, for every position in the pipeline.
+"""The DataLoader of a data stage: micro batches of nanotron, for every position in the pipeline.
 
 The rule of nanotron's PipelineBlock: of each key exactly one pipeline rank holds the tensor, all others hold a
 TensorPointer to it, and every rank has the same keys. The owner is the stage that uses the key, so nothing is sent.
@@ -10,9 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
+from conceptloader.batch.open import open_reader
 from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Partition
+from conceptloader.torch.samplers import MicroBatches
+
+from . import losses
+from .data import StageDataset
 
 Batch = Mapping[str, Any]
 
@@ -109,3 +116,54 @@ class Collator:
             part = value.shape[1] // self.place.cp_size
             value = value[:, self.place.cp_rank * part : (self.place.cp_rank + 1) * part]
         return torch.from_numpy(np.ascontiguousarray(value))
+
+
+def make_dataloader(
+    dataset: StageDataset,
+    *,
+    micro_batch_size: int,
+    parallel_context: Any,
+    input_pp_rank: int,
+    output_pp_rank: int,
+    position_ids: bool,
+    num_workers: int,
+    pin_memory: bool,
+) -> DataLoader[Any]:
+    """An endless DataLoader of this rank's micro batches, from the dataset's position on."""
+    config = dataset.blend.config
+    place = _place(parallel_context, input_pp_rank, output_pp_rank)
+    collator = Collator(keys=micro_batch_keys(place, position_ids, dataset.options.consume), place=place)
+    dataset.partition = Partition(micro_batch_size=micro_batch_size, dp_size=parallel_context.dp_pg.size())
+    dataset.dp_rank = parallel_context.dp_pg.rank()
+    dataset.reader = None if collator.owns_nothing else open_reader(dataset.blend, dataset.dp_rank)
+    if position_ids and config.outputs.position_ids == "off":
+        raise ConfigError("outputs.position_ids: off, but this model takes position ids; choose window or document")
+    assert config.seq_len is not None
+    if place.cp_size > 1 and config.seq_len % (2 * place.cp_size):
+        raise ConfigError(
+            f"seq_len: {config.seq_len} is not divisible by 2 * context_parallel_size = {2 * place.cp_size}"
+        )
+    if dataset.options.loss_per_dataset and place.pp_rank == output_pp_rank:
+        group = getattr(parallel_context, "dp_cp_pg", parallel_context.dp_pg)
+        logs = group.rank() == 0 and parallel_context.tp_pg.rank() == 0
+        dataset.loss_per_dataset = losses.LossPerDataset(config.names, group, logs)
+    losses.activate(dataset.loss_per_dataset)
+    return DataLoader(
+        dataset,
+        batch_sampler=MicroBatches(dataset.partition, dataset.dp_rank, dataset.consumed),
+        num_workers=num_workers if dataset.reader is not None else 0,
+        collate_fn=collator,
+        pin_memory=pin_memory and dataset.reader is not None,
+    )
+
+
+def _place(parallel_context: Any, input_pp_rank: int, output_pp_rank: int) -> Place:
+    cp = getattr(parallel_context, "cp_pg", None)
+    return Place(
+        pp_rank=parallel_context.pp_pg.rank(),
+        pp_size=parallel_context.pp_pg.size(),
+        input_pp_rank=input_pp_rank,
+        output_pp_rank=output_pp_rank,
+        cp_rank=cp.rank() if cp is not None else 0,
+        cp_size=cp.size() if cp is not None else 1,
+    )

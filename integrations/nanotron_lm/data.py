@@ -11,14 +11,15 @@ from torch.utils.data import Dataset
 
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.reader import Reader
-from conceptloader.blend import Blend, open_blend
+from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.order.schedule import BatchSchedule
+from conceptloader.storage.durable import write_file
 
 from . import losses
 from .options import NanotronOptions
-from .run import Run
 from .state import NAME, State
 
 logger = logging.getLogger(__name__)
@@ -84,49 +85,6 @@ class StageDataset(Dataset[Any]):
             mine = members[self.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
             by_dataset = [[self.loss_per_dataset.names.index(self.datasets[m]) for m in row] for row in mine]
             self.loss_per_dataset.finish_step(by_dataset, stop)
-
-
-def open_stage(
-    run: Run,
-    args: Any,
-    *,
-    global_batch_size: int,
-    sequence_length: int,
-    train_steps: int,
-    current_iteration: int,
-    seed: int,
-    parallel_context: Any,
-    consumed_samples: int,
-    consumed_tokens_per_dataset_folder: Mapping[str, int],
-    last_stages_consumed_tokens_per_dataset_folder: Mapping[str, int],
-    **unused: Any,
-) -> tuple[StageDataset, dict[str, Any]]:
-    """get_tb_datasets for a data stage of ours: its order, checked against the checkpoint's past.
-
-    Raises ResumeError if what decided past samples has changed, ConfigError for everything else.
-    """
-    dataset = make_dataset(
-        open_blend(args.settings(seed).with_seq_len(sequence_length)),
-        args.options(),
-        saved=run.saved,
-        stage=run.data_stage.name,
-        consumed_in_stage=consumed_samples,
-        tokens=consumed_tokens_per_dataset_folder,
-        earlier=last_stages_consumed_tokens_per_dataset_folder,
-        vocabulary=run.config.model.model_config.vocab_size,
-    )
-    run.dataset = dataset
-    plan = report(dataset, (train_steps - current_iteration) * global_batch_size)
-    if parallel_context.world_pg.rank() == 0:
-        write_run_log(
-            run.checkpoints,
-            dataset,
-            step=current_iteration,
-            global_batch_size=global_batch_size,
-            micro_batch_size=run.config.tokens.micro_batch_size,
-            dp_size=parallel_context.dp_pg.size(),
-        )
-    return dataset, plan
 
 
 def make_dataset(
@@ -211,18 +169,10 @@ def write_run_log(
     The configuration is written beside it, whole: with nanotron's seed and sequence length, and absolute paths. So
     `conceptloader trace` and its like need nothing but this folder.
     """
-    start = RunStart(
-        step=step,
-        consumed=dataset.consumed,
-        batch=[[0, global_batch_size]],
-        micro_batch_size=micro_batch_size,
-        dp_size=dp_size,
-        seq_len=dataset.blend.config.seq_len,
-        spec=dataset.blend.spec.hash,
-        data_stage=dataset.name or None,
-    )
+    blend = dataset.blend
+    schedule = BatchSchedule.constant(global_batch_size).at(step, dataset.consumed)
+    partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size)
+    start = RunStart.of(blend.spec, schedule, partition, blend.config.seq_len, dataset.name or None)
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{CONFIG_NAME}.tmp"
-    temporary.write_text(yaml.safe_dump(dataset.blend.config.to_dict(), sort_keys=False), encoding="utf-8")
-    temporary.replace(folder / CONFIG_NAME)
-    RunLog(folder).append(start, dataset.blend.spec)
+    write_file(str(folder / CONFIG_NAME), yaml.safe_dump(blend.config.to_dict(), sort_keys=False).encode())
+    RunLog(folder).append(start, blend.spec)

@@ -1,0 +1,249 @@
+"""What conceptloader.launch puts under an unmodified script: four patches, and the run that they serve.
+
+Nothing else in this adapter changes Megatron. Seen in core_v0.16.1 and in main (core 0.20).
+"""
+
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
+from torch.utils.data import DataLoader
+
+from conceptloader.base.patching import Patch, Upstream, around
+from conceptloader.blend import open_blend
+from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Partition
+from conceptloader.order.progress.runlog import RunLog, RunStart
+
+from .batches import SplitIterator, Tensors
+from .data import Built, MegatronData, OurSplit, continued
+from .dataset import ConceptDataset, Cyclic, SampleRules, data_loader
+from .options import Options, batch_schedule, first_sample, load_configs, take_options
+
+logger = logging.getLogger(__name__)
+
+MEGATRON = Upstream(
+    name="Megatron-LM",
+    seen="core_v0.16.1 and main of 2026-08 (core 0.20)",
+    otherwise="use one of these, another release of conceptloader, or its train_valid_test_datasets_provider and "
+    "get_batch in a script of your own",
+)
+
+
+class Run:
+    """The run of this process. `data` is there once Megatron has asked for its datasets.
+
+    dataset_config: for own_script, from Megatron's arguments to a GPTDatasetConfig.
+    """
+
+    def __init__(self, options: Options, dataset_config: Callable[[Any], Any] | None = None) -> None:
+        self.options, self.dataset_config = options, dataset_config
+        self.saved: dict[str, Any] | None = None  # our state in the checkpoint that was loaded
+        self.data: MegatronData | None = None
+
+    def datasets(
+        self,
+        config: Any,
+        sizes: Sequence[int | None],
+        is_built_on_rank: Callable[[], bool] | None,
+        vp_stage: int | None,
+    ) -> list[Any]:
+        """Train, valid and test datasets of this (virtual) stage. config: GPTDatasetConfig."""
+        from megatron.training import get_args
+
+        args = get_args()
+        first = first_sample(args)
+        if self.data is None:
+            self.data = MegatronData(
+                self.options.config,
+                config,
+                micro_batch_size=args.micro_batch_size,
+                valid=self.options.valid,
+                test=self.options.test,
+                split=args.split if config.mock else None,
+                stage=self.options.stage,
+                consumed=args.consumed_train_samples,
+                saved=self.saved,
+                accept=self.options.accept,
+                sizes=sizes,
+            )
+            args.conceptloader = self.data.state()  # Megatron saves its arguments with every checkpoint
+            self.log_start(args)
+        datasets = self.data.datasets(sizes, is_built_on_rank=is_built_on_rank, vp_stage=vp_stage, first=first)
+        if args.dataloader_type != "external":
+            return datasets
+        consumed = (args.consumed_train_samples - first, args.consumed_valid_samples, 0)
+        return [self.external(d, args, c) for d, c in zip(datasets, consumed, strict=True)]
+
+    def external(self, dataset: Built, args: Namespace, consumed: int) -> Any:
+        """An iterator in place of a dataset, for --dataloader-type external."""
+        if dataset is None or isinstance(dataset, list):
+            return dataset and [self.external(d, args, consumed) for d in dataset]
+        loader = data_loader(dataset, args.micro_batch_size, consumed, args.num_workers)
+        return ExternalLoader(loader, lambda: args.consumed_train_samples)
+
+    def check(self, checkpoint_args: Namespace) -> None:
+        """After check_checkpoint_args: keep our state of the checkpoint, refuse a changed past before data is read."""
+        from megatron.training import get_args
+
+        args, options = get_args(), self.options
+        self.saved = getattr(checkpoint_args, "conceptloader", None)
+        config, *_ = load_configs(options.config, options.valid, options.test, args.split, args.seq_length, args.seed)
+        if config.order == "megatron":
+            return  # its index files are not mapped yet: MegatronData compares, still before any data is read
+        split = OurSplit(open_blend(config), SampleRules(seq_length=args.seq_length))
+        continued(split, self.saved, getattr(checkpoint_args, "consumed_train_samples", 0), options.accept)
+
+    def log_start(self, args: Namespace) -> None:
+        """Append this start to the run log beside the checkpoints, on one process."""
+        if args.rank != 0 or not args.save or self.data is None:
+            return
+        schedule = batch_schedule(args).at(args.iteration, args.consumed_train_samples)
+        partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=args.data_parallel_size)
+        Path(args.save).mkdir(parents=True, exist_ok=True)
+        start = RunStart.of(self.data.spec, schedule, partition, args.seq_length)
+        RunLog(args.save).append(start, self.data.spec)
+
+
+class ExternalLoader:
+    """What --dataloader-type external passes through: an iterator over micro batches that can save its state.
+
+    The state is the number of samples that the trainer has consumed, asked for at the time of saving: what the loader
+    has read ahead, or what another pipeline stage has read, does not enter.
+    """
+
+    def __init__(self, loader: DataLoader[Any], consumed_samples: Any) -> None:
+        self._batches = iter(loader)
+        self._consumed_samples = consumed_samples
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def save_state(self) -> dict[str, int]:
+        """For Megatron's maybe_save_dataloader_state. Resuming needs nothing but Megatron's own consumed samples."""
+        return {"version": 1, "consumed_samples": int(self._consumed_samples())}
+
+
+_run: Run | None = None
+
+
+def start(run: Run) -> None:
+    """`run` is that of this process from now on."""
+    global _run
+    _run = run
+
+
+def current_run() -> Run | None:
+    """The run of this process, if it was started with options of ours."""
+    return _run
+
+
+def current_data() -> MegatronData:
+    """The data of the run. Raises ConfigError before Megatron has asked for its datasets."""
+    if _run is None or _run.data is None:
+        raise ConfigError("no data of conceptloader yet; start the script with conceptloader.launch, or call setup()")
+    return _run.data
+
+
+def build(stock: Callable[[Any], Any], builder: Any) -> Any:
+    """In place of BlendedMegatronDatasetBuilder.build, which keeps --mock-data."""
+    if _run is None or builder.cls is MockGPTDataset:
+        return stock(builder)
+    if builder.cls is not GPTDataset:
+        raise ConfigError(
+            f"--conceptloader-config: found {builder.cls.__name__}, expected GPTDataset: no --sft, no --fim-data"
+        )
+    # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
+    vp_stage = getattr(builder.is_built_on_rank, "keywords", {}).get("vp_stage")
+    return _run.datasets(builder.config, builder.sizes, builder.is_built_on_rank, vp_stage)
+
+
+def cyclic(stock: Any, dataset: Any, **sizes: Any) -> Any:
+    """In place of MegatronPretrainingRandomSampler, which keeps datasets that are not ours (mock data)."""
+    if not isinstance(dataset, ConceptDataset):
+        return stock(dataset, **sizes)
+    partition = Partition(micro_batch_size=sizes["micro_batch_size"], dp_size=sizes["data_parallel_size"])
+    rank, consumed = sizes["data_parallel_rank"], sizes["consumed_samples"]
+    return Cyclic(partition, rank, consumed, total=sizes["total_samples"], seed=dataset.seed)
+
+
+def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
+    """In place of check_checkpoint_args."""
+    stock(checkpoint_args, *args, **kwargs)
+    if _run is not None:
+        _run.check(checkpoint_args)
+
+
+# pretrain_gpt.py calls BlendedMegatronDatasetBuilder(...).build(): every split comes from here.
+BUILD = Patch(
+    module="megatron.core.datasets.blended_megatron_dataset_builder",
+    name="BlendedMegatronDatasetBuilder.build",
+    make=around(build),
+    parameters=("self",),
+    caller="BlendedMegatronDatasetBuilder.build",
+    line="datasets = self._build_blended_dataset_splits()",
+)
+# The iterator that get_batch reads; ours keeps keys aside which get_batch would drop or slice.
+ITERATOR = Patch(
+    module="megatron.training.training",
+    name="RerunDataIterator",
+    make=lambda stock: SplitIterator,
+    parameters=("iterable",),
+    caller="build_train_valid_test_data_iterators",
+    line="return RerunDataIterator(iter(dataloader))",
+)
+# --dataloader-type cyclic: a list of torch.randperm on every rank.
+CYCLIC = Patch(
+    module="megatron.training.datasets.data_samplers",
+    name="MegatronPretrainingRandomSampler",
+    make=around(cyclic),
+    parameters=(
+        *("dataset", "total_samples", "consumed_samples", "micro_batch_size"),
+        *("data_parallel_rank", "data_parallel_size", "data_sharding"),
+    ),
+    caller="build_pretraining_data_loader",
+    line="batch_sampler = MegatronPretrainingRandomSampler( dataset, total_samples=len(dataset),",
+)
+# The one moment at which the checkpoint's arguments are known and nothing has been read yet.
+CHECK = Patch(
+    module="megatron.training.checkpointing",
+    name="check_checkpoint_args",
+    make=around(check_arguments),
+    parameters=("checkpoint_args",),
+    caller="load_checkpoint",
+    line="check_checkpoint_args(checkpoint_args",
+)
+
+
+def install() -> None:
+    """Prepare this process for an unmodified Megatron script: take our options out of sys.argv, patch what must be.
+
+    Without options of ours everything stays as it is, for --mock-data.
+
+    Raises ConfigError for wrong options, and for a Megatron that the patches do not know.
+    """
+    options, rest = take_options(sys.argv[1:])
+    sys.argv[1:] = rest
+    if options is None:
+        if "--mock-data" not in rest:
+            raise ConfigError("--conceptloader-config: missing, expected the YAML file of the training data")
+        return
+    start(Run(options))
+    MEGATRON.apply([BUILD, ITERATOR, CYCLIC, CHECK])
+
+
+def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None) -> Tensors | None:
+    """The concept tensors of the micro batch of this forward step: call it once in each, after get_batch.
+
+    For a custom forward_step in a script that conceptloader.launch started; on every rank.
+    Returns tensors [B, ...] as BatchLayout describes them, on all tensor-parallel ranks of the configured pipeline
+    stages (--conceptloader-concept-stage), None on the others. In evaluation with another micro batch size pass that.
+    """
+    return current_data().concepts(data_iterator, vp_stage, micro_batch_size)

@@ -1,0 +1,253 @@
+"""A split that is taken over: Megatron's samples, pieces of documents, read with concepts from datasets of ours."""
+
+import copy
+import dataclasses
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from megatron.core.datasets.gpt_dataset import GPTDataset
+
+from conceptloader.batch.layout import Batch, BatchLayout
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.blend import Config, View
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.read.source import TokenSource
+from conceptloader.format.read.values import Documents, Spans
+from conceptloader.order.progress.resume import resume
+from conceptloader.order.progress.spec import Member, OrderSpec
+from conceptloader.storage.stores import is_url
+
+from .dataset import Ints, Reader, SampleRules
+from .options import wanted
+from .takeover import MappedGPTDataset, MappingBuilder, Piece, StockOrder
+
+
+@dataclass(frozen=True)
+class Joined(TokenSource):
+    """The tokens of some pieces of a dataset, end to end, as a source of tokens."""
+
+    dataset: Dataset
+    pieces: Sequence[Piece]
+
+    mode = "token-stream"
+
+    @property
+    def files(self) -> Any:
+        return self.dataset.files
+
+    @property
+    def tracks(self) -> Any:
+        return self.dataset.tracks
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.dataset.tokenizer
+
+    @property
+    def borders(self) -> Ints:
+        """Where each piece begins, and the end of the last one."""
+        return np.cumsum([0, *(piece.stop - piece.start for piece in self.pieces)])
+
+    def cut(self, start: int, stop: int) -> list[tuple[int, Piece]]:
+        """(position, tokens of the dataset) of each part of [start, stop)."""
+        parts = []
+        for at, piece in zip(self.borders.tolist(), self.pieces, strict=False):
+            a, b = max(start - at, 0), min(stop - at, piece.stop - piece.start)
+            if a < b:
+                parts.append((at + a, Piece(piece.start + a, piece.start + b)))
+        return parts
+
+    def ahead(self, start: int, stop: int) -> Iterator[tuple[Dataset, int, int]]:
+        """As Dataset.ahead."""
+        return chain.from_iterable(self.dataset.ahead(p.start, p.stop) for _, p in self.cut(start, stop))
+
+    def read(self, start: int, stop: int) -> dict[str, Any]:
+        """As Dataset.read, without documents and tracks."""
+        parts = [self.dataset.read(piece.start, piece.stop) for _, piece in self.cut(start, stop)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def documents_in(self, start: int, stop: int) -> Documents:
+        """As Dataset.documents_in: every piece lies in one document."""
+        parts = self.cut(start, stop)
+        ids = [self.dataset.documents_in(piece.start, piece.start + 1).ids for _, piece in parts]
+        return Documents(np.array([at for at, _ in parts]), np.concatenate(ids))
+
+    def spans(self, track: str, start: int, stop: int) -> Spans:
+        """As Dataset.spans; a span ends where its piece does."""
+        parts = [(at - start, self.dataset.spans(track, p.start, p.stop)) for at, p in self.cut(start, stop)]
+        return Spans(
+            np.concatenate([spans.start + at for at, spans in parts]),
+            np.concatenate([spans.end + at for at, spans in parts]),
+            np.concatenate([spans.begins_before for _, spans in parts]),
+            np.concatenate([spans.ends_after for _, spans in parts]),
+            [record for _, spans in parts for record in spans.records],
+            self.dataset.codec(track),
+        )
+
+    def file_of(self, kind: str, token: int) -> str:
+        """As Dataset.file_of."""
+        return self.dataset.file_of(kind, self.cut(token, token + 1)[0][1].start)
+
+
+def joined_view(source: TokenSource, dataset_id: int, seq_length: int, tracks: tuple[str, ...]) -> View:
+    """A view of one window, the whole of `source`: all that a sample, or a layout, looks at."""
+    member = Member(
+        dataset=str(dataset_id), seq_len=seq_length, windows=1, stream_fingerprint="", token_range=(0, seq_length + 1)
+    )
+    samples: Any = None  # read as a whole, never by number
+    return View(
+        name=str(dataset_id), dataset_id=dataset_id, dataset=cast(Dataset, source), member=member, samples=samples,
+        start=0, tracks=tuple(track for track in tracks if track in source.tracks),
+    )  # fmt: skip
+
+
+class StockReader:
+    """Batches of a StockSplit.
+
+    Documents end where Megatron sees them end, at its end-of-document token: masks do not change in mid-run.
+    """
+
+    def __init__(self, split: "StockSplit", layout: BatchLayout) -> None:
+        self.split, self.layout = split, layout
+        self.tracks = tuple(track.name for track in layout.tracks)
+
+    def read(self, samples: npt.NDArray[np.uint64]) -> Batch:
+        """The batch of sample indices uint64 [B], with `pieces`: borders of the pieces in the B * S inputs."""
+        size, views, pieces = self.layout.seq_len, [], [0]
+        for row, index in enumerate(samples.tolist()):
+            k, parts = self.split.order.sample(index)
+            joined = Joined(self.split.datasets[k], parts)
+            views.append(joined_view(joined, k, size, self.tracks))
+            pieces += [row * size + border for border in joined.borders[1:-1].tolist() if border < size]
+            pieces.append((row + 1) * size)
+        order: Any = None  # the windows are given
+        reader = ReferenceReader(order, views, self.layout)
+        rows = np.arange(len(views))
+        batch = reader.read_windows(rows, np.zeros(len(rows), np.uint64), samples)
+        ends = batch["input_ids"] == self.split.eod
+        if self.split.rules.eod_mask_loss:
+            batch["loss_mask"][ends] = 0
+        ends[:, -1] = True  # a sample always ends a sequence
+        batch["cu_seqlens"] = np.concatenate(([0], np.flatnonzero(ends.reshape(-1)) + 1)).astype(np.int32)
+        batch["pieces"] = np.array(pieces, np.int32)
+        return batch
+
+
+@dataclass(frozen=True)
+class StockSplit:
+    """See data.SampleSource. datasets: ours, in the blend's sequence; each reads the .bin file that Megatron read.
+
+    eod: the end-of-document token.
+    """
+
+    order: StockOrder
+    datasets: Sequence[Dataset]
+    config: Config
+    rules: SampleRules
+    eod: int
+
+    @property
+    def spec(self) -> OrderSpec:
+        """Its members are the datasets; what decides the order are Megatron's own hashes."""
+        names = {os.path.abspath(self.config.datasets[name].path): name for name in self.config.names}
+        members = {}
+        for ours, stock in zip(self.datasets, self.order.datasets, strict=True):
+            name = names[os.path.abspath(ours.path)]
+            members[name] = Member(
+                dataset=name,
+                seq_len=self.rules.seq_length,
+                windows=len(stock),
+                stream_fingerprint=ours.stream_fingerprint,
+                token_range=(0, ours.num_tokens),
+                tracks_fingerprint=ours.tracks_fingerprint,
+            )
+        extra = {"megatron": self.order.identity()}
+        return OrderSpec(seed=self.config.seed, block=1, members=members, order="megatron", extra=extra)
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    @property
+    def one_pass(self) -> int:
+        return len(self.order)
+
+    def check(self, num_samples: int) -> None:
+        """Raise ConfigError beyond the end of Megatron's index files."""
+        if num_samples > len(self.order):
+            raise ConfigError(f"a run of {num_samples} samples: Megatron's index files hold {len(self.order)}")
+
+    def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "StockSplit":
+        """Itself. Raises ResumeError if the checkpoint's past was another one."""
+        resume(saved, self.spec, consumed, allow_changed=accept)
+        return self
+
+    def layout(self, concepts: bool) -> BatchLayout:
+        """Arrays of a batch. The pieces of a sample may hold more spans than a window of the stream."""
+        config, length = wanted(self.config, concepts), self.rules.seq_length
+        outputs = dataclasses.replace(config.outputs, cu_seqlens=False, loss_mask_borders=False)
+        tracks = {
+            name: dataclasses.replace(options, max_spans=min(options.max_spans or length, length))
+            for name, options in config.concepts.items()
+        }
+        views = [joined_view(dataset, k, length, tuple(tracks)) for k, dataset in enumerate(self.datasets)]
+        return BatchLayout.of(views, length, outputs, tracks)
+
+    def reader(self, concepts: bool) -> Reader:
+        return StockReader(self, self.layout(concepts))
+
+
+def open_taken_over(
+    config: Config, dataset_config: Any, sizes: Sequence[int | None], rules: SampleRules
+) -> list[StockSplit | None]:
+    """Map the index files of a run of Megatron's: a StockSplit or None for each of its splits.
+
+    Raises ConfigError if there is no --data-path, an index file is missing, or a .bin file has no dataset of ours.
+    """
+    if not dataset_config.blend and not dataset_config.blend_per_split:
+        raise ConfigError("order: megatron: found no --data-path; pass the run's own, with its weights and --split")
+    cached = copy.copy(dataset_config)
+    cached.path_to_cache = config.megatron_cache
+    built = MappingBuilder(GPTDataset, list(sizes), lambda: True, cached).build()
+    datasets = [
+        open_dataset(config.datasets[name].path, roots=config.roots, check_files=config.loader.check_files)
+        for name in config.names
+    ]
+    if config.quarantine:
+        raise ConfigError("quarantine: not with order megatron, whose samples are not windows; leave it out")
+    if any(isinstance(data, list) for data in built):
+        raise ConfigError("order: megatron: several validation sets are not supported; take the run over without them")
+
+    def split_of(order: StockOrder) -> StockSplit:
+        found = [dataset_of(stock, datasets) for stock in order.datasets]
+        return StockSplit(order, found, config, rules, dataset_config.tokenizer.eod)
+
+    return [None if data is None else split_of(StockOrder(data)) for data in built]
+
+
+def dataset_of(stock: MappedGPTDataset, datasets: Sequence[Dataset]) -> Dataset:
+    """The dataset that reads the same .bin file, or object, from its first token to its last."""
+    wanted_file = place(f"{stock.dataset_path}.bin")
+    index = stock.dataset.index
+    tokens = int(index.sequence_pointers[-1]) // index.dtype_size + int(index.sequence_lengths[-1])
+    streams = {}
+    for dataset in datasets:
+        files = {place(dataset.files.path("stream.bin", shard)) for shard in range(dataset.num_shards)}
+        if files == {wanted_file} and dataset.num_tokens == tokens:
+            return dataset
+        streams[dataset.path] = sorted(files)[:3]
+    raise ConfigError(
+        f"order: megatron: no dataset of the configuration reads all of {wanted_file} in place (they read {streams}); "
+        "adopt it with `conceptloader adopt`"
+    )
+
+
+def place(path: str) -> str:
+    """What two names of one file have in common. A copy of a file, such as an uploaded one, is another file."""
+    return path if is_url(path) else os.path.realpath(path)

@@ -1,0 +1,299 @@
+"""What install() puts under run_train.py: the patches, and the run that they serve. Nothing else here patches nanotron.
+
+Written against nanotron main, commit 2411b022 (April 2026).
+"""
+
+import functools
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from conceptloader.base.patching import Patch, Upstream, around
+from conceptloader.blend import open_blend
+from conceptloader.errors import ConfigError
+
+from . import losses
+from .batches import make_dataloader
+from .data import StageDataset, make_dataset, report, write_run_log
+from .options import StandIn, is_ours, replace_in
+from .state import State
+
+logger = logging.getLogger(__name__)
+
+Function = Callable[..., Any]
+
+NANOTRON = Upstream(
+    name="nanotron",
+    seen="nanotron main at commit 2411b022",
+    otherwise="use that version, or build_dataloader() in a script of your own",
+)
+
+
+class Run:
+    """The run that nanotron's trainer starts; its methods stand for the functions of those names.
+
+    config: nanotron's own, the trainer's object; None before. saved: our state in the checkpoint it resumes from, if
+    any. dataset: the data stage that is trained, once run_train.py has asked for it; None for a stage of another type.
+    """
+
+    def __init__(self) -> None:
+        self.config: Any = None
+        self.saved: State | None = None
+        self.dataset: StageDataset | None = None
+
+    def start(self, config: Any, checkpoint: Any) -> None:
+        """The trainer was given `config` and resumes from the folder `checkpoint`, or from nothing (None)."""
+        self.config, self.saved, self.dataset = config, None, None
+        if checkpoint is None:
+            return
+        if config.checkpoints.load_lr_scheduler:
+            self.saved = State.read(Path(checkpoint))
+        elif self.is_ours:
+            logger.warning(
+                "checkpoints.load_lr_scheduler is false: nanotron takes only the weights from %s and starts at step 1 "
+                "again, so the data start at sample 0 again and EVERYTHING READ BEFORE THE CHECKPOINT IS READ AGAIN. "
+                "Set it to true to continue the run.",
+                checkpoint,
+            )
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the stage that nanotron trains, always the last one it is given, is of our type."""
+        stages = [] if self.config is None else self.config.data_stages
+        return bool(stages) and is_ours(stages[-1].data.dataset)
+
+    def save_state(self, folder: Path) -> None:
+        """Write our state into the folder of a checkpoint; a stage of another type passes it on as it was."""
+        state = self.dataset.state() if self.dataset is not None else self.saved
+        if state is not None:
+            state.write(folder)
+
+    def parse_ckpt_path(self, original: Function, config: Any, parallel_context: Any) -> Any:
+        path = original(config=config, parallel_context=parallel_context)
+        self.start(config, path)
+        return path
+
+    def from_pretrained(self, original: Function, name: Any, *args: Any, **kwargs: Any) -> Any:
+        section = self.config.tokenizer if self.is_ours else None
+        if section is not None and name == section.tokenizer_name_or_path and not args and not kwargs:
+            return StandIn(self.config, functools.partial(original, name))
+        return original(name, *args, **kwargs)
+
+    def get_tb_datasets(self, original: Function, *, config: Any, **kwargs: Any) -> Any:
+        if not is_ours(config):
+            return original(config=config, **kwargs)
+        if self.config is None:
+            raise ConfigError(
+                "no trainer has started since the adapter was installed; call install() before DistributedTrainer"
+            )
+        return self.open_stage(config, **kwargs)
+
+    def open_stage(
+        self,
+        args: Any,
+        *,
+        global_batch_size: int,
+        sequence_length: int,
+        train_steps: int,
+        current_iteration: int,
+        seed: int,
+        parallel_context: Any,
+        consumed_samples: int,
+        consumed_tokens_per_dataset_folder: Mapping[str, int],
+        last_stages_consumed_tokens_per_dataset_folder: Mapping[str, int],
+        **unused: Any,
+    ) -> tuple[StageDataset, dict[str, Any]]:
+        """The dataset of a data stage of ours, checked against the checkpoint's past, and what it will read.
+
+        Raises ResumeError if what decided past samples has changed, ConfigError for everything else.
+        """
+        self.dataset = make_dataset(
+            open_blend(args.settings(seed).with_seq_len(sequence_length)),
+            args.options(),
+            saved=self.saved,
+            stage=self.config.data_stages[-1].name,
+            consumed_in_stage=consumed_samples,
+            tokens=consumed_tokens_per_dataset_folder,
+            earlier=last_stages_consumed_tokens_per_dataset_folder,
+            vocabulary=self.config.model.model_config.vocab_size,
+        )
+        plan = report(self.dataset, (train_steps - current_iteration) * global_batch_size)
+        if parallel_context.world_pg.rank() == 0:
+            write_run_log(
+                Path(self.config.checkpoints.checkpoints_path),
+                self.dataset,
+                step=current_iteration,
+                global_batch_size=global_batch_size,
+                micro_batch_size=self.config.tokens.micro_batch_size,
+                dp_size=parallel_context.dp_pg.size(),
+            )
+        return self.dataset, plan
+
+    def get_tb_dataloader(self, original: Function, *, dataset: Any, **kwargs: Any) -> Any:
+        if not isinstance(dataset, StageDataset):
+            return original(dataset=dataset, **kwargs)
+        if kwargs.get("use_doc_masking") and dataset.blend.config.outputs.position_ids != "document":
+            logger.warning(
+                "the model's _use_doc_masking is on, but attention will cross documents: position ids count from the "
+                "start of the window; set outputs.position_ids: document, and outputs.loss_mask_borders: true"
+            )
+        if dataset.options.consume:
+            # nanotron's sanity checks fail where a key is equal on two data parallel ranks, or of another shape.
+            # Concept tensors may well be: they go round the checks, which still see everything else.
+            NANOTRON.apply([sanity_patch(self)])
+        mend_losses()
+        return make_dataloader(
+            dataset,
+            micro_batch_size=kwargs["micro_batch_size"],
+            parallel_context=kwargs["parallel_context"],
+            input_pp_rank=kwargs["input_pp_rank"],
+            output_pp_rank=kwargs["output_pp_rank"],
+            position_ids=kwargs.get("use_position_ids", False),
+            num_workers=kwargs["num_workers"],
+            pin_memory=kwargs.get("dataloader_pin_memory", True),
+        )
+
+    def save(self, original: Function, *args: Any, root_folder: Any, parallel_context: Any, **kwargs: Any) -> None:
+        # First ours: the original ends with a barrier, behind which any rank writes latest.txt.
+        if parallel_context.world_pg.rank() == 0:
+            self.save_state(Path(root_folder))
+        original(*args, root_folder=root_folder, parallel_context=parallel_context, **kwargs)
+
+    def sanity_check_dataloader(
+        self, original: Function, *, dataloader: Any, parallel_context: Any, config: Any
+    ) -> Iterator[Any]:
+        consume = self.dataset.options.consume if self.dataset is not None else {}
+        extra = frozenset() if config.general.ignore_sanity_checks else frozenset(consume)
+        aside: deque[dict[str, Any]] = deque()
+
+        def stock_keys() -> Iterator[dict[str, Any]]:
+            for batch in dataloader:
+                aside.append({key: batch.pop(key) for key in extra})
+                yield batch
+
+        stock = stock_keys() if extra else dataloader
+        for batch in original(dataloader=stock, parallel_context=parallel_context, config=config):
+            kept = aside.popleft() if extra else {}
+            yield {**batch, **{key: value.to("cuda") if hasattr(value, "to") else value for key, value in kept.items()}}
+
+
+def from_dict(original: Function, data_class: Any, data: Any, config: Any = None) -> Any:
+    """In place of nanotron.config.config.from_dict."""
+    return original(data_class=data_class, data=replace_in(data), config=config)
+
+
+def patches(run: Run) -> list[Patch]:
+    """What every run with nanotron main needs. Where run_train.py is the caller, there is no line to look for."""
+    return [
+        Patch(
+            module="nanotron.config.config",
+            name="from_dict",
+            make=around(from_dict),
+            parameters=("data_class", "data", "config"),
+            caller="get_config_from_dict",
+            line="return from_dict( data_class=config_class, data=config_dict, config=dacite.Config(",
+        ),
+        Patch(
+            module="nanotron.trainer",
+            name="parse_ckpt_path",
+            make=around(run.parse_ckpt_path),
+            parameters=("config", "parallel_context"),
+            caller="DistributedTrainer.pre_init",
+            line="self.init_checkpoint_path = parse_ckpt_path(config=self.config, parallel_context=",
+        ),
+        Patch(
+            module="transformers",
+            name="AutoTokenizer.from_pretrained",
+            make=around(run.from_pretrained),
+            line="tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)",
+        ),
+        Patch(
+            module="nanotron.data.tokenized_bytes",
+            name="get_tb_datasets",
+            make=around(run.get_tb_datasets),
+            parameters=(
+                *("config", "global_batch_size", "sequence_length", "train_steps", "current_iteration", "seed"),
+                *("parallel_context", "consumed_samples", "consumed_tokens_per_dataset_folder"),
+                "last_stages_consumed_tokens_per_dataset_folder",
+            ),
+            line="train_dataset, data_log = get_tb_datasets(",
+        ),
+        Patch(
+            module="nanotron.data.tokenized_bytes",
+            name="get_tb_dataloader",
+            make=around(run.get_tb_dataloader),
+            parameters=(
+                *("dataset", "micro_batch_size", "num_workers", "consumed_samples", "parallel_context"),
+                *("input_pp_rank", "output_pp_rank", "use_position_ids"),
+            ),
+            line="dataloader = get_tb_dataloader(",
+        ),
+        Patch(
+            module="nanotron.trainer",
+            name="save",
+            make=around(run.save),
+            parameters=("root_folder", "training_metadata", "parallel_context"),
+            caller="DistributedTrainer.save_checkpoint",
+            line="save( model=self.unwrapped_model,",
+        ),
+    ]
+
+
+def sanity_patch(run: Run) -> Patch:
+    """For micro batches with keys beyond nanotron's own."""
+    return Patch(
+        module="nanotron.trainer",
+        name="sanity_check_dataloader",
+        make=around(run.sanity_check_dataloader),
+        parameters=("dataloader", "parallel_context", "config"),
+        caller="DistributedTrainer._update_dataloader_based_on_training_stages",
+        line="self.current_dataloader = sanity_check_dataloader( dataloader=dataloader, parallel_context=",
+    )
+
+
+def mend_losses() -> None:
+    """Let the stock models that nanotron has loaded show their losses per token, and bear a mask without a token."""
+    for model in ("llama", "qwen", "starcoder2"):
+        patch = Patch(
+            module=f"nanotron.models.{model}",
+            name="masked_mean",
+            make=around(losses.masked_mean),  # a TorchScript function shows no parameters
+            caller="Loss.forward",
+            line="loss = masked_mean(loss, label_mask, dtype=torch.float)",
+        )
+        if hasattr(sys.modules.get(patch.module), patch.name):
+            NANOTRON.apply([patch])
+
+
+class _Forward(logging.Handler):
+    """What conceptloader logs, to nanotron's log: warnings of every rank, the rest of rank 0 or with `any_rank`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        everywhere = record.levelno >= logging.WARNING or getattr(record, "any_rank", False)
+        if not everywhere and int(os.environ.get("RANK", "0")):
+            return
+        target = logging.getLogger("nanotron.conceptloader")
+        if target.isEnabledFor(record.levelno):
+            # nanotron's handlers split the message by lines before it is formatted
+            target.handle(target.makeRecord(target.name, record.levelno, record.pathname, record.lineno,
+                                            record.getMessage(), (), None))  # fmt: skip
+
+
+def install() -> None:
+    """Add the dataset type to nanotron in this process. To be called before DistributedTrainer is made.
+
+    Raises ConfigError if nanotron has no longer what this adapter hooks into; nothing is copied from it.
+    """
+    from nanotron.logging import get_logger
+
+    get_logger("nanotron.conceptloader")  # gives it nanotron's handlers
+    ours = logging.getLogger("conceptloader")
+    if not any(isinstance(handler, _Forward) for handler in ours.handlers):
+        ours.addHandler(_Forward())
+        ours.propagate = False
+    ours.setLevel(logging.INFO)
+    NANOTRON.apply(patches(Run()))

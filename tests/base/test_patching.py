@@ -1,0 +1,86 @@
+"""Patches of another package: both checks, all or none, once."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from conceptloader.base.patching import Patch, Upstream, around
+from conceptloader.errors import ConfigError
+
+SOURCE = """
+def load(path, step):
+    return (path, step)
+
+
+class Trainer:
+    def start(self, path):
+        return load(
+            path, step=1)
+
+    @classmethod
+    def named(cls, name):
+        return cls, name
+
+
+def both(trainer):
+    return trainer.start("a"), Trainer.named("b")
+"""
+LIBRARY = Upstream(name="the library", seen="release 1", otherwise="use that one")
+MODULE = "patched_library"
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    (tmp_path / f"{MODULE}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    module: ModuleType = __import__(MODULE)
+    yield module
+    del sys.modules[MODULE]
+
+
+def doubled(original: Any, *args: Any, **kwargs: Any) -> Any:
+    found = original(*args, **kwargs)
+    return (found, found)
+
+
+LOAD = Patch(
+    module=MODULE,
+    name="load",
+    make=around(doubled),
+    parameters=("path", "step"),
+    caller="Trainer.start",
+    line="return load( path, step=1)",
+)
+START = Patch(module=MODULE, name="Trainer.start", make=around(doubled), caller="both", line='trainer.start("a")')
+NAMED = Patch(module=MODULE, name="Trainer.named", make=around(doubled), line="")
+
+
+def test_functions_methods_and_class_methods_are_replaced_once(library: Any) -> None:
+    LIBRARY.apply([LOAD, START, NAMED])
+    LIBRARY.apply([LOAD, START])
+    (first, again), named = library.both(library.Trainer())
+    assert first == again == (("a", 1), ("a", 1))
+    assert named == ((library.Trainer, "b"), (library.Trainer, "b"))
+    assert library.load.__name__ == "load"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": "lode"}, "lode"),
+        ({"module": "no_library_of_this_name"}, "No module named"),
+        ({"name": "Trainer.stop"}, "stop"),
+        ({"parameters": ("path", "epoch")}, "it takes path, step, expected epoch too"),
+        ({"line": "return load(path, step=2)"}, r"`return load\(path, step=2\)` was not found in Trainer.start"),
+        ({"caller": "Trainer.end"}, "was not found in Trainer.end"),
+    ],
+)
+def test_an_unknown_release_is_refused_and_nothing_is_patched(library: Any, change: Any, reason: str) -> None:
+    other = Patch(**{**vars(LOAD), **change})
+    with pytest.raises(ConfigError, match=f"cannot hook into the library at .*{reason}.*release 1.*; use that one"):
+        LIBRARY.apply([START, other])
+    assert library.both(library.Trainer())[0] == ("a", 1)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import conceptloader as cl
-from conceptloader.integrations.megatron_lm.resume import make_state, read_state
 from conceptloader.integrations.nanotron_lm.state import NAME, State
+from conceptloader.order.progress.state import OrderState
 
 Parsed = Callable[[dict[str, Any]], Any]
 
@@ -36,7 +36,7 @@ class States:
         assert len(list(sampler)) == len(sampler)
 
     def load_megatron(self, state: dict[str, Any]) -> None:
-        self._blend.resume(read_state(state), 4)
+        self._blend.resume(OrderState.read(state, "checkpoint").spec, 4)
 
     def sound(self) -> dict[str, list[bytes]]:
         loader = self.loader()
@@ -51,7 +51,7 @@ class States:
             "loader_state": loader.state_dict(),
             "sampler_state": self.sampler().state_dict(),
             "nanotron_state": nanotron,
-            "megatron_state": make_state(spec, 4),
+            "megatron_state": OrderState(spec=spec, consumed=4).leaf(),
         }
         return {name: [json.dumps(state).encode()] for name, state in states.items()}
 

@@ -61,8 +61,8 @@ def test_what_is_found_is_told(template: Template, monkeypatch: pytest.MonkeyPat
 
     honest = files.Answers.get
 
-    def wrong(self: files.Answers, path: str, offset: int, size: int) -> stores.Part:
-        part = honest(self, path, offset, size)
+    def wrong(self: files.Answers, path: str, offset: int, size: int, allows: stores.Allows) -> stores.Part:
+        part = honest(self, path, offset, size, allows)
         return replace(part, data=part.data[::-1]) if path.endswith("stream.bin") else part
 
     monkeypatch.setattr(files.Answers, "get", wrong)

@@ -1,7 +1,9 @@
 """Everything that parses bytes from outside, as functions of bytes. Only errors of ours may come out of them."""
 
+import contextlib
 import io
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ import zstandard
 import conceptloader as cl
 from conceptloader.blend.quarantine import read_quarantine
 from conceptloader.blend.schema import QuarantineConfig
+from conceptloader.errors import InputError
 from conceptloader.format.spec.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
@@ -180,8 +183,24 @@ def npy(directory: Path, data: bytes) -> None:
     cl.verify(directory / "ds", full=True)
 
 
+def pyarrow_survives(path: Path) -> bool:
+    """Some damage to the sizes of columns ends the process: pyarrow's C++ throws where its Python does not catch."""
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with contextlib.suppress(Exception):
+            meta = pyarrow.parquet.read_metadata(path)
+            for group in map(meta.row_group, range(meta.num_row_groups)):
+                for column in range(group.num_columns):
+                    group.column(column)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def parquet(directory: Path, data: bytes) -> None:
     (directory / "x.parquet").write_bytes(data)
+    if not pyarrow_survives(directory / "x.parquet"):
+        raise InputError("not ours to refuse: nothing is lost, and the process says so")
     ingest(directory / "x.parquet", directory / "ds")
 
 

@@ -4,6 +4,7 @@ Such a file says nothing about its documents. Either they stay unknown, or the c
 document, and the file is read once to find them.
 """
 
+import io
 import os
 import tokenize
 from collections.abc import Iterator
@@ -74,7 +75,8 @@ def _begins_with_magic(path: str) -> bool:
 
 def _read_npy_head(path: str) -> tuple[int, str]:
     """(bytes before the first token, token type) of a .npy file."""
-    with open(path, "rb") as file:
+    with open(path, "rb") as whole:
+        file = io.BytesIO(whole.read(1 << 16))  # numpy asks for as many bytes as a head claims to have
         try:
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

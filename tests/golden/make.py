@@ -31,7 +31,6 @@ from conceptloader.integrations.nanotron_lm.state import State
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec
-from conceptloader.order.progress.state import OrderState
 from conceptloader.trace import Recorder
 from tests.golden import content
 
@@ -228,9 +227,11 @@ def frameworks(root: Path) -> None:
     State(spec=spec, consumed=12, stage="second", stage_start=8).write(folder)
     folder = root / "megatron" / "iter_0000003" / "mp_rank_00"
     folder.mkdir(parents=True)
-    args = Namespace(conceptloader=OrderState(spec=spec).fields(), consumed_train_samples=12, iteration=3, seq_length=8)
+    from conceptloader.integrations.megatron_lm.resume import make_state  # only version 0.1.0 has it
+
+    args = Namespace(conceptloader=make_state(spec), consumed_train_samples=12, iteration=3, seq_length=8)
     torch.save({"args": args, "iteration": 3}, folder / "model_optim_rng.pt")
-    own_loop = {"dataloader_state_dict": OrderState(spec=spec, consumed=12).fields()}
+    own_loop = {"dataloader_state_dict": make_state(spec, 12)}
     torch.save(own_loop, folder / "train_dataloader_dprank000.pt")
     member = Member(dataset="web", seq_len=8, windows=100, stream_fingerprint="ab" * 16, token_range=(0, 801))
     identity = {"megatron": {"datasets": ["0" * 32], "samples": 100}}

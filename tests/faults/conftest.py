@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conceptloader.storage import reads as io
-from tests.faults.corpus import write_corpus
+from tests.corpora.two_shards import write_corpus
 from tests.faults.disk import FaultyDisk
 
 

@@ -12,6 +12,7 @@ import conceptloader as cl
 from conceptloader.format.spec import layout
 from conceptloader.format.tools.verify import verify
 from tests import archives
+from tests.corpora.drawn import Corpus, corpora
 from tests.format.golden_build import (
     ARCHIVE,
     CONCEPTS,
@@ -25,7 +26,6 @@ from tests.format.golden_build import (
     sums,
     write_all,
 )  # fmt: skip
-from tests.format.model import Corpus, corpora
 from tests.format.spec_reader import SpecReader
 
 VERSIONS = pytest.mark.parametrize("version", FOLDERS)

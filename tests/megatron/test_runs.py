@@ -12,7 +12,7 @@ from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.runs import batch_schedule, first_sample
 from conceptloader.integrations.megatron_lm.splits import for_evaluation, one_pass, with_share
 from conceptloader.order.progress.state import OrderState
-from tests.megatron.corpus import write_config, write_datasets
+from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.stock import dataset_config
 
 

@@ -18,8 +18,8 @@ import conceptloader as cl
 from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError
 from conceptloader.format.spec.jsonfile import seal
+from tests.corpora.drawn import Corpus, corpora
 from tests.format.golden_build import FOLDERS, MEMBERS, golden, recorded
-from tests.format.model import Corpus, corpora
 from tests.format.spec_reader import Refused, SpecReader
 from tests.spec.node import ask
 

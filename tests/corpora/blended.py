@@ -10,8 +10,7 @@ import numpy as np
 
 import conceptloader as cl
 from conceptloader.ingest.adopt.adopt import adopt
-from tests.adopt.test_datatrove import write as write_datatrove
-from tests.adopt.test_megatron import write as write_megatron
+from tests.corpora.token_files import write_corpus, write_datatrove
 
 SEED, SEQ_LEN, TOPICS = 42, 64, 16
 EOD, VOCABULARY = 249, 250
@@ -40,7 +39,7 @@ def random_documents(seed: int) -> Documents:
 
 def with_builder(folder: Path, documents: Documents) -> str:
     """The prefix of a corpus written by megatron-core's IndexedDatasetBuilder."""
-    return write_megatron(folder / "m", [[document] for document in documents])
+    return write_corpus(folder / "m", documents)
 
 
 @dataclass(frozen=True)

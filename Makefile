@@ -23,7 +23,7 @@ PIP_FLAGS := --disable-pip-version-check $(if $(CI),-q,$(if $(MAKE_TERMOUT),,-q)
 # The venv's own setuptools builds the project (no build isolation): with every pin satisfied pip asks no index at all.
 INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: setup test soak fuzz mutants lint format demo bench constraints clean
+.PHONY: setup test soak fuzz mutants figures lint format demo bench constraints clean
 
 setup: $(VENV)/.stamp-test
 
@@ -39,6 +39,7 @@ constraints/py%.txt:
 
 lint: setup
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	rm -rf build/layers
 	$(VENV)/bin/python setup.py -q build_py -d build/layers
@@ -58,6 +59,10 @@ fuzz: setup
 # How many random changes of the product its tests notice. Hours; goes on where it was interrupted.
 mutants: setup
 	nice $(VENV)/bin/python -m tests.mutants.run --count $(MUTANTS) --jobs $(JOBS)
+
+# What one has to read, measured; docs/architecture.md has the marks. FLAGS=-v lists what was counted.
+figures: setup
+	$(VENV)/bin/python -m tests.house.figures $(FLAGS)
 
 format: setup
 	$(VENV)/bin/ruff check --fix .

@@ -1,6 +1,8 @@
 """conceptloader: token streams with concepts attached, shuffled and blended without index arrays.
 
 Public names are imported on first use, so that `import conceptloader` costs neither numba nor torch.
+
+Open torch/loader.py first; docs/architecture.md has the way from there to the bytes.
 """
 
 import os

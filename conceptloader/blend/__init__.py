@@ -1,4 +1,7 @@
-"""Configuration: read it, check it, open what it names."""
+"""Configuration: read it, check it, open what it names.
+
+Open schema.py first: every key; then blend.py, what becomes of them.
+"""
 
 from conceptloader.blend.blend import Blend, ConfigLike, View, build_mixture, open_blend
 from conceptloader.blend.load import load_config

@@ -6,6 +6,8 @@
     run(arguments, output)      the work; returns the exit code
 
 Data goes to stdout, logs and progress to stderr. Exit codes: 0 fine, 1 the data is bad, 2 usage.
+
+Open verify.py first, which is short.
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Test kit: synthetic datasets, a resume oracle, and (in conceptloader.testing.strategies) hypothesis strategies."""
+"""Test kit: synthetic datasets, a resume oracle, and (in conceptloader.testing.strategies) hypothesis strategies.
+
+Open corpora.py first.
+"""
 
 from conceptloader.testing.corpora import RawDocument, random_documents, write_dataset
 from conceptloader.testing.oracle import Layout, check_resume, global_steps

@@ -1,4 +1,7 @@
-"""Questions about a run: what was, or will be, in a step; when is a document or a concept seen; was it as planned."""
+"""Questions about a run: what was, or will be, in a step; when is a document or a concept seen; was it as planned.
+
+Open run.py first, then samples.py.
+"""
 
 from conceptloader.trace.audit import Difference, Report, audit
 from conceptloader.trace.record import Launch, Line, Recorder, read_record

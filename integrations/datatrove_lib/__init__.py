@@ -2,6 +2,8 @@
 
 `ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
 task that depends on it. The name of this package is not that of datatrove, lest one shadow the other.
+
+Open writer.py first.
 """
 
 from importlib import import_module

@@ -7,6 +7,8 @@ With nanotron main and its run_train.py, started by conceptloader.launch, or wit
 
 a data stage may say `dataset: {type: conceptloader, ...}`. With any other version, build_dataloader() makes the loader
 for a script of one's own. See docs/nanotron.md.
+
+Open own_script.py first: the loader without the launcher.
 """
 
 from importlib import import_module

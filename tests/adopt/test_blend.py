@@ -7,7 +7,7 @@ import yaml
 
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import load_config, open_blend
-from tests.adopt import blended
+from tests.corpora import blended
 
 
 def test_adopted_and_native_datasets_in_one_configuration(tmp_path: Path) -> None:

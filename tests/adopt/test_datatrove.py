@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 from datatrove.utils.dataset import DatatroveFileDataset, DatatroveFolderDataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,17 +13,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
-
-
-def write(
-    folder: Path, name: str, documents: list[list[int]], size: int = 2, tokenizer: str | None = "gpt2", **options: bool
-) -> Path:
-    options = {"save_final_metadata": True, **options}
-    file = TokenizedFile(str(folder), name, tokenizer_name_or_path=tokenizer, token_size=size, **options)
-    for document in documents:
-        file.write(document, None)
-    file.close()
-    return folder / name
+from tests.corpora.token_files import write_datatrove as write
 
 
 @settings(max_examples=40)

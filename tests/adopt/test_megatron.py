@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
+from megatron.core.datasets.indexed_dataset import IndexedDataset
 
 import conceptloader as cl
 from conceptloader.errors import FormatError, InputError
@@ -21,20 +20,10 @@ from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage import reads as io
 from conceptloader.storage.sample import WHOLE
+from tests.corpora.token_files import Documents
+from tests.corpora.token_files import write_megatron as write
 
 TYPES = [np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64]
-Documents = list[list[list[int]]]  # documents of sequences of tokens
-
-
-def write(prefix: Path, documents: Documents, dtype: type = np.uint16, end_last: bool = True) -> str:
-    builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
-    for number, document in enumerate(documents):
-        for sequence in document:
-            builder.add_item(torch.tensor(sequence, dtype=torch.int64))
-        if end_last or number + 1 < len(documents):
-            builder.end_document()
-    builder.finalize(f"{prefix}.idx")
-    return str(prefix)
 
 
 @settings(max_examples=40)

@@ -11,8 +11,8 @@ import yaml
 from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
-from tests.adopt import blended
-from tests.adopt.blended import SEQ_LEN, VOCABULARY, Blended, Documents, topics_of
+from tests.corpora import blended
+from tests.corpora.blended import SEQ_LEN, VOCABULARY, Blended, Documents, topics_of
 from tests.megatron import launching, pretraining, test_train_wheel
 from tests.megatron.launching import Finished
 from tests.nanotron import support, test_wheel

@@ -13,7 +13,7 @@ from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import build as build_tokens
 from tests.annotate.test_annotate import owners, write_rows
-from tests.ingest.families import definition
+from tests.corpora.tokenizers import definition
 
 TEXT = "the red cat and the blue bird"
 

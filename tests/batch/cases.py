@@ -11,7 +11,7 @@ from conceptloader.batch.layout import BatchLayout
 from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Member
-from tests.batch.corpora import Recipe, Truth, build, join
+from tests.corpora.known import Recipe, Truth, build, join
 
 
 @dataclass

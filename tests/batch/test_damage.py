@@ -10,8 +10,8 @@ from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import ConceptloaderError
 from tests.batch.compare import assert_same
-from tests.batch.corpora import Recipe, build
 from tests.batch.test_files import SEQ_LEN, whole_view
+from tests.corpora.known import Recipe, build
 
 KINDS = ["stream.bin", "documents.bin", "dense.index", "dense.data", "spans.index", "spans.data", "spans.spans"]
 

@@ -20,7 +20,7 @@ from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.descriptors import Budget
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
-from tests.batch.corpora import Recipe, build, join
+from tests.corpora.known import Recipe, build, join
 
 SEQ_LEN = 24
 

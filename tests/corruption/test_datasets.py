@@ -14,8 +14,8 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError
 from tests.conftest import Tally
+from tests.corpora.variants import VARIANTS, Variant, everything
 from tests.corruption.mutations import Files, mutate, mutate_value, with_matching_manifest, write
-from tests.corruption.variants import VARIANTS, Variant, everything
 from tests.scale import scaled
 
 Damage = Callable[[Files, np.random.Generator], tuple[str, Files]]

@@ -19,10 +19,10 @@ from conceptloader.batch.plain import ReferenceReader
 from conceptloader.errors import ConceptloaderError
 from conceptloader.storage import reads as io
 from tests.conftest import Tally
+from tests.corpora.variants import SEQ_LEN, Variant
 from tests.corruption import guarded
 from tests.corruption.mutations import write
 from tests.corruption.test_datasets import Damage, Subject, consistent, manifest, raw
-from tests.corruption.variants import SEQ_LEN, Variant
 from tests.scale import scaled
 from tests.soak.builds import child
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.corpus import write_corpus
+from tests.corpora.two_shards import write_corpus
 from tests.faults.disk import FaultyDisk
 
 

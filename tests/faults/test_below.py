@@ -18,9 +18,9 @@ import pytest
 import conceptloader as cl
 from conceptloader.storage import reads as io
 from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.two_shards import write_corpus
 from tests.faults import scenarios
 from tests.faults.below import Fails, Interrupted, Random, Remounted, Short, Stale
-from tests.faults.corpus import write_corpus
 from tests.faults.scenarios import block, train
 
 Below = Callable[..., Any]

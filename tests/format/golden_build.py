@@ -1,11 +1,12 @@
-"""What the golden datasets consist of. `python -m tests.format.golden_build` writes them; see test_golden.py.
+"""What the golden datasets consist of. `python -m tests.format.golden_build` writes golden.tar.xz; see test_golden.py.
 
 All versions are frozen: these bytes may be added to, never changed.
 """
 
 import hashlib
 import json
-import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,8 +15,10 @@ import conceptloader as cl
 from conceptloader.format.spec import layout
 from conceptloader.format.tools import join as join_module
 from conceptloader.format.write import finalize as finalize_module
+from tests import archives
 
-GOLDEN = {1: Path(__file__).parent / "golden", 2: Path(__file__).parent / "golden" / "version2"}
+ARCHIVE = Path(__file__).with_name("golden.tar.xz")
+FOLDERS = {1: ".", 2: "version2"}  # of the archive, by version of the format
 MEMBERS = ("stream", "dense", "chat", "joined")
 CONCEPTS = ["noun", "verb", "name", "number"]
 
@@ -67,8 +70,15 @@ def write(path: Path, mode: str, encoding: str, vocab_size: int) -> None:
 
 
 def write_all(root: Path, version: int) -> None:
-    """As the package did when this version of the format was its latest."""
-    with mock.patch.object(layout, "VERSION", version):
+    """As the package did when this version of the format was its latest.
+
+    The manifest names the writer; golden bytes must not change with every release.
+    """
+    with (
+        mock.patch.object(layout, "VERSION", version),
+        mock.patch.object(finalize_module, "__version__", "golden"),
+        mock.patch.object(join_module, "__version__", "golden"),
+    ):
         write(root / "stream", "stream-with-metadata", "spans", 257)
         write(root / "dense", "stream-with-metadata", "dense", 70_000)
         write(root / "chat", "document", "spans", 257)
@@ -90,15 +100,26 @@ def facts(root: Path) -> dict[str, Any]:
     }
 
 
-def freeze_version() -> None:
-    """The manifest names the writer; golden bytes must not change with every release."""
-    finalize_module.__version__ = join_module.__version__ = "golden"
+def golden(version: int) -> Path:
+    """The golden datasets of a version, as they were written by its first release; to be read only."""
+    return archives.unpacked(ARCHIVE) / FOLDERS[version]
+
+
+@cache
+def recorded(version: int) -> Any:
+    """The `facts` that were written beside them."""
+    return json.loads((golden(version) / "facts.json").read_text())
+
+
+def everything() -> dict[str, bytes]:
+    """The files of the archive, made now."""
+    with tempfile.TemporaryDirectory() as folder:
+        for version, name in FOLDERS.items():
+            root = Path(folder) / name
+            write_all(root, version)
+            (root / "facts.json").write_text(json.dumps(facts(root), indent=1) + "\n")
+        return archives.files_below(Path(folder))
 
 
 if __name__ == "__main__":
-    freeze_version()
-    for version, root in GOLDEN.items():
-        for member in MEMBERS:
-            shutil.rmtree(root / member, ignore_errors=True)
-        write_all(root, version)
-        (root / "facts.json").write_text(json.dumps(facts(root), indent=1) + "\n")
+    archives.write(ARCHIVE, everything())

@@ -14,7 +14,7 @@ from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec import layout
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write.build import Build
-from tests.format.conftest import small_corpus
+from tests.corpora.small import small_corpus
 
 OPTIONS = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["a", "b"])})
 

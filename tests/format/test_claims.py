@@ -16,7 +16,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools import claims
 from conceptloader.format.tools.verify import Problem
 from conceptloader.format.write import ladder
-from tests.format.model import Corpus, corpora
+from tests.corpora.drawn import Corpus, corpora
 from tests.hostile.test_attacks import edit
 
 TOKENS, SPANS = 200, 50  # a span of 2 tokens every 4 tokens, with 1 to 3 concepts

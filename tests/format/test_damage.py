@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format.tools.verify import verify
-from tests.format.conftest import small_corpus
-from tests.format.model import explain
+from tests.corpora.drawn import explain
+from tests.corpora.small import small_corpus
 
 U8 = struct.Struct("<Q")
 ENTRY = struct.Struct("<QI")

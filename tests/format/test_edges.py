@@ -12,7 +12,7 @@ from conceptloader.format.tools import checks
 from conceptloader.format.tools.convert import convert
 from conceptloader.format.tools.verify import verify
 from conceptloader.testing import random_documents
-from tests.format.conftest import small_corpus
+from tests.corpora.small import small_corpus
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 2**32])

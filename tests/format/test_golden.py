@@ -10,46 +10,59 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.format.spec import layout
-from conceptloader.format.tools import join as join_module
 from conceptloader.format.tools.verify import verify
-from conceptloader.format.write import finalize as finalize_module
-from tests.format.golden_build import CONCEPTS, GOLDEN, MEMBERS, documents, facts, sums, write_all
-from tests.format.model import Corpus, corpora
+from tests import archives
+from tests.corpora.drawn import Corpus, corpora
+from tests.format.golden_build import (
+    ARCHIVE,
+    CONCEPTS,
+    FOLDERS,
+    MEMBERS,
+    documents,
+    everything,
+    facts,
+    golden,
+    recorded,
+    sums,
+    write_all,
+)  # fmt: skip
 from tests.format.spec_reader import SpecReader
 
-FACTS = {version: json.loads((root / "facts.json").read_text()) for version, root in GOLDEN.items()}
-VERSIONS = pytest.mark.parametrize("version", GOLDEN)
+VERSIONS = pytest.mark.parametrize("version", FOLDERS)
 
 
 def test_every_version_has_golden_bytes() -> None:
-    assert list(GOLDEN) == list(layout.VERSIONS)
-    assert max(GOLDEN) == layout.VERSION
+    assert list(FOLDERS) == list(layout.VERSIONS)
+    assert max(FOLDERS) == layout.VERSION
 
 
 @VERSIONS
 def test_the_golden_files_are_unchanged(version: int) -> None:
-    assert facts(GOLDEN[version]) == FACTS[version]
+    assert facts(golden(version)) == recorded(version)
 
 
 def test_fingerprints_do_not_depend_on_the_version() -> None:
     """A training goes on when its dataset is written again by a later release."""
     for name in ("stream_fingerprint", "tracks_fingerprint"):
-        assert len({json.dumps(found[name], sort_keys=True) for found in FACTS.values()}) == 1
+        assert len({json.dumps(found[name], sort_keys=True) for found in map(recorded, FOLDERS)}) == 1
 
 
 @VERSIONS
-def test_the_writer_writes_the_golden_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
-    monkeypatch.setattr(finalize_module, "__version__", "golden")
-    monkeypatch.setattr(join_module, "__version__", "golden")
+def test_the_writer_writes_the_golden_bytes(tmp_path: Path, version: int) -> None:
     write_all(tmp_path, version)
-    assert sums(tmp_path) == FACTS[version]["sha256"]
+    assert sums(tmp_path) == recorded(version)["sha256"]
+
+
+def test_the_script_makes_the_archive() -> None:
+    """Byte for byte, the facts too: every file, and nothing that no version wrote."""
+    assert archives.tar(everything()) == archives.read_tar(ARCHIVE)
 
 
 @VERSIONS
 @pytest.mark.parametrize("member", MEMBERS)
 def test_the_golden_datasets_are_sound(member: str, version: int) -> None:
-    assert verify(GOLDEN[version] / member, full=True) == []
-    assert verify(GOLDEN[version] / member) == []
+    assert verify(golden(version) / member, full=True) == []
+    assert verify(golden(version) / member) == []
 
 
 def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
@@ -77,8 +90,8 @@ def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
 @VERSIONS
 @pytest.mark.parametrize("member", MEMBERS)
 def test_an_independent_reader_reads_the_golden_datasets(member: str, version: int) -> None:
-    n = cl.open_dataset(GOLDEN[version] / member).num_tokens
-    compare(GOLDEN[version] / member, [(a, b) for a in range(n) for b in range(a + 1, n + 1)])
+    n = cl.open_dataset(golden(version) / member).num_tokens
+    compare(golden(version) / member, [(a, b) for a in range(n) for b in range(a + 1, n + 1)])
 
 
 @settings(max_examples=25)
@@ -94,7 +107,7 @@ def test_an_independent_reader_reads_any_dataset(
 @VERSIONS
 @pytest.mark.parametrize("member", ["stream", "dense", "chat"])
 def test_the_golden_datasets_hold_what_was_put_in(member: str, version: int) -> None:
-    ds, theirs = cl.open_dataset(GOLDEN[version] / member), SpecReader(GOLDEN[version] / member)
+    ds, theirs = cl.open_dataset(golden(version) / member), SpecReader(golden(version) / member)
     assert [sample["tokens"].tolist() for sample in ds.documents()] == [d["tokens"] for d in documents()]
     assert [ds.document_id(i) for i in range(4)] == ["greeting", None, "zürich", "greeting"]
     for name, numbers in {"greeting": [0, 3], "zürich": [2], "": [], "nobody": []}.items():
@@ -111,6 +124,6 @@ def test_the_golden_datasets_hold_what_was_put_in(member: str, version: int) -> 
 
 
 def test_a_window_of_the_chat_dataset_is_refused() -> None:
-    ds: Any = cl.open_dataset(GOLDEN[1] / "chat")
+    ds: Any = cl.open_dataset(golden(1) / "chat")
     with pytest.raises(ValueError, match=r"mode: found document, expected a stream; use documents\(\) instead"):
         ds.windows(4)

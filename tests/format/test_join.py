@@ -11,8 +11,8 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.join import join
 from conceptloader.format.tools.verify import verify
-from tests.format.conftest import small_corpus
-from tests.format.model import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
+from tests.corpora.drawn import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
+from tests.corpora.small import small_corpus
 
 
 @settings(max_examples=25)

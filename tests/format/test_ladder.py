@@ -11,7 +11,7 @@ import conceptloader as cl
 from conceptloader.format.spec.manifest import Track
 from conceptloader.format.write import borders, ladder, tables
 from conceptloader.format.write.ladder import Ladder
-from tests.format.model import Corpus, corpora, expected_spans, explain
+from tests.corpora.drawn import Corpus, corpora, expected_spans, explain
 
 RUNS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=30)  # gap before, length
 

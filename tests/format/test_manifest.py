@@ -15,7 +15,7 @@ import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format.spec.jsonfile import dump_json
 from conceptloader.format.tools.verify import verify
-from tests.format.conftest import small_corpus
+from tests.corpora.small import small_corpus
 
 Edit = Callable[[dict[str, Any]], Any]
 

@@ -17,7 +17,7 @@ from conceptloader.format.spec import layout
 from conceptloader.format.tools import checks
 from conceptloader.format.tools.checks import ShardChecks
 from conceptloader.format.tools.verify import verify
-from tests.format.model import Corpus, corpora
+from tests.corpora.drawn import Corpus, corpora
 from tests.format.test_golden import compare
 
 BUILD_FILES = ("build.json", ".shard.json")  # of interest to finalize only

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import conceptloader as cl
 import conceptloader.errors as cl_errors
 from conceptloader.format.read.files import Files
-from tests.format.model import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
+from tests.corpora.drawn import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
 
 
 def check_range(ds: cl.Dataset, corpus: Corpus, sample: dict, start: int, stop: int) -> None:

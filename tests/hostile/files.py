@@ -16,10 +16,10 @@ import conceptloader as cl
 from conceptloader.errors import ReadError
 from conceptloader.storage import reads as io
 from conceptloader.storage import stores
+from tests.corpora.variants import Variant, everything
 from tests.corruption import guarded
 from tests.corruption.mutations import with_matching_manifest
 from tests.corruption.test_engine import compare
-from tests.corruption.variants import Variant, everything
 
 Target = Callable[[Path, bytes], Any]
 SPANS, DENSE = Variant("stream-with-metadata", "spans"), Variant("stream-with-metadata", "dense")

@@ -1,7 +1,7 @@
 """Coverage-guided mutation: an input that reaches a line which none has reached before is kept, and mutated further.
 
 python -m tests.hostile.fuzz 300                       all targets, 300 seconds in all: `make fuzz SECONDS=300`
-python -m tests.hostile.fuzz --keep manifest yaml 60   these; what is new goes to tests/hostile/corpus/<target>
+python -m tests.hostile.fuzz --keep manifest yaml 60   these; what is new goes to tests/hostile/corpus.tar.xz
 
 Each target runs in a process of its own: one that crashes, or hangs in compiled code, is named with its last input.
 """
@@ -28,9 +28,10 @@ import pytest
 import conceptloader
 from conceptloader.errors import ConceptloaderError
 from conceptloader.storage import durable
+from tests import archives
 from tests.hostile.targets import Target, Template, made_inputs, targets
 
-CORPUS = Path(__file__).parent / "corpus"
+CORPUS = Path(__file__).with_name("corpus.tar.xz")  # <target>/<name>: an input that reached something new
 SOURCE = str(Path(conceptloader.__file__).parent)
 HANG_S = 60
 MOST_BYTES = 64 << 20
@@ -113,8 +114,8 @@ def attempt(target: Target, data: bytes, lines: set[Any] | None = None) -> str:
 
 def seeds(name: str, template: Template) -> list[bytes]:
     """The kept inputs of a target, and those that are made."""
-    kept = sorted((CORPUS / name).iterdir()) if (CORPUS / name).exists() else []
-    return [path.read_bytes() for path in kept] + made_inputs(template).get(name, [])
+    kept = [data for path, data in archives.read(CORPUS).items() if path.startswith(f"{name}/")]
+    return kept + made_inputs(template).get(name, [])
 
 
 def measured(target: Target, data: bytes) -> str:
@@ -172,9 +173,9 @@ def one(name: str, seconds: float, keep: bool) -> None:
         patch.setattr(durable.os, "fsync", lambda descriptor: None)  # most of the time of small builds
         template = Template.make(Path(directory) / "template")
         tried, found = fuzz(name, targets(template)[name], seeds(name, template), seconds, int(time.time()))
-    for data in found if keep else ():
-        (CORPUS / name).mkdir(exist_ok=True)
-        (CORPUS / name / f"{hashlib.sha256(data).hexdigest()[:12]}.bin").write_bytes(data)
+    if found and keep:
+        new = {f"{name}/{hashlib.sha256(data).hexdigest()[:12]}.bin": data for data in found}
+        archives.write(CORPUS, {**archives.read(CORPUS), **new})
     print(f"{name}: {tried} inputs tried, {len(found)} reached something new", flush=True)
 
 

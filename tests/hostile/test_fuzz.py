@@ -1,5 +1,7 @@
 """Whatever bytes are read, what comes out is a result or an error of ours: no other, no hang, no huge allocation."""
 
+import hashlib
+import re
 import shutil
 import sys
 import warnings
@@ -12,9 +14,10 @@ import pytest
 
 from conceptloader.errors import ConceptloaderError
 from conceptloader.storage import stores
+from tests import archives
 from tests.conftest import Tally
 from tests.hostile import files
-from tests.hostile.fuzz import MOST_BYTES, NAMES, attempt, fuzz, measured, mutate, seeds, several
+from tests.hostile.fuzz import CORPUS, MOST_BYTES, NAMES, attempt, fuzz, measured, mutate, seeds, several
 from tests.hostile.targets import Template, targets
 from tests.scale import scaled
 from tests.unsynced import no_waiting_for_the_disk
@@ -32,6 +35,17 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
 
 def test_every_target_is_tried(template: Template) -> None:
     assert sorted(targets(template)) == sorted(NAMES)
+
+
+def test_the_corpus_is_packed_as_fuzz_packs_it() -> None:
+    """Its inputs are of targets that exist, and those that were found are named by their content."""
+    files = archives.read(CORPUS)
+    assert archives.tar(files) == archives.read_tar(CORPUS)
+    assert {name.split("/")[0] for name in files} <= set(NAMES)
+    for name, data in files.items():
+        if found := re.search(r"/([0-9a-f]{12})\.bin$", name):
+            assert hashlib.sha256(data).hexdigest().startswith(found[1]), name
+    assert len(files) > 100
 
 
 @pytest.mark.soak

@@ -1,51 +1,49 @@
-"""Figures of the structure, measured on the tree as it is: `make figures`. Each has a mark that it must not pass.
+"""Figures of the structure, measured on the tree as it is: `make figures`. Their marks stand in docs/architecture.md.
 
-What runs for a batch is traced in a real loader; kernels, which a tracer cannot see, are counted by following the
-functions that compiled code refers to.
+--write puts the measured values there as the new marks; -v lists what was counted.
+
+What runs for a batch is traced in a real loader. Compiled code, which a tracer cannot see, is counted by following the
+functions that it refers to, from those kernels on that the traced functions call.
 """
 
+import argparse
 import ast
-import subprocess
+import re
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("conceptloader", "integrations")
+ADAPTERS = ("megatron_lm", "nanotron_lm")
 # Files that every package has, or that are not code.
 NOT_COUNTED = {"__init__.py", "__main__.py", "py.typed", "__pycache__"}
+NO_DATA = {".py", ".md", ".pyc"}
 
-MARKS = {
-    "warm batch: Python functions": 18,
-    "warm batch: kernel functions": 25,
-    "warm batch: files": 12,
-    "first batch: functions": 50,
-    "first batch: files": 14,
-    "widest kernel function: parameters": 6,
-    "constants that number columns": 0,
-    "largest folder: entries": 12,
-    "top folder: entries": 14,
-    "modules of megatron_lm": 8,
-    "modules of nanotron_lm": 8,
-    "longest module of those two: lines": 300,
-    "circles of imports": 0,
-    "tracked fixtures of tests": 12,
-    "lines of the product": 21_500,
-}
+PAGE = ROOT / "docs" / "architecture.md"
+ROW = re.compile(r"^\| ([^|]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", re.MULTILINE)
 
 
+@cache
 def product_files() -> list[Path]:
-    """The Python files of the product, as git knows them and as they lie there."""
+    """The Python files of the product, as they lie there."""
     return sorted(path for top in PRODUCT for path in (ROOT / top).rglob("*.py"))
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def trees(folder: str = "") -> Iterator[tuple[Path, ast.Module]]:
     for path in product_files():
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+        if str(path.relative_to(ROOT)).startswith(folder):
+            yield path, tree_of(path)
 
 
 # ---- folders and lines
@@ -59,14 +57,18 @@ def entries(folder: Path) -> list[str]:
 
 def folders() -> dict[str, int]:
     """Package -> entries; cli, which has a file for each command, is left out."""
-    packages = {path.parent for path in product_files()}
-    return {
-        str(p.relative_to(ROOT)): len(entries(p)) for p in packages if p.relative_to(ROOT) != Path("conceptloader/cli")
-    }
+    packages = {path.parent.relative_to(ROOT) for path in product_files()} - {Path("conceptloader/cli")}
+    return {str(package): len(entries(ROOT / package)) for package in packages}
 
 
 def lines() -> dict[str, int]:
     return {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in product_files()}
+
+
+def data_files() -> list[str]:
+    """What lies under tests and is neither Python nor a page."""
+    found = [path for path in (ROOT / "tests").rglob("*") if path.is_file() and path.suffix not in NO_DATA]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 # ---- imports
@@ -125,76 +127,104 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-# ---- kernels
+# ---- kernels, as they are written
 
 
-def kernel_parameters() -> dict[str, int]:
-    """Compiled function of batch/ -> number of its parameters."""
+def kernel_parameters(decorators: Iterable[str]) -> dict[str, int]:
+    """Function of batch/ with one of these decorators -> number of its parameters."""
     found = {}
-    for path, tree in trees():
-        if "batch" not in path.parts:
-            continue
+    for path, tree in trees("conceptloader/batch"):
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and any(
-                isinstance(d, ast.Name) and d.id in ("kernel", "inner") for d in node.decorator_list
-            ):
-                found[f"{path.relative_to(ROOT)}:{node.name}"] = len(node.args.args)
+            if isinstance(node, ast.FunctionDef) and {name_of(d) for d in node.decorator_list} & set(decorators):
+                a = node.args
+                found[f"{path.relative_to(ROOT)}:{node.name}"] = len([*a.posonlyargs, *a.args, *a.kwonlyargs])
     return found
 
 
-def numbered_columns() -> int:
-    """Names that stand for the position of a column in an integer array."""
-    count = 0
-    for _, tree in trees():
+def name_of(node: ast.expr) -> str:
+    """The last part of what a decorator, a call or an index is spelt."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def numbered_columns() -> list[str]:
+    """Constants of batch/ that are numbered one after the other, where one of them is an index of an array."""
+    declared, indices = list[list[str]](), set[str]()
+    for _, tree in trees("conceptloader/batch"):
         for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                called = node.value.func
-                if isinstance(called, ast.Name) and called.id == "numbered" and isinstance(node.targets[0], ast.Tuple):
-                    count += len(node.targets[0].elts)
-    return count
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+                if isinstance(node.value, ast.Call) and name_of(node.value) in ("numbered", "range"):
+                    declared.append([name_of(target) for target in node.targets[0].elts])
+            elif isinstance(node, ast.Subscript):
+                index = node.slice
+                indices |= {name_of(part) for part in (index.elts if isinstance(index, ast.Tuple) else [index])}
+    return [name for names in declared if indices & set(names) for name in names]
 
 
-def compiled_functions(start: Any) -> dict[str, str]:
-    """The compiled functions that `start` reaches: name -> file."""
-    from numba.core.dispatcher import Dispatcher
-
-    found: dict[str, str] = {}
-    waiting = [start]
-    while waiting:
-        function = waiting.pop().py_func
-        file = str(Path(function.__code__.co_filename).resolve())
-        key = f"{file}:{function.__qualname__}"
-        if key not in found:
-            found[key] = file
-            values = [function.__globals__.get(name) for name in function.__code__.co_names]
-            waiting += [value for value in values if isinstance(value, Dispatcher)]
-    return found
+def static_figures() -> dict[str, int]:
+    """Those that reading the files gives."""
+    sizes, per_folder = lines(), folders()
+    modules = {name: [f for f in sizes if re.match(f"integrations/{name}/(?!__)", f)] for name in ADAPTERS}
+    return {
+        "widest kernel function: parameters": max(kernel_parameters(["kernel", "inner"]).values()),
+        "widest helper that is inlined: parameters": max(kernel_parameters(["inlined"]).values(), default=0),
+        "constants that number columns": len(numbered_columns()),
+        "largest folder: entries": max(count for name, count in per_folder.items() if name != "conceptloader"),
+        "top folder: entries": per_folder["conceptloader"],
+        **{f"modules of {name}": len(files) for name, files in modules.items()},
+        "longest module of those two: lines": max(sizes[f] for files in modules.values() for f in files),
+        "circles of imports": len(circles(imports())),
+        "data files of tests": len(data_files()),
+        "lines of the product": sum(sizes.values()),
+    }
 
 
 # ---- what runs for a batch
 
+Functions = dict[tuple[str, str], Any]  # (file, name) -> code, or what is compiled
+PREFIXES = tuple(f"{ROOT / top}/" for top in PRODUCT)
+
 
 class Tracer:
-    """The product's functions that are entered, in all threads, while it is on: name -> file."""
+    """The product's functions that are entered, in all threads, while it is on."""
 
     def __init__(self) -> None:
-        self.found: dict[str, str] = {}
+        self.found: Functions = {}
 
     def __call__(self, frame: Any, event: str, argument: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(PREFIXES) and not code.co_name.startswith("<"):
-            self.found[f"{code.co_filename}:{code.co_name}:{code.co_firstlineno}"] = code.co_filename
+            self.found[code.co_filename, f"{code.co_name}:{code.co_firstlineno}"] = code
 
-    def take(self) -> dict[str, str]:
+    def take(self) -> Functions:
         found, self.found = self.found, {}
         return found
 
 
-PREFIXES = tuple(f"{ROOT / top}/" for top in PRODUCT)
+def compiled_below(traced: Functions) -> Functions:
+    """The traced functions that are compiled, and those that they reach."""
+    from numba.core.dispatcher import Dispatcher
+
+    entered = set(traced.values())
+    modules = [module for name, module in sys.modules.copy().items() if name.split(".")[0] == "conceptloader"]
+    waiting = [
+        value for module in modules for value in vars(module).values()
+        if isinstance(value, Dispatcher) and value.py_func.__code__ in entered
+    ]  # fmt: skip
+    found: Functions = {}
+    while waiting:
+        function = waiting.pop().py_func
+        code = function.__code__
+        key = (code.co_filename, f"{code.co_name}:{code.co_firstlineno}")
+        if key not in found:
+            found[key] = code
+            values = [function.__globals__.get(name) for name in code.co_names]
+            waiting += [value for value in values if isinstance(value, Dispatcher)]
+    return found
 
 
-def traced_batches() -> tuple[dict[str, str], dict[str, str]]:
-    """What runs from an open loader to its first batch, and for a batch later on, with concepts and default outputs."""
+def traced_batches() -> dict[str, Functions]:
+    """What runs from an open loader to its first batch, and for batches later on, with concepts and default outputs."""
     from conceptloader import make_dataloader
     from conceptloader.testing import random_documents, write_dataset
 
@@ -202,77 +232,98 @@ def traced_batches() -> tuple[dict[str, str], dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         write_dataset(f"{folder}/data", random_documents(200, seed=1))
         config = {"seq_len": 64, "datasets": {"data": {"path": f"{folder}/data"}}, "concepts": {"concepts": {}}}
-        next(iter(make_dataloader(config, micro_batch_size=4)))  # compiles and loads kernels
+        with make_dataloader(config, micro_batch_size=4) as loader:
+            next(iter(loader))  # compiles and loads kernels
         loader = make_dataloader(config, micro_batch_size=4)
         threading.setprofile(tracer)
         sys.setprofile(tracer)
         try:
             batches = iter(loader)
             next(batches)
-            time.sleep(0.5)  # what is read ahead belongs to the first batch
+            time.sleep(0.3)  # what is read ahead belongs to the first batch
             first = tracer.take()
-            for _ in range(8):
-                next(batches)
-            time.sleep(0.5)
+            read(batches, 64)  # every thread has read one
+            tracer.take()
+            read(batches, 24)  # more than are read ahead, so that one has to be waited for
+            time.sleep(0.3)
             warm = tracer.take()
         finally:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
             loader.close()
-    return first, warm
-
-
-# ---- all of it
-
-
-def measure() -> dict[str, int]:
-    first, warm = traced_batches()
-    kernels = compiled_functions(kernel())
-    sizes, per_folder, per_kernel = lines(), folders(), kernel_parameters()
-    adapters = {name: [f for f in sizes if f.startswith(f"integrations/{name}/") and "__init__" not in f]
-                for name in ("megatron_lm", "nanotron_lm")}  # fmt: skip
-    listed = subprocess.run(["git", "ls-files", "tests"], cwd=ROOT, capture_output=True, text=True, check=True)
+    kernels = compiled_below(first | warm)
     return {
-        "warm batch: Python functions": len(warm),
-        "warm batch: kernel functions": len(kernels),
-        "warm batch: files": len({*warm.values(), *kernels.values()}),
-        "first batch: functions": len(first),
-        "first batch: files": len(set(first.values())),
-        "widest kernel function: parameters": max(per_kernel.values()),
-        "constants that number columns": numbered_columns(),
-        "largest folder: entries": max(count for name, count in per_folder.items() if name != "conceptloader"),
-        "top folder: entries": per_folder["conceptloader"],
-        "modules of megatron_lm": len(adapters["megatron_lm"]),
-        "modules of nanotron_lm": len(adapters["nanotron_lm"]),
-        "longest module of those two: lines": max(sizes[f] for files in adapters.values() for f in files),
-        "circles of imports": len(circles(imports())),
-        "tracked fixtures of tests": sum(not name.endswith((".py", ".md")) for name in listed.stdout.split()),
-        "lines of the product": sum(sizes.values()),
+        "first batch": {key: code for key, code in first.items() if key not in kernels},
+        "warm batch": {key: code for key, code in warm.items() if key not in kernels},
+        "kernels": kernels,
     }
 
 
-def kernel() -> Any:
-    """The kernel that fills a batch."""
-    try:
-        from conceptloader.batch.kernels.fill import fill_samples
-    except ImportError:
-        from conceptloader.batch.fill import fill_samples
-    return fill_samples
+def read(batches: Iterator[Any], count: int) -> None:
+    for _ in range(count):
+        next(batches)
+
+
+def traced_figures(traced: dict[str, Functions]) -> dict[str, int]:
+    first, warm, kernels = traced.values()
+    return {
+        "warm batch: Python functions": len(warm),
+        "warm batch: kernel functions": len(kernels),
+        "warm batch: files": len({file for file, _ in [*warm, *kernels]}),
+        "first batch: functions": len(first),
+        "first batch: files": len({file for file, _ in first}),
+    }
+
+
+# ---- their marks
+
+
+def marks() -> dict[str, tuple[int, int]]:
+    """Figure -> (wanted, mark), of the table in docs/architecture.md."""
+    found = ROW.findall(PAGE.read_text(encoding="utf-8"))
+    return {name: (number(wanted), number(mark)) for name, _, wanted, mark in found}
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def write_marks(found: dict[str, int]) -> None:
+    """The table with the measured values for marks; where they are better than wanted, with the wanted ones."""
+
+    def row(match: re.Match[str]) -> str:
+        name, before, wanted, _ = match.groups()
+        return f"| {name} | {before} | {wanted} | {max(found[name], number(wanted)):,} |"
+
+    PAGE.write_text(ROW.sub(row, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def too_large(found: dict[str, int]) -> list[str]:
+    """A line for each figure that has passed its mark."""
+    return [f"{name}: {found[name]:,}, at most {mark:,}" for name, (_, mark) in marks().items() if found[name] > mark]
 
 
 def main() -> int:
-    found = measure()
-    for name, mark in MARKS.items():
-        print(f"{name:40} {found[name]:>7,} {'' if found[name] <= mark else '>'} {mark:,}")
-    if "-v" in sys.argv:
-        first, warm = traced_batches()
-        for title, names in (("first", first), ("warm", warm), ("kernels", compiled_functions(kernel()))):
-            print(title)
-            for name in sorted(names):
-                print("  ", name.replace(f"{ROOT}/", ""))
-        print("circles", *circles(imports()), sep="\n  ")
-        print("folders", *sorted(folders().items(), key=lambda item: -item[1])[:12], sep="\n  ")
-    return int(any(found[name] > mark for name, mark in MARKS.items()))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-v", "--verbose", action="store_true", help="list what was counted")
+    parser.add_argument("--write", action="store_true", help="take the measured values for the marks")
+    options = parser.parse_args()
+    traced = traced_batches()
+    found = {**traced_figures(traced), **static_figures()}
+    if options.write:
+        write_marks(found)
+    for name, (wanted, mark) in marks().items():
+        note = f"too large, at most {mark:,}" if found[name] > mark else ""
+        print(f"{name:42} {found[name]:>7,}  {note or ('' if found[name] <= wanted else f'wanted {wanted:,}')}")
+    if options.verbose:
+        listed = {title: sorted(f"{f}:{name}" for f, name in functions) for title, functions in traced.items()}
+        listed["circles"] = [", ".join(names) for names in circles(imports())]
+        listed["folders"] = [f"{count:3} {name}" for name, count in sorted(folders().items(), key=lambda f: -f[1])[:12]]
+        widest = sorted(kernel_parameters(["kernel", "inner", "inlined"]).items(), key=lambda f: -f[1])[:12]
+        listed["parameters"] = [f"{count:3} {name}" for name, count in widest]
+        for title, names in listed.items():
+            print(title, *(name.replace(f"{ROOT}/", "") for name in names), sep="\n  ")
+    return int(bool(too_large(found)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from conceptloader.ingest.place.align import find_places
 from conceptloader.ingest.place.rules import ALIGNS
 from conceptloader.ingest.rows.batch import Ragged, RawSpans
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
-from tests.ingest.families import END, FAMILIES, definition
+from tests.corpora.tokenizers import END, FAMILIES, definition
 
 PIECES = [
     "red", " ", "  ", "the", "cat", "\n", "\t", "a", ".", ",", "größe", "😀", "😀😀", "e\u0301", "é", "ﬁ", "日本", "語",

@@ -13,7 +13,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.vocabulary import load_vocabulary
-from tests.ingest.corpus import build, content
+from tests.corpora.records import build, content
 
 GOOD = '{"id": "good", "text": "abc", "spans": [{"start": 0, "end": 2, "concepts": ["animal"]}]}'
 

@@ -14,7 +14,8 @@ from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_build
 from conceptloader.format.write.bulk import BulkSpans
-from tests.ingest.corpus import content
+from conceptloader.ingest.rows.batch import offsets_of
+from tests.corpora.records import content
 
 OPTIONS = BuildOptions(
     fields={"mask": "u1"},

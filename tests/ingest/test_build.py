@@ -16,7 +16,7 @@ from conceptloader.ingest.place.rules import EOS_SPANS
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.detect import detect_columns
 from conceptloader.ingest.rows.inputs import find_sources
-from tests.ingest.corpus import build, check, content, records, write
+from tests.corpora.records import build, check, content, records, write
 
 KINDS = ("jsonl", "gz", "zst", "parquet")
 

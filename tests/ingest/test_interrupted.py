@@ -14,7 +14,7 @@ import pytest
 
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.build.workers import run_tasks
-from tests.ingest.corpus import content
+from tests.corpora.records import content
 
 SHARDS = 12
 

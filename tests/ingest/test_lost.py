@@ -13,7 +13,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write.build import open_build
 from conceptloader.ingest.build.lost import Losses, TrackLoss, read_losses
-from tests.ingest.corpus import build, content, write
+from tests.corpora.records import build, content, write
 
 
 def records(count: int = 40, lost: int = 10) -> list[dict[str, Any]]:

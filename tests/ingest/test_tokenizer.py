@@ -18,7 +18,7 @@ from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place
 from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
-from tests.ingest.corpus import build, write
+from tests.corpora.records import build, write
 
 TEXTS = ["the cat sat on the mat", "größer 😀 größe", "  two  spaces\n\n", "", "e\u0301 é"]
 

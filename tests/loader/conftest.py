@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.batch.corpora import Recipe, build
+from tests.corpora.known import Recipe, build
 
 
 @pytest.fixture(scope="session")

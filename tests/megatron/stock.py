@@ -11,11 +11,9 @@ import yaml
 from megatron.core.datasets import helpers
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
 from conceptloader.ingest.adopt.adopt import adopt
-
-EOD = 99
+from tests.corpora.token_files import EOD, random_corpus
 
 
 class Tokenizer:
@@ -29,22 +27,6 @@ class Tokenizer:
         self.special_tokens_dict = {"eod_token": EOD} | ({} if pad is None else {"pad_token": pad})
         if pad is not None:
             self.pad = pad
-
-
-def write_corpus(prefix: Path, documents: Sequence[Sequence[int]]) -> str:
-    """One .bin/.idx pair; returns the prefix as Megatron wants it."""
-    builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=np.uint16)
-    for document in documents:
-        builder.add_document(torch.tensor(document, dtype=torch.int32), [len(document)])
-    builder.finalize(f"{prefix}.idx")
-    return str(prefix)
-
-
-def random_corpus(prefix: Path, seed: int, documents: int = 40, longest: int = 40) -> str:
-    """Random documents of 1 to `longest` tokens, each ending in EOD and holding no other one."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(1, longest + 1, documents)
-    return write_corpus(prefix, [[*rng.integers(0, EOD, n - 1).tolist(), EOD] for n in lengths])
 
 
 def dataset_config(seq_length: int, pad: int | None = None, **options: Any) -> GPTDatasetConfig:

@@ -13,8 +13,9 @@ from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.takeover import Piece
 from conceptloader.integrations.megatron_lm.takeover_reader import Joined
 from conceptloader.order.progress.state import OrderState
-from tests.megatron.corpus import write_config, write_datasets
-from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config, in_order, random_corpus
+from tests.corpora.for_megatron import write_config, write_datasets
+from tests.corpora.token_files import random_corpus
+from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config, in_order
 from tests.megatron.test_samples import FLAGS
 
 pytestmark = pytest.mark.usefixtures("one_process")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.megatron.corpus import write_config, write_datasets
+from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.launching import ROOT
 from tests.megatron.pretraining import (
     DP2,

@@ -9,7 +9,7 @@ import pytest
 
 from conceptloader.blend import load_config, open_blend
 from conceptloader.order.progress.runlog import RunLog
-from tests.megatron.corpus import write_config, write_datasets
+from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.pretraining import (
     ALONE,
     BATCH,

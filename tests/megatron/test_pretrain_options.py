@@ -10,7 +10,8 @@ from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm.dataset import Cyclic
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog
-from tests.megatron.corpus import write_config, write_datasets
+from tests.corpora.for_megatron import write_config, write_datasets
+from tests.corpora.token_files import random_corpus
 from tests.megatron.launching import ROOT, torchrun
 from tests.megatron.pretraining import (
     ALONE,
@@ -25,7 +26,6 @@ from tests.megatron.pretraining import (
     same_losses,
     saving,
 )
-from tests.megatron.stock import random_corpus
 
 pytestmark = needs_checkout
 

@@ -17,7 +17,7 @@ from conceptloader.integrations.megatron_lm.options import (
     with_share,
 )
 from conceptloader.order.progress.state import OrderState
-from tests.megatron.corpus import write_config, write_datasets
+from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.stock import dataset_config
 
 

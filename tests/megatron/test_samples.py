@@ -13,7 +13,8 @@ from megatron.core.datasets.gpt_dataset import GPTDataset, _get_ltor_masks_and_p
 
 from conceptloader.integrations.megatron_lm.dataset import Ints, Sample, SampleRules, make_sample
 from conceptloader.integrations.megatron_lm.takeover import MappingBuilder, StockOrder
-from tests.megatron.stock import EOD, assert_equal_samples, build_stock, dataset_config, random_corpus
+from tests.corpora.token_files import EOD, random_corpus
+from tests.megatron.stock import assert_equal_samples, build_stock, dataset_config
 
 FLAGS = [dict(zip(("reset_position_ids", "reset_attention_mask", "eod_mask_loss"), bits, strict=True))
          for bits in itertools.product((False, True), repeat=3)]  # fmt: skip

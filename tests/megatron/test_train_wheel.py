@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conceptloader.order.partition import Partition
-from tests.megatron.corpus import write_config, write_datasets
+from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.launching import ROOT, Finished, torchrun
 
 SCRIPT = ROOT / "examples/megatron/train.py"

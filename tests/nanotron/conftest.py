@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.nanotron import corpus, support
+from tests.corpora import for_nanotron
+from tests.nanotron import support
 
 WEIGHTS = {"web": 0.6, "code": 0.3, "math": 0.1}
 
@@ -14,7 +15,7 @@ WEIGHTS = {"web": 0.6, "code": 0.3, "math": 0.1}
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Dataset directories by name."""
-    return corpus.write(tmp_path_factory.mktemp("corpus"), support.VOCABULARY)
+    return for_nanotron.write(tmp_path_factory.mktemp("corpus"), support.VOCABULARY)
 
 
 @pytest.fixture(scope="session")

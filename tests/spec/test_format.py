@@ -18,12 +18,11 @@ import conceptloader as cl
 from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError
 from conceptloader.format.spec.jsonfile import seal
-from tests.format.golden_build import GOLDEN, MEMBERS
-from tests.format.model import Corpus, corpora
+from tests.corpora.drawn import Corpus, corpora
+from tests.format.golden_build import FOLDERS, MEMBERS, golden, recorded
 from tests.format.spec_reader import Refused, SpecReader
 from tests.spec.node import ask
 
-FACTS = {version: json.loads((root / "facts.json").read_text()) for version, root in GOLDEN.items()}
 IDS = ["greeting", "zürich", "", "nobody"]
 
 
@@ -55,9 +54,9 @@ def compare(ds: cl.Dataset, ranges: list[tuple[int, int]], answer: dict[str, Any
     assert answer["ranges"] == [by_this_package(ds, start, stop) for start, stop in ranges]
 
 
-@pytest.mark.parametrize("version", GOLDEN)
+@pytest.mark.parametrize("version", FOLDERS)
 def test_the_golden_datasets(version: int) -> None:
-    root = GOLDEN[version]
+    root = golden(version)
     opened = [cl.open_dataset(root / member) for member in MEMBERS]
     n = [ds.num_tokens for ds in opened]
     everything = [[(a, b) for a in range(tokens) for b in range(a + 1, tokens + 1)] for tokens in n]
@@ -66,8 +65,8 @@ def test_the_golden_datasets(version: int) -> None:
     for member, ds, ranges, answer in zip(MEMBERS, opened, everything, answers, strict=True):
         compare(ds, ranges, answer)
         assert len(ranges) > 300
-        assert answer["stream_fingerprint"] == FACTS[version]["stream_fingerprint"][member]
-        assert answer["tracks_fingerprint"] == FACTS[version]["tracks_fingerprint"][member]
+        assert answer["stream_fingerprint"] == recorded(version)["stream_fingerprint"][member]
+        assert answer["tracks_fingerprint"] == recorded(version)["tracks_fingerprint"][member]
         assert answer["checksums"] > 20 * version
         assert answer["found"] == [ds.find_document(id) for id in IDS]
         assert answer["found"][1] == ([2, 6] if member == "joined" else [2])
@@ -239,7 +238,7 @@ for where, keys in MANDATORY.items():
 
 def copied(tmp_path: Path, name: str, version: int = 1) -> Path:
     """A golden dataset, two folders below one that a reader may not look into."""
-    return Path(shutil.copytree(GOLDEN[version] / "stream", tmp_path / name / "datasets" / "ds"))
+    return Path(shutil.copytree(golden(version) / "stream", tmp_path / name / "datasets" / "ds"))
 
 
 def read_whole(path: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.format.golden_build import GOLDEN
+from tests.format.golden_build import golden
 
 FILE = re.compile(r"^(00000\.[a-z.]+) ")
 LINE = re.compile(r"^ *([0-9]+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  |$)")
@@ -28,4 +28,4 @@ def test_the_example_shows_the_golden_files(checkout: Path) -> None:
     files = shown((checkout / "docs/format.md").read_text("utf-8"))
     assert len(files) == 7
     for name, data in files.items():
-        assert bytes(data) == (GOLDEN[1] / "stream" / name).read_bytes(), name
+        assert bytes(data) == (golden(1) / "stream" / name).read_bytes(), name

@@ -1,0 +1,109 @@
+"""A Megatron corpus and a datatrove folder, adopted, and a native dataset with concepts, blended 70/30 in one YAML."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import conceptloader as cl
+from conceptloader.ingest.adopt.adopt import adopt
+from tests.corpora.token_files import write_corpus, write_datatrove
+
+SEED, SEQ_LEN, TOPICS = 42, 64, 16
+EOD, VOCABULARY = 249, 250
+WEIGHTS = {"datatrove": 0.3, "megatron": 0.4, "native": 0.3}
+TOKENIZER = cl.Tokenizer(name="null", vocab_size=VOCABULARY, eos_id=EOD)
+
+YAML = f"""\
+seed: {SEED}
+seq_len: {SEQ_LEN}
+roots: [.]
+datasets:
+  megatron: {{path: adopted/megatron, weight: 0.4}}
+  datatrove: {{path: adopted/datatrove, weight: 0.3}}
+  native: {{path: native, weight: 0.3}}
+concepts: {{concepts: {{}}}}
+"""
+
+Documents = list[list[int]]
+
+
+def random_documents(seed: int) -> Documents:
+    """Of 2 to 40 tokens, each with EOD at its end."""
+    rng = np.random.default_rng(seed)
+    return [[*rng.integers(1, 90, rng.integers(1, 40)).tolist(), EOD] for _ in range(100)]
+
+
+def with_builder(folder: Path, documents: Documents) -> str:
+    """The prefix of a corpus written by megatron-core's IndexedDatasetBuilder."""
+    return write_corpus(folder / "m", documents)
+
+
+@dataclass(frozen=True)
+class Blended:
+    """config: the YAML. The rest is what must come out, worked out from the documents and the order alone."""
+
+    config: Path
+    documents: Mapping[str, Documents]
+
+    @cached_property
+    def streams(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {name: np.concatenate(documents) for name, documents in self.documents.items()}
+
+    @cached_property
+    def mixture(self) -> cl.Mixture:
+        sizes = [(len(self.streams[name]) - 1) // SEQ_LEN for name in WEIGHTS]
+        return cl.Mixture(names=list(WEIGHTS), sizes=sizes, weights=list(WEIGHTS.values()), seed=SEED)
+
+    def members(self, samples: Sequence[int]) -> list[int]:
+        """dataset_id of each sample."""
+        found: list[int] = self.mixture.sample_many(np.array(samples, np.uint64))[0].tolist()
+        return found
+
+    def tokens(self, samples: Sequence[int]) -> np.ndarray[Any, Any]:
+        """int64 [samples, SEQ_LEN + 1]"""
+        names, rows = list(WEIGHTS), []
+        for k, _, window in zip(*self.mixture.sample_many(np.array(samples, np.uint64)), strict=True):
+            rows.append(self.streams[names[k]][int(window) * SEQ_LEN :][: SEQ_LEN + 1])
+        return np.stack(rows)
+
+    def topics(self, samples: Sequence[int]) -> np.ndarray[Any, Any]:
+        """The concept of each input's document, -1 in an adopted dataset: int64 [samples, SEQ_LEN]."""
+        lengths = [len(document) for document in self.documents["native"]]
+        native = np.repeat(np.arange(len(lengths)) % TOPICS, lengths)
+        rows = np.full((len(samples), SEQ_LEN), -1)
+        for row, (k, _, window) in enumerate(zip(*self.mixture.sample_many(np.array(samples, np.uint64)), strict=True)):
+            if list(WEIGHTS)[k] == "native":
+                rows[row] = native[int(window) * SEQ_LEN :][:SEQ_LEN]
+        return rows
+
+
+def write(
+    folder: Path,
+    documents: Mapping[str, Documents] | None = None,
+    megatron: Callable[[Path, Documents], str] = with_builder,
+) -> Blended:
+    """documents: of each dataset; random ones by default. megatron: writes those of a .bin/.idx into a folder."""
+    found = documents or {name: random_documents(seed) for seed, name in enumerate(WEIGHTS)}
+    (folder / "raw").mkdir()
+    adopt([megatron(folder / "raw", found["megatron"])], folder / "adopted" / "megatron", tokenizer=TOKENIZER)
+    write_datatrove(folder / "raw", "tokens/00000.ds", found["datatrove"], size=4, tokenizer=None)
+    adopt([folder / "raw" / "tokens"], folder / "adopted" / "datatrove", tokenizer=TOKENIZER)
+    options = cl.BuildOptions(tokenizer=TOKENIZER, tracks={"concepts": cl.TrackOptions()})
+    build = cl.create_build(folder / "native", options)
+    with build.shard(0) as writer:
+        for number, tokens in enumerate(found["native"]):
+            writer.add_document(tokens, spans={"concepts": [(0, len(tokens), [number % TOPICS])]})
+    cl.finalize(folder / "native")
+    (folder / "data.yaml").write_text(YAML)
+    return Blended(folder / "data.yaml", found)
+
+
+def topics_of(span_index: Any, ids: Any) -> np.ndarray[Any, Any]:
+    """The concept of each token [B, S] from concept tensors, -1 where it has none."""
+    index, ids = np.asarray(span_index), np.asarray(ids)
+    inside = np.take_along_axis(ids[:, :, 0], index.clip(0), axis=1)
+    return np.where(index >= 0, inside, -1)

@@ -1,0 +1,48 @@
+"""Token files as Megatron and datatrove write them, each by its own library."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+EOD = 99  # of `random_corpus`
+Documents = list[list[list[int]]]  # documents of sequences of tokens
+
+
+def write_megatron(prefix: Path, documents: Documents, dtype: type = np.uint16, end_last: bool = True) -> str:
+    """One .bin/.idx pair; returns the prefix as Megatron wants it."""
+    builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
+    for number, document in enumerate(documents):
+        for sequence in document:
+            builder.add_item(torch.tensor(sequence, dtype=torch.int64))
+        if end_last or number + 1 < len(documents):
+            builder.end_document()
+    builder.finalize(f"{prefix}.idx")
+    return str(prefix)
+
+
+def write_corpus(prefix: Path, documents: Sequence[Sequence[int]]) -> str:
+    """The same of documents of one sequence each."""
+    return write_megatron(prefix, [[list(document)] for document in documents])
+
+
+def random_corpus(prefix: Path, seed: int, documents: int = 40, longest: int = 40) -> str:
+    """Random documents of 1 to `longest` tokens, each ending in EOD and holding no other one."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, longest + 1, documents)
+    return write_corpus(prefix, [[*rng.integers(0, EOD, n - 1).tolist(), EOD] for n in lengths])
+
+
+def write_datatrove(
+    folder: Path, name: str, documents: list[list[int]], size: int = 2, tokenizer: str | None = "gpt2", **options: bool
+) -> Path:
+    """One .ds file with its index."""
+    options = {"save_final_metadata": True, **options}
+    file = TokenizedFile(str(folder), name, tokenizer_name_or_path=tokenizer, token_size=size, **options)
+    for document in documents:
+        file.write(document, None)
+    file.close()
+    return folder / name

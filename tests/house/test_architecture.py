@@ -1,0 +1,119 @@
+"""docs/architecture.md: its listings are what runs, its layers setup.cfg's; every folder says what to open first."""
+
+import ast
+import configparser
+import contextlib
+import io
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.testing import random_documents, write_dataset
+from tests.house.figures import PAGE, ROOT, Tracer, compiled_below, product_files
+
+TEXT = PAGE.read_text("utf-8")
+LINE = re.compile(r"^([\w/]+\.py):([\w.]+) +\S")
+Steps = list[tuple[str, str]]
+
+
+def listing(title: str) -> Steps:
+    """(file, function) of each line of the block below a title."""
+    block = TEXT.split(f"## {title}\n")[1].split("```\n")[1]
+    found = [LINE.match(line) for line in block.splitlines()]
+    return [(match[1], match[2]) for match in found if match] if all(found) else []
+
+
+def first_line(file: str, function: str) -> int:
+    """Where a function begins, decorators included; -1 if the file has none of this name."""
+    body: list[ast.stmt] = ast.parse((ROOT / file).read_text("utf-8")).body
+    node: ast.stmt | None = None
+    for name in function.split("."):
+        named = [n for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n.name == name]
+        if not named:
+            return -1
+        node = named[0]
+        body = named[0].body
+    assert isinstance(node, ast.FunctionDef)
+    return min(part.lineno for part in (node, *node.decorator_list))
+
+
+@contextlib.contextmanager
+def traced(tracer: Tracer) -> Iterator[None]:
+    threading.setprofile(tracer)
+    sys.setprofile(tracer)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+
+def not_on_the_way(steps: Steps, tracer: Tracer) -> Steps:
+    entered = {(code.co_filename, code.co_firstlineno) for code in tracer.found.values()}
+    entered |= {(code.co_filename, code.co_firstlineno) for code in compiled_below(tracer.found).values()}
+    return [step for step in steps if (str(ROOT / step[0]), first_line(*step)) not in entered]
+
+
+def test_the_way_of_a_sample(tmp_path: Path) -> None:
+    steps = listing("The way of a sample")
+    assert len(steps) > 15
+    write_dataset(tmp_path / "data", random_documents(50, seed=1))
+    (tmp_path / "run.yaml").write_text("{seq_len: 16, datasets: {data: {path: data}}, concepts: {concepts: {}}}")
+    tracer = Tracer()
+    with traced(tracer), cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=4) as loader:
+        next(iter(loader))
+    assert not_on_the_way(steps, tracer) == []
+
+
+def test_the_way_of_a_document(tmp_path: Path) -> None:
+    steps = listing("The way of a document")
+    assert len(steps) > 12
+    rows = [{"text": "A cat", "spans": [{"start": 0, "end": 5, "concepts": ["animal"]}]}] * 3
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "names.txt").write_text("animal\n")
+    words = ["build", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes"]
+    words += ["--workers", "1", "--concepts-vocabulary", str(tmp_path / "names.txt"), "--overlap", "union"]
+    tracer = Tracer()
+    with traced(tracer), contextlib.redirect_stdout(io.StringIO()):
+        assert main(words) == 0
+    assert not_on_the_way(steps, tracer) == []
+
+
+def test_a_step_that_is_gone_is_noticed() -> None:
+    assert first_line("conceptloader/torch/loader.py", "make_dataloader") > 1
+    assert first_line("conceptloader/torch/loader.py", "Loader.gone") == -1
+    assert not_on_the_way([("conceptloader/torch/loader.py", "make_dataloader")], Tracer()) != []
+
+
+def test_the_layers_are_those_that_are_enforced() -> None:
+    table = TEXT.split("## Layers\n")[1].split("\n\n| folder")[0]
+    shown = [set(re.findall(r"`(\w+)`", row.split("|")[1])) for row in table.splitlines() if row.startswith("| `")]
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    layers = parser["importlinter:contract:layers"]["layers"].split("\n")
+    assert shown == [set(re.findall(r"\w+", layer)) for layer in layers if layer.strip()]
+
+
+@pytest.mark.parametrize(
+    "package",
+    [path for path in product_files() if path.name == "__init__.py" and path.parent.name != "integrations"],
+    ids=lambda path: str(path.parent.relative_to(ROOT)),
+)
+def test_every_folder_says_what_to_open_first(package: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(package.read_text("utf-8"))) or ""
+    named = re.findall(r"Open ([\w/]+(?:\.py|/)) first", docstring.replace("Open spec/ for", "Open spec/ first for"))
+    assert named, "Open <file> first"
+    assert (package.parent / named[0]).exists()
+
+
+def test_folders_that_the_page_names() -> None:
+    rows = TEXT.split("| folder |")[1].split("\n\n")[0].splitlines()[2:]
+    for folder in re.findall(r"`([\w/]+/)`", "".join(row.split("|")[1] for row in rows)):
+        assert (ROOT / folder).is_dir() or (ROOT / "conceptloader" / folder).is_dir(), folder

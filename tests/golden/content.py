@@ -12,10 +12,10 @@ import torch
 import conceptloader as cl
 from conceptloader.blend.quarantine import read_quarantine
 from conceptloader.blend.schema import QuarantineConfig
-from conceptloader.integrations.megatron_lm.resume import read_state
 from conceptloader.integrations.nanotron_lm.state import State
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.progress.state import OrderState
 from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
 from conceptloader.trace import read_record
 
@@ -126,8 +126,8 @@ def saved_specs(root: Path) -> dict[str, Any]:
     own_loop = torch.load(folder / "train_dataloader_dprank000.pt")["dataloader_state_dict"]
     found = {
         "nanotron": [order(nanotron.spec), nanotron.consumed, nanotron.stage, nanotron.stage_start],
-        "megatron": [order(read_state(args.conceptloader, args.consumed_train_samples)), args.consumed_train_samples],
-        "megatron-loop": [order(read_state(own_loop, own_loop["consumed_samples"])), own_loop["consumed_samples"]],
+        "megatron": [order(OrderState.read(args.conceptloader, "arguments").spec), args.consumed_train_samples],
+        "megatron-loop": [order(OrderState.read(own_loop, "own loop").spec), own_loop["consumed_samples"]],
     }
     for name in ("spec-megatron", "spec-spliced", "spec-documents"):
         found[name] = [order(OrderSpec.from_dict(json.loads((root / "states" / f"{name}.json").read_text())))]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import conceptloader as cl
-from conceptloader.integrations.megatron_lm.resume import read_state
 from conceptloader.integrations.nanotron_lm.state import NAME, State
 from conceptloader.order.progress.state import OrderState, sealed
 
@@ -37,7 +36,7 @@ class States:
         assert len(list(sampler)) == len(sampler)
 
     def load_megatron(self, state: dict[str, Any]) -> None:
-        self._blend.resume(read_state(state, 4), 4)
+        self._blend.resume(OrderState.read(state, "checkpoint").spec, 4)
 
     def sound(self) -> dict[str, list[bytes]]:
         loader = self.loader()

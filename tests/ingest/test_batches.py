@@ -14,7 +14,6 @@ from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_build
 from conceptloader.format.write.bulk import BulkSpans
-from conceptloader.ingest.rows.batch import offsets_of
 from tests.corpora.records import content
 
 OPTIONS = BuildOptions(

@@ -2,6 +2,7 @@
 
 `install` is what conceptloader.launch calls. A custom forward_step calls `concepts`. A script of one's own uses
 `setup`, `train_valid_test_datasets_provider` and `get_batch`; one on megatron-core alone uses `MegatronData`.
+Open launch.py first, then data.py.
 """
 
 from importlib import import_module

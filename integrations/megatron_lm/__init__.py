@@ -2,7 +2,8 @@
 
 `install` is what conceptloader.launch calls. A custom forward_step calls `concepts`. A script of one's own uses
 `setup`, `train_valid_test_datasets_provider` and `get_batch`; one on megatron-core alone uses `MegatronData`.
-Open launch.py first, then data.py.
+
+Open data.py first: all that the other ways in are made of.
 """
 
 from importlib import import_module

@@ -8,7 +8,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ConfigError, EndlessError, ResumeError
+from conceptloader.order.partition import Partition
+from conceptloader.torch.samplers import MicroBatches
 
 SIZES = [0, 40, 100, 107]
 
@@ -136,3 +138,15 @@ def test_a_dataloader_takes_them():
     sampler = cl.MixtureSampler(SIZES, [1, 1, 1], 2, 0)
     loader = DataLoader(data, batch_size=5, sampler=sampler)
     assert [int(v) for (batch,) in loader for v in batch] == list(sampler)
+
+
+def test_micro_batches_of_all_ranks_are_the_order() -> None:
+    """The adapters' batch sampler: what makes no whole micro batch for every rank is left out."""
+    partition = Partition(micro_batch_size=3, dp_size=2)
+    ranks = [MicroBatches(partition, rank, 5, 20) for rank in range(2)]
+    assert [len(rank) for rank in ranks] == [2, 2]
+    assert [n for rows in zip(*ranks, strict=True) for row in rows for n in row] == list(range(5, 17))
+    with pytest.raises(EndlessError):
+        len(MicroBatches(partition, 0, 5))
+    with pytest.raises(ConfigError, match="dp_rank: found 2"):
+        MicroBatches(partition, 2, 5)

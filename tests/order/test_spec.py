@@ -52,6 +52,21 @@ def test_json_round_trip():
     assert again.hash == a.hash
 
 
+@pytest.mark.parametrize("starts", [(1, 2), (0, 5, 5), (0, 0.5)])
+def test_starts_of_phases_are_refused_as_by_a_mixture(starts):
+    phases = [Phase(start=start, weights={"web": 1}) for start in starts]
+    with pytest.raises(ConfigError, match="phases: ") as of_spec:
+        spec(phases=phases)
+    with pytest.raises(ConfigError) as of_mixture:
+        Mixture(sizes=[100], names=["web"], phases=phases)
+    assert str(of_spec.value) == str(of_mixture.value)
+
+
+def test_phases_and_starts_of_numpy_are_as_good_as_plain_ones():
+    phases = [Phase(start=np.int64(start), weights={"web": 1}) for start in (0, 200)]
+    assert spec(phases=phases).hash == spec(phases=[replace(p, start=int(p.start)) for p in phases]).hash
+
+
 def test_builds_the_mixture_of_its_parts():
     built = spec().build(max_epochs={"code": 2})
     plain = Mixture(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 MODULES = [
     "conceptloader/order", "conceptloader/batch", "conceptloader/format", "conceptloader/ingest",
-    "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
+    "conceptloader/storage", "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
 ]  # fmt: skip
 
 # Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).
@@ -13,52 +13,60 @@ _NEAR: dict[str, tuple[dict[str, str], str]] = {
         {
             "partition": "partition", "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
             "resume": "resume", "runlog": "runlog", "skips": "mixture resume", "checks": "spec partition",
-            "permutation": "permutation", "wide": "permutation mixture",
+            "permutation": "permutation", "wide": "permutation mixture", "state": "resume versions",
         },
         "golden mixture permutation",
     ),
-    "batch": ({"files": "files", "memory": "memory", "measure": "engine memory"}, "engine reference"),
+    "batch": (
+        {"descriptors": "files", "files": "files", "memory": "memory", "measure": "engine memory"}, "engine reference"
+    ),
     "format": (
         {
             "checks": "verify damage", "verify": "verify damage", "codecs": "codecs", "convert": "convert golden",
-            "durable": "durability", "join": "join golden", "borders": "join", "ladder": "ladder join",
+            "join": "join golden", "borders": "join", "ladder": "ladder join", "claims": "claims verify",
             "lookup": "lookup golden", "overlap": "overlap", "ranges": "windows golden", "reader": "windows golden",
-            "files": "damage windows foreign", "bulk": "writer build", "writer": "writer golden",
-            "tables": "writer golden",
-            "trackwriter": "writer golden", "build": "build golden", "finalize": "build golden damage",
+            "files": "damage windows foreign", "bulk": "writer build", "shard": "writer golden",
+            "tables": "writer golden", "track": "writer golden", "build": "build golden",
+            "finalize": "build golden damage",
         },
         "manifest golden build",
     ),
     "ingest": (
         {
             "lines": "lines bad_input", "digits": "digits", "overlap": "overlap", "tokenizer": "tokenizer",
-            "batch": "batches", "records": "batches bad_input", "table": "batches bad_input", "place": "overlap build",
-            "columns": "batches bad_input",
+            "batch": "batches", "records": "batches bad_input", "table": "batches bad_input", "spans": "overlap build",
+            "columns": "batches bad_input", "align": "align", "lost": "lost", "inputs": "changed_inputs build",
         },
         "build bad_input",
     ),
 }  # fmt: skip
-# Modules whose tests are elsewhere.
+# Modules, or folders, whose tests are elsewhere.
 _ELSEWHERE = {
-    "ingest/adopt_megatron": "adopt/test_megatron.py",
-    "ingest/adopt_datatrove": "adopt/test_datatrove.py",
-    "ingest/adopt_flat": "adopt/test_flat.py",
+    "ingest/adopt/megatron": "adopt/test_megatron.py",
+    "ingest/adopt/datatrove": "adopt/test_datatrove.py",
+    "ingest/adopt/flat": "adopt/test_flat.py",
     "ingest/adopt": "adopt/test_flat.py adopt/test_datatrove.py adopt/test_megatron.py",
     "ingest/annotate": "annotate",
-    "ingest/derived": "annotate adopt/test_flat.py",
+    "format/tools/derived": "annotate adopt/test_flat.py",
+    "format/read/remote": "remote",
     "batch/prefetch": "loader/test_prefetch.py",
     "batch/digest": "loader/test_digest.py",
-    "format/remote": "remote",
-    "loader": "loader/test_loader.py loader/test_dataset.py",
-    "samplers": "loader/test_samplers.py",
+    "storage": "remote",
+    "storage/descriptors": "batch/test_files.py faults/test_reads.py",
+    "storage/durable": "format/test_durability.py",
+    "storage/lock": "concurrency/test_locks.py",
+    "storage/reads": "faults/test_reads.py",
+    "storage/sample": "format/test_sample.py",
+    "torch/loader": "loader/test_loader.py loader/test_dataset.py",
+    "torch/samplers": "loader/test_samplers.py",
 }
 _WIDE = {
     "order": "golden order schedule config loader testing trace",
     "batch": "golden batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
     "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote",
     "ingest": "golden ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",
-    "loader": "golden loader testing faults trace cli",
-    "samplers": "golden loader testing",
+    "storage": "golden faults format batch corruption concurrency remote",
+    "torch": "golden loader testing faults trace cli",
 }
 
 

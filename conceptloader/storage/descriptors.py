@@ -98,7 +98,7 @@ class Budget:
             self._active.discard(clock)
             if self.count - len(self._retired) > self.capacity:  # many opened files at the same time
                 self._retire_oldest(self.capacity)
-            elif self._retired:
+            if self._retired:
                 self._close_retired()
 
     def open(self, opener: Callable[[], int]) -> int:

@@ -98,7 +98,7 @@ class Budget:
             self._active.discard(clock)
             if self.count - len(self._retired) > self.capacity:  # many opened files at the same time
                 self._retire_oldest(self.capacity)
-            elif self._retired:
+            if self._retired:
                 self._close_retired()
 
     def open(self, opener: Callable[[], int]) -> int:
@@ -187,11 +187,23 @@ def shared_budget() -> Budget:
         return _budget
 
 
+def _before_fork() -> None:
+    """No other thread is in the middle of a change then, and none of the child's hooks that collects garbage waits."""
+    _lock.acquire()
+    if _budget is not None:
+        _budget.lock.acquire()
+
+
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
+    if _budget is not None:
+        _budget.lock.release()
+    _lock.release()
+
+
+def _after_fork_in_child() -> None:
+    _after_fork()
     if _budget is not None:
         _budget.forget_threads()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

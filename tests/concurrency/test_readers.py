@@ -123,6 +123,36 @@ def test_forks_while_threads_are_reading(data: Path, truth: list[list[int]], eng
             task.result()
 
 
+_COLLECTS = """
+import gc, os, sys, threading, time
+os.register_at_fork(after_in_child=gc.collect)  # runs before the hooks of what is imported later
+import conceptloader as cl
+from conceptloader.storage.descriptors import shared_budget
+gc.disable()
+dataset = cl.open_dataset(sys.argv[1])
+dataset.tokens(0, 5)
+dataset.itself = dataset
+del dataset
+held = threading.Event()
+def hold():
+    with shared_budget().lock:
+        held.set()
+        time.sleep(0.5)
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if not child:
+    cl.open_dataset(sys.argv[1]).tokens(0, 5)
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_that_collects_garbage_before_all_else_closes_its_files(data: Path) -> None:
+    """A thread that held the lock of the descriptors does not exist there to give it back."""
+    subprocess.run([sys.executable, "-c", _COLLECTS, str(data)], check=True, timeout=40)
+
+
 _FEW = """
 import resource, sys
 import numpy as np

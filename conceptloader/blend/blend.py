@@ -7,7 +7,7 @@ from typing import Any
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.blend.load import load_config
-from conceptloader.blend.quarantine import Ranges, read_quarantine
+from conceptloader.blend.quarantine import TokenRanges, read_quarantine
 from conceptloader.blend.schema import Config
 from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
@@ -37,7 +37,7 @@ class View:
     tracks: tuple[str, ...]
     samples: Windows | DocumentView
     start: int
-    quarantine: Ranges = ()
+    quarantine: TokenRanges = ()
 
     @property
     def count(self) -> int:
@@ -64,7 +64,7 @@ class Blend:
 
     config: Config
     datasets: Mapping[str, Dataset]
-    quarantine: Mapping[str, Ranges]
+    quarantine: Mapping[str, TokenRanges]
     spec: OrderSpec
     order: Mixture | Sequential
     views: tuple[View | None, ...]
@@ -136,7 +136,7 @@ def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = N
     return open_blend(config, datasets).order
 
 
-def _spec(config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[str, Ranges]) -> OrderSpec:
+def _spec(config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[str, TokenRanges]) -> OrderSpec:
     members = {name: _member(name, ds, config) for name, ds in datasets.items()}
     return OrderSpec(
         seed=config.seed,
@@ -239,7 +239,9 @@ def _phases(config: Config, members: Mapping[str, Member]) -> list[Phase]:
     return [Phase(start=start, weights=tempered(weights, config.temperature)) for start, weights in phases]
 
 
-def _blend(config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[str, Ranges], spec: OrderSpec) -> Blend:
+def _blend(
+    config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[str, TokenRanges], spec: OrderSpec
+) -> Blend:
     max_epochs = {name: entry.max_epochs for name, entry in config.datasets.items()}
     return Blend(
         config=config,
@@ -252,7 +254,7 @@ def _blend(config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[
 
 
 def _view(
-    config: Config, datasets: Mapping[str, Dataset], member: Member, quarantine: Mapping[str, Ranges]
+    config: Config, datasets: Mapping[str, Dataset], member: Member, quarantine: Mapping[str, TokenRanges]
 ) -> View | None:
     name = member.dataset
     if name not in datasets or datasets[name].stream_fingerprint != member.stream_fingerprint:

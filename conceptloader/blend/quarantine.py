@@ -6,10 +6,10 @@ from pathlib import Path
 from conceptloader.blend.schema import QuarantineConfig
 from conceptloader.errors import ConfigError, ReadError
 
-Ranges = Sequence[tuple[int, int]]
+TokenRanges = Sequence[tuple[int, int]]
 
 
-def read_quarantine(entries: Sequence[QuarantineConfig], num_tokens: Mapping[str, int]) -> dict[str, Ranges]:
+def read_quarantine(entries: Sequence[QuarantineConfig], num_tokens: Mapping[str, int]) -> dict[str, TokenRanges]:
     """Dataset -> its quarantined ranges [first, end), sorted, apart from each other, files read.
 
     num_tokens: of each dataset. Raises ConfigError for a range outside its dataset, ReadError.
@@ -44,7 +44,7 @@ def _read(path: str) -> list[tuple[tuple[int, int], str]]:
     return ranges
 
 
-def _merged(ranges: list[tuple[int, int]]) -> Ranges:
+def _merged(ranges: list[tuple[int, int]]) -> TokenRanges:
     merged: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if merged and first <= merged[-1][1]:

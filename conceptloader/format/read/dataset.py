@@ -178,7 +178,7 @@ class Dataset(Ranges):
         return chosen
 
 
-class _View:
+class _MapStyle:
     """What makes a class a map-style dataset for torch's DataLoader, batched fetching included."""
 
     dataset: Dataset
@@ -210,7 +210,7 @@ class _View:
         return (self._get(i) for i in range(len(self)))
 
 
-class Windows(_View):
+class Windows(_MapStyle):
     """Window i covers the tokens from start + i * seq_len on, seq_len + 1 of them: the first seq_len are inputs, the
     last seq_len labels. The tail that fills no window is dropped.
 
@@ -255,7 +255,7 @@ class Windows(_View):
         return self.token_range(i)
 
 
-class DocumentView(_View):
+class DocumentView(_MapStyle):
     """Document i of a dataset with a document table; it has any number of tokens, 0 included.
 
     documents[i]: {"tokens": int64 [n], <field>: [n], <track>: Spans}.

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from conceptloader.errors import ConceptloaderError
 
 
-class Report(Protocol):
+class Tell(Protocol):
     """Called by a task now and then, with any JSON value."""
 
     def __call__(self, news: Any) -> None: ...
 
 
-Task = Callable[[Any, Report], Any]
+Task = Callable[[Any, Tell], Any]
 
 
 def run_tasks(

@@ -8,7 +8,7 @@ from conceptloader.base.terminal import printable
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer, load_tokenizer
 
 _WIDTH = 100
 
@@ -31,7 +31,7 @@ def record_reads(dataset: Dataset) -> list[tuple[str, int, int]]:
     return files.reads
 
 
-def find_tokenizer(dataset: Dataset, given: str | None) -> Tokenizer | None:
+def find_tokenizer(dataset: Dataset, given: str | None) -> TextTokenizer | None:
     """The tokenizer of a dataset: `given` (checked to be it), the built-in one, or the copy that the build left.
 
     Raises: ConfigError if the given tokenizer is another one.
@@ -63,7 +63,7 @@ def find_tokenizer(dataset: Dataset, given: str | None) -> Tokenizer | None:
     return None
 
 
-def describe(dataset: Dataset, start: int, stop: int, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def describe(dataset: Dataset, start: int, stop: int, tokenizer: TextTokenizer | None) -> dict[str, Any]:
     """Everything about tokens [start, stop), as JSON values. Positions of spans are relative to `start`."""
     sample = dataset.read(start, stop, dataset.chosen_tracks(None), documents=True)
     tokens = sample["tokens"].tolist()
@@ -91,7 +91,7 @@ def describe(dataset: Dataset, start: int, stop: int, tokenizer: Tokenizer | Non
 
 
 def _spans(
-    dataset: Dataset, track: str, spans: Any, tokens: list[int], tokenizer: Tokenizer | None
+    dataset: Dataset, track: str, spans: Any, tokens: list[int], tokenizer: TextTokenizer | None
 ) -> list[dict[str, Any]]:
     concepts = dataset.tracks[track].codec == "concepts"
     names = dataset.vocabulary(track) if concepts else None

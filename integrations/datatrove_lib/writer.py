@@ -17,7 +17,7 @@ from conceptloader.ingest.build.shard import Rows, ShardFiller
 from conceptloader.ingest.place.rules import check_fraction, refuse_earlier_rules
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import RecordParser
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer, load_tokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
@@ -99,7 +99,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
                     self.stat_update("tokens", value=progress.tokens)
                     self.stat_update("spans without a token", value=progress.losses.lost)
 
-    def _options(self, tokenizer: Tokenizer) -> IngestOptions:
+    def _options(self, tokenizer: TextTokenizer) -> IngestOptions:
         return IngestOptions(
             columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
             tokenizer=tokenizer,
@@ -112,7 +112,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             encoding=self.encoding,
         )
 
-    def _build(self, options: IngestOptions, tokenizer: Tokenizer, shards: int) -> Build:
+    def _build(self, options: IngestOptions, tokenizer: TextTokenizer, shards: int) -> Build:
         """The build of all tasks, begun by whichever comes first."""
         wanted = format_options(options)
         plan = list(range(shards))

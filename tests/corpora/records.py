@@ -15,7 +15,7 @@ import conceptloader as cl
 from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dataset
 from conceptloader.ingest.rows.detect import detect_columns
 from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.tokenizer import Tokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TextTokenizer, load_tokenizer
 
 NAMES = ["animal", "verb", "größe", "x" * 40]
 Record = dict[str, Any]
@@ -129,7 +129,7 @@ def write(path: Path, found: Sequence[Record], kind: str = "jsonl", group: int =
 
 
 def build(
-    inputs: Sequence[Path], out: Path, tokenizer: Tokenizer | None = None, workers: int = 1, **more: Any
+    inputs: Sequence[Path], out: Path, tokenizer: TextTokenizer | None = None, workers: int = 1, **more: Any
 ) -> Summary:
     """Build with the tokenizer, by default that of bytes, and the vocabulary NAMES where the track is there; any number
     of spans may be empty."""

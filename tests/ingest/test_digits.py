@@ -54,7 +54,7 @@ def records() -> "st.SearchStrategy[dict[str, Any]]":
 def test_records_read_alike(record: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
     line = json.dumps(record, indent=indent, ensure_ascii=ascii_only).replace("\n", " ").encode()
     parser = LineParser(Columns(text=None, tokens="tokens", tracks={}), {})
-    found = parser._parse(line)
+    found = parser.read(line)
     if isinstance(found.get("tokens"), np.ndarray):
         found["tokens"] = found["tokens"].tolist()
     assert found == record

@@ -1,6 +1,8 @@
 """Builds that are killed: what is finished stays, and the end result is byte-identical."""
 
 import json
+import multiprocessing
+import operator
 import os
 import random
 import signal
@@ -12,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from conceptloader.errors import ConceptloaderError
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.build.workers import run_tasks
 from tests.corpora.records import content
@@ -88,6 +91,16 @@ def test_a_killed_worker_is_told(source: Path, tmp_path: Path) -> None:
     process = start(source, out, 2)
     assert process.wait(100) == 0, process.communicate()
     assert verify(out, full=True) == []
+
+
+def test_a_worker_that_is_killed_between_two_tasks_is_told() -> None:
+    def kill(*_: object) -> None:
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+
+    with pytest.raises(ConceptloaderError, match=r"ended with exit code -9 .* run the same command again"):
+        run_tasks(operator.is_, range(8), 2, print, kill)
 
 
 def test_ctrl_c_ends_it_at_once(source: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
+from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
 from tests.corpora.records import build, write
 
@@ -150,7 +150,7 @@ def test_places_that_go_back_are_refused() -> None:
     nothing = np.empty(0, np.int64)
     one = np.ones(1, np.int64)
     spans = RawSpans(one, one, one, Ragged(nothing, offsets_of([0])))
-    batch = Batch(ids=["", ""], texts=["a", "bcd"], tokens=None, spans={"concepts": spans})
+    batch = RowBatch(ids=["", ""], texts=["a", "bcd"], tokens=None, spans={"concepts": spans})
     with pytest.raises(BadRow, match="begins before") as error:
         place(batch, tokens, np.array([[0, 1], [2, 3], [1, 2]]), None, SpanRules())
     assert error.value.row == 1

@@ -30,7 +30,7 @@ from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.inputs import Source, find_sources
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import read_file
@@ -51,7 +51,7 @@ class AnnotateOptions(SpanRules):
     parameters: Mapping[str, Any] | None = None
     vocabulary: Sequence[str] | None = None
     unit: str | None = None
-    tokenizer: Tokenizer | None = None
+    tokenizer: TextTokenizer | None = None
     ignored: Sequence[str] = ()
     sort_bytes: int = 64 << 20
     max_line_bytes: int = MAX_LINE_BYTES

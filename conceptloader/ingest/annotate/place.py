@@ -17,7 +17,7 @@ from conceptloader.ingest.annotate.text import Read, Texts
 from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place_spans
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
+from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.inputs import Source
 
 _DENSE = 64  # wanted documents are read with their neighbours if at least one in so many is wanted
@@ -73,7 +73,7 @@ class Placer:
             base = self.ds.shard_starts[shard]
             read = self.texts.read(documents, first + base, stop + base)
         spans = self._raw(items, records, row, read)
-        batch = Batch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
+        batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
         try:
             placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules)
         except BadRow as error:

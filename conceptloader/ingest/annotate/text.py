@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)
 class Read:
     """Documents. offsets: int64 [n + 1], of their tokens without eos; eos: bool [n], which of them end with one; texts,
-    and places of the tokens (see `Tokenizer.encode`), or None."""
+    and places of the tokens (see `TextTokenizer.encode`), or None."""
 
     offsets: Ints
     eos: NDArray[np.bool_]
@@ -32,7 +32,7 @@ class Texts:
     them, adds a space in front, is not of the byte-level kind), because then nobody can tell what an offset meant.
     """
 
-    def __init__(self, ds: Ranges, tokenizer: Tokenizer) -> None:
+    def __init__(self, ds: Ranges, tokenizer: TextTokenizer) -> None:
         found = ds.manifest.tokenizer.name if ds.manifest.tokenizer else None
         if found != tokenizer.name:
             raise ConfigError(
@@ -65,7 +65,7 @@ class Texts:
         return Read(tokens.offsets, eos, texts, places)
 
 
-def known_text(ds: Ranges, tokenizer: Tokenizer | None, unit: str | None) -> Texts | None:
+def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) -> Texts | None:
     """The text of the documents of `ds`, for offsets in `unit`: characters, or None for those of its build.
 
     A build counts characters of text, and tokens of what is tokenized already; of tokens of unknown origin the text is
@@ -81,7 +81,7 @@ def known_text(ds: Ranges, tokenizer: Tokenizer | None, unit: str | None) -> Tex
     return Texts(ds, tokenizer or _kept(ds))
 
 
-def _kept(ds: Ranges) -> Tokenizer:
+def _kept(ds: Ranges) -> TextTokenizer:
     facts = ds.manifest.tokenizer
     if facts is not None and facts.name == "bytes":
         return load_tokenizer("bytes")
@@ -94,7 +94,7 @@ def _kept(ds: Ranges) -> Tokenizer:
     return load_tokenizer(path, facts.eos_id)
 
 
-def _loss(tokenizer: Tokenizer) -> str | None:
+def _loss(tokenizer: TextTokenizer) -> str | None:
     """What makes a tokenizer lose or change characters, or None if nothing does."""
     if tokenizer.definition is None:
         return None  # bytes

@@ -12,7 +12,7 @@ from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.manifest import Tokenizer as TokenizerFacts
+from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import Build, OtherBuild, create_build, difference, discard_unfinished, open_build
 from conceptloader.format.write.finalize import finalize
@@ -26,7 +26,7 @@ from conceptloader.ingest.rows.batch import BadRecord
 from conceptloader.ingest.rows.columns import METADATA_TRACK, Columns
 from conceptloader.ingest.rows.inputs import TIMES, Source, check_older, check_since_start
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, Tokenizer
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import LOCK, build_lock
 
@@ -46,7 +46,7 @@ class IngestOptions(SpanRules):
     """
 
     columns: Columns
-    tokenizer: Tokenizer | None
+    tokenizer: TextTokenizer | None
     vocab_size: int | None = None
     eos_id: int | None = None
     append_eos: bool = True
@@ -163,10 +163,10 @@ def format_options(options: IngestOptions) -> BuildOptions:
     tokenizer = options.tokenizer
     facts = None
     if tokenizer is not None:
-        facts = TokenizerFacts(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
+        facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
     elif options.vocab_size is not None:
         name = f"unnamed-{options.vocab_size}"
-        facts = TokenizerFacts(name=name, vocab_size=options.vocab_size, eos_id=options.eos_id)
+        facts = Tokenizer(name=name, vocab_size=options.vocab_size, eos_id=options.eos_id)
     else:
         raise ConfigError("tokenizer: found none, expected the one of the tokens, or the size of its vocabulary")
     columns = options.columns

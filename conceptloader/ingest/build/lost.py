@@ -10,7 +10,7 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.write.build import Build, open_build
 from conceptloader.format.write.finalize import finalize
-from conceptloader.ingest.rows.batch import Batch
+from conceptloader.ingest.rows.batch import RowBatch
 from conceptloader.storage.lock import build_lock
 
 NOTE = "spans"  # the note of a shard's record that holds the counts
@@ -42,7 +42,7 @@ class TrackLoss:
 class Losses(dict[str, TrackLoss]):
     """Losses by track."""
 
-    def note(self, batch: Batch, lost: Mapping[str, Ints], name: Callable[[int], str]) -> None:
+    def note(self, batch: RowBatch, lost: Mapping[str, Ints], name: Callable[[int], str]) -> None:
         """Count a batch. lost: indices into the spans of each track; name: what to call the document of a row."""
         for track, which in lost.items():
             spans = batch.spans[track]

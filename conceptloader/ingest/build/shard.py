@@ -14,16 +14,16 @@ from conceptloader.format.write.build import Build, open_build
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.build.lost import NOTE, Losses, document_names
 from conceptloader.ingest.build.plan import Piece
-from conceptloader.ingest.build.workers import Report
+from conceptloader.ingest.build.workers import Tell
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import Placed, check_ids, place
-from conceptloader.ingest.rows.batch import BadRecord, BadRow, Batch
+from conceptloader.ingest.rows.batch import BadRecord, BadRow, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, lines_before, read_lines
 from conceptloader.ingest.rows.records import LineParser
 from conceptloader.ingest.rows.table import TableParser, read_row_groups
-from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, Tokenizer
+from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
 
 
@@ -59,7 +59,7 @@ class Progress:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(definition: bytes | str | None, eos: int | None) -> Tokenizer | None:
+def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer | None:
     if definition is None:
         return None
     if isinstance(definition, str):
@@ -69,7 +69,7 @@ def _tokenizer(definition: bytes | str | None, eos: int | None) -> Tokenizer | N
     return FileTokenizer(definition, "tokenizer", eos)
 
 
-def write_shard(job: ShardJob, report: Report) -> None:
+def write_shard(job: ShardJob, report: Tell) -> None:
     """Write one shard. Reports a Progress after each batch. Raises: InputError that names file and line or row."""
     build = open_build(job.directory)
     tokenizer = _tokenizer(job.tokenizer, job.eos)
@@ -89,7 +89,7 @@ class Rows:
 
     path: str
     content: Any
-    parse: Callable[[Any], Batch]
+    parse: Callable[[Any], RowBatch]
     numbers: Sequence[int]
     name: Callable[[int], str]
 
@@ -104,7 +104,7 @@ class ShardFiller:
     """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad: see ShardJob."""
 
     writer: ShardWriter
-    tokenizer: Tokenizer | None
+    tokenizer: TextTokenizer | None
     eos: int | None
     rules: SpanRules
     skip_bad: bool
@@ -134,7 +134,7 @@ class ShardFiller:
             break
         return progress
 
-    def _place(self, batch: Batch, losses: Losses) -> Placed:
+    def _place(self, batch: RowBatch, losses: Losses) -> Placed:
         """The documents of a batch, ready to be written. Raises: BadRow."""
         options, places = self.writer.options, None
         if self.tokenizer is None or batch.texts is None:
@@ -148,7 +148,7 @@ class ShardFiller:
         return placed
 
 
-def _with_spans(batch: Batch) -> list[bool]:
+def _with_spans(batch: RowBatch) -> list[bool]:
     """For which documents of a batch the places of the tokens matter."""
     some = np.zeros(len(batch.ids), bool)
     for spans in batch.spans.values():
@@ -161,7 +161,7 @@ def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int
     source = job.sources[piece.source]
     concepts = {track: Concepts(build.options.tracks[track].vocabulary) for track in job.columns.tracks}
     if source.row_groups is not None:
-        parse: Callable[[Any], Batch] = TableParser(job.columns, concepts).parse
+        parse: Callable[[Any], RowBatch] = TableParser(job.columns, concepts).parse
         size = sum(source.row_groups[piece.begin : piece.end])
         count = 0
         for table, first, share in read_row_groups(source.path, piece.begin, piece.end, job.columns):

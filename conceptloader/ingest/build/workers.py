@@ -1,5 +1,6 @@
 """Tasks in worker processes: progress, errors of the tasks, death of a worker or of the parent."""
 
+import contextlib
 import multiprocessing
 import pickle
 import traceback
@@ -11,13 +12,13 @@ from typing import Any, Protocol
 from conceptloader.errors import ConceptloaderError
 
 
-class Report(Protocol):
+class Tell(Protocol):
     """Called by a task now and then, with any JSON value."""
 
     def __call__(self, news: Any) -> None: ...
 
 
-Task = Callable[[Any, Report], Any]
+Task = Callable[[Any, Tell], Any]
 
 
 def run_tasks(
@@ -89,7 +90,8 @@ def _next(
     i = next(waiting, None)
     if i is not None:
         running[connection] = (process, i)
-        connection.send(arguments[i])
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it was killed: the next `recv` tells
+            connection.send(arguments[i])
 
 
 def _work(connection: Connection, task: Task) -> None:

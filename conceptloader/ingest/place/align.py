@@ -51,7 +51,7 @@ class Places:
 
 
 def find_places(texts: Sequence[str], tokens: Ints, places: Ints) -> Places:
-    """The places of the tokens with the offsets `tokens`, as `Tokenizer.encode` gives them.
+    """The places of the tokens with the offsets `tokens`, as `TextTokenizer.encode` gives them.
 
     Raises: BadRow if a token begins or ends before the one before it.
     """

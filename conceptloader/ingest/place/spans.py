@@ -12,7 +12,7 @@ from conceptloader.format.write.bulk import BulkSpans
 from conceptloader.ingest.place.align import find_places
 from conceptloader.ingest.place.overlap import resolve
 from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
+from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import METADATA_TRACK
 
 
@@ -47,9 +47,9 @@ def check_spans(spans: RawSpans, lengths: Ints, track: str, unit: str) -> None:
 
 
 def place(
-    batch: Batch, tokens: Ragged, places: Ints | None, eos: int | None, rules: SpanRules, dtype: Any = np.uint32
+    batch: RowBatch, tokens: Ragged, places: Ints | None, eos: int | None, rules: SpanRules, dtype: Any = np.uint32
 ) -> Placed:
-    """tokens: of each document. places: of each token, see `Tokenizer.encode`, for documents given as text.
+    """tokens: of each document. places: of each token, see `TextTokenizer.encode`, for documents given as text.
     eos: the id to append to each document, or None. dtype: of the written tokens.
 
     Raises: BadRow.
@@ -67,7 +67,7 @@ def place(
 
 
 def place_spans(
-    batch: Batch, offsets: Ints, places: Ints | None, eos: NDArray[np.bool_], rules: SpanRules
+    batch: RowBatch, offsets: Ints, places: Ints | None, eos: NDArray[np.bool_], rules: SpanRules
 ) -> tuple[dict[str, BulkSpans], dict[str, Ints]]:
     """(spans of the batch in tokens, by track; those that were lost, see `Placed`).
 

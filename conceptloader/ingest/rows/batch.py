@@ -56,7 +56,7 @@ class RawSpans:
 
 
 @dataclass
-class Batch:
+class RowBatch:
     """Documents as read. texts, or tokens (n lists), is given. An empty id means none.
 
     metadata: one encoded record per document. fields: values aligned with all tokens of the batch.

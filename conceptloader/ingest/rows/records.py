@@ -10,7 +10,7 @@ import numpy as np
 from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import offsets_of
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
+from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_lines
 from conceptloader.ingest.rows.vocabulary import Concepts
@@ -31,7 +31,7 @@ class RecordParser:
         """The record that a row is. Raises: ValueError that says what is wrong with it."""
         raise NotImplementedError
 
-    def parse(self, rows: Sequence[Any]) -> Batch:
+    def parse(self, rows: Sequence[Any]) -> RowBatch:
         """The documents of `rows`. Raises: BadRow, row = index into `rows`."""
         columns = self._columns
         ids: list[str] = []
@@ -62,7 +62,7 @@ class RecordParser:
                     metadata.append(self._packer.encode(collect_metadata(record, columns)))
             except ValueError as error:
                 raise BadRow(row, str(error)) from error
-        return Batch(
+        return RowBatch(
             ids=ids,
             texts=texts if columns.text is not None else None,
             tokens=ragged(tokens) if columns.text is None else None,

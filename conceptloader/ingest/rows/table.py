@@ -12,7 +12,7 @@ from conceptloader.base.packages import need
 from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.ingest.rows.batch import BadRow, Batch, Ragged, RawSpans
+from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
 from conceptloader.ingest.rows.vocabulary import Concepts
@@ -93,7 +93,7 @@ class TableParser:
         self._concepts = concepts
         self._packer = MsgpackCodec() if columns.has_metadata else None
 
-    def parse(self, table: Any) -> Batch:
+    def parse(self, table: Any) -> RowBatch:
         """Raises: BadRow."""
         columns = self._columns
         given = {name: table.column(i) for i, name in enumerate(table.schema.names)}
@@ -112,7 +112,7 @@ class TableParser:
             if name not in given:
                 raise BadRow(-1, f"found no column {name!r}, expected one value per token")
             fields[name] = _aligned(given[name], name, tokens)
-        return Batch(ids=ids, texts=texts, tokens=tokens, spans=spans, metadata=self._metadata(given), fields=fields)
+        return RowBatch(ids=ids, texts=texts, tokens=tokens, spans=spans, metadata=self._metadata(given), fields=fields)
 
     def _metadata(self, given: Mapping[str, Any]) -> list[bytes] | None:
         if self._packer is None:

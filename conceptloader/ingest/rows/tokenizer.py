@@ -20,7 +20,7 @@ TOKENIZER_FILE = ".tokenizer.json"  # the copy beside the tokens
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")
 
 
-class Tokenizer(Protocol):
+class TextTokenizer(Protocol):
     """name: equal for tokenizers that give equal ids. vocab_size: ids are below it. eos_id: the id that ends a
     document, or None. definition: the bytes of a tokenizer.json, or None."""
 
@@ -111,7 +111,7 @@ class FileTokenizer:
         return text
 
 
-def load_tokenizer(source: str, eos: str | int | None = None) -> Tokenizer:
+def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
     """`bytes`, a tokenizer.json, or a folder as transformers saves it.
 
     eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.kernels.tables import STREAM, Tables
+from conceptloader.batch.kernels.native import STREAM
+from conceptloader.batch.kernels.tables import Tables
 from conceptloader.errors import ReadError
 
 MAX_OPEN = 16_384

@@ -226,7 +226,7 @@ def _add(digest: Any, value: Any, seen: set[Any]) -> None:
         for name in sorted(_names(value.__code__) & value.__globals__.keys()):
             digest.update(name.encode())
             _add(digest, value.__globals__[name], seen)
-    elif isinstance(value, types.ModuleType) and value.__name__.startswith(f"{__package__}."):
+    elif isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "conceptloader":
         digest.update(Path(str(value.__file__)).read_bytes())
     else:
         digest.update(getattr(value, "__name__", type(value).__name__).encode())

@@ -23,7 +23,7 @@ print(int(add(40)), sum(add.stats.cache_hits.values()), sum(add.stats.cache_miss
 """
 KERNELS = """
 import numpy as np
-from conceptloader.compiled import inner, kernel
+from conceptloader.base.compiled import inner, kernel
 
 SHIFT = np.int64({shift})
 
@@ -229,7 +229,7 @@ def test_the_user_cache_stands_in_for_a_read_only_installation(run, tmp_path, mo
 def test_warming_up_leaves_nothing_to_compile(tmp_path):
     script = textwrap.dedent("""
         import numpy as np
-        import conceptloader.batch.fill as fill
+        import conceptloader.batch.kernels.fill as fill
         from conceptloader.batch.warm import warm_up
         warm_up()
         print(len(fill.fill_samples.signatures), sum(fill.fill_samples.stats.cache_misses.values()))

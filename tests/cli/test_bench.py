@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from conceptloader.batch import measure
@@ -150,11 +151,13 @@ def test_where_the_bytes_came_from(data: Path, capsys: Capture, monkeypatch: pyt
 
 
 def test_an_object_store(data: Path, capsys: Capture) -> None:
-    found = bench(capsys, f"file://{data}/stream", *BRIEF)
+    fsspec.filesystem("memory").put(str(data / "stream"), "/bench/stream", recursive=True)
+    url = "memory://bench/stream"
+    found = bench(capsys, url, *BRIEF)
     assert (found["engine"], found["tracks"]) == ("reference", ["concepts", "quality"])
     assert found["batches"]["from"] == "unknown"
     assert found["batches"]["tokens_per_second"] > 0
-    assert "--cold: found a dataset in an object store" in refused(capsys, f"file://{data}/stream", *BRIEF, "--cold")
+    assert "--cold: found a dataset in an object store" in refused(capsys, url, *BRIEF, "--cold")
 
 
 def test_usage(data: Path, tmp_path: Path, capsys: Capture) -> None:

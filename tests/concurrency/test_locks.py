@@ -19,10 +19,10 @@ from conceptloader.storage.lock import LOCK, build_lock
 
 SLOW = """
 import sys, time
-from conceptloader.ingest.build import IngestOptions, build_dataset
-from conceptloader.ingest.detect import detect_columns
-from conceptloader.ingest.inputs import find_sources
-from conceptloader.ingest.tokenizer import load_tokenizer
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.detect import detect_columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 def wait(progress):
     print("running", flush=True)
     time.sleep(600)
@@ -123,12 +123,13 @@ def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixtur
     else:
         taken.write_text("precious")
     out = taken / "deeper" if kind == "below a file" else taken
-    ds, tokens = tmp_path / "ds", tmp_path / "tokens.bin"
+    ds, tokens, named = tmp_path / "ds", tmp_path / "tokens.bin", tmp_path / "named.jsonl"
+    named.write_text('{"spans": [{"start": 0, "end": 1, "concepts": ["a"]}]}\n')
     assert main(command(source, ds)) == 0
     tokens.write_bytes(bytes(100))
     more = {
         "build": [source, "--tokenizer", "bytes"],
-        "vocabulary": [source],
+        "vocabulary": [named],
         "annotate": [ds, source, "--track", "new"],
         "adopt": [tokens, "--kind", "flat", "--dtype", "uint16"],
         "join": [ds],

@@ -12,7 +12,7 @@ SHARDS, TOKENS = 10_000, 100_000_000
 
 READ = """
 import resource, sys
-import conceptloader as cl, conceptloader.dataset
+import conceptloader as cl, conceptloader.format.read.dataset
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak()

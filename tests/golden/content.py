@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 import conceptloader as cl
-from conceptloader.config.quarantine import read_quarantine
-from conceptloader.config.schema import QuarantineConfig
+from conceptloader.blend.quarantine import read_quarantine
+from conceptloader.blend.schema import QuarantineConfig
 from conceptloader.integrations.megatron_lm.resume import read_state
 from conceptloader.integrations.nanotron_lm.state import State
-from conceptloader.order.runlog import RunLog
-from conceptloader.order.spec import OrderSpec
-from conceptloader.samplers import DistributedSampler, EpochSampler, MixtureSampler
+from conceptloader.order.progress.runlog import RunLog
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
 from conceptloader.trace import read_record
 
 LOADER: dict[str, Any] = {"micro_batch_size": 4, "scheme": "contiguous", "tail": "drop"}
@@ -46,9 +46,9 @@ def plain(value: Any) -> Any:
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def dataset(path: Path) -> dict[str, Any]:
+def dataset(path: Path, check_files: bool = True) -> dict[str, Any]:
     """Tokens, spans, fields, documents, ids, fingerprints."""
-    with cl.open_dataset(path, allow_pickle=True) as ds:
+    with cl.open_dataset(path, allow_pickle=True, check_files=check_files) as ds:
         tracks = sorted(ds.tracks)
         whole = ds.read(0, ds.num_tokens, tracks, documents=True)
         samples = ds.documents() if ds.mode == "document" else ds.windows(CONTEXT)
@@ -126,8 +126,8 @@ def saved_specs(root: Path) -> dict[str, Any]:
     own_loop = torch.load(folder / "train_dataloader_dprank000.pt")["dataloader_state_dict"]
     found = {
         "nanotron": [order(nanotron.spec), nanotron.consumed, nanotron.stage, nanotron.stage_start],
-        "megatron": [order(read_state(args.conceptloader)), args.consumed_train_samples],
-        "megatron-loop": [order(read_state(own_loop)), own_loop["consumed_samples"]],
+        "megatron": [order(read_state(args.conceptloader, args.consumed_train_samples)), args.consumed_train_samples],
+        "megatron-loop": [order(read_state(own_loop, own_loop["consumed_samples"])), own_loop["consumed_samples"]],
     }
     for name in ("spec-megatron", "spec-spliced", "spec-documents"):
         found[name] = [order(OrderSpec.from_dict(json.loads((root / "states" / f"{name}.json").read_text())))]

@@ -20,18 +20,17 @@ import numpy as np
 import torch
 
 import conceptloader as cl
-from conceptloader.format.build import Build
-from conceptloader.ingest.adopt import adopt
-from conceptloader.ingest.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.build import IngestOptions, build_dataset
-from conceptloader.ingest.columns import Columns
-from conceptloader.ingest.inputs import find_sources
-from conceptloader.ingest.tokenizer import load_tokenizer
-from conceptloader.integrations.megatron_lm.resume import make_state
+from conceptloader.format.write.build import Build
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from conceptloader.integrations.nanotron_lm.state import State
-from conceptloader.order.resume import resume
-from conceptloader.order.runlog import RunStart
-from conceptloader.order.spec import Member, OrderSpec
+from conceptloader.order.progress.resume import resume
+from conceptloader.order.progress.runlog import RunStart
+from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.trace import Recorder
 from tests.golden import content
 
@@ -228,6 +227,8 @@ def frameworks(root: Path) -> None:
     State(spec=spec, consumed=12, stage="second", stage_start=8).write(folder)
     folder = root / "megatron" / "iter_0000003" / "mp_rank_00"
     folder.mkdir(parents=True)
+    from conceptloader.integrations.megatron_lm.resume import make_state  # only version 0.1.0 has it
+
     args = Namespace(conceptloader=make_state(spec), consumed_train_samples=12, iteration=3, seq_length=8)
     torch.save({"args": args, "iteration": 3}, folder / "model_optim_rng.pt")
     own_loop = {"dataloader_state_dict": make_state(spec, 12)}
@@ -245,7 +246,7 @@ def frameworks(root: Path) -> None:
 
 def runs(root: Path) -> None:
     """A run log of three starts, and what two ranks of one of them recorded."""
-    from conceptloader.order.runlog import RunLog
+    from conceptloader.order.progress.runlog import RunLog
 
     spec = cl.open_blend(cl.load_config(root / "plain.yaml")).spec
     folder = root / "run"

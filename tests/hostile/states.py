@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import conceptloader as cl
-from conceptloader.integrations.megatron_lm.resume import make_state, read_state
+from conceptloader.integrations.megatron_lm.resume import read_state
 from conceptloader.integrations.nanotron_lm.state import NAME, State
+from conceptloader.order.progress.state import OrderState, sealed
 
 Parsed = Callable[[dict[str, Any]], Any]
 
@@ -36,7 +37,7 @@ class States:
         assert len(list(sampler)) == len(sampler)
 
     def load_megatron(self, state: dict[str, Any]) -> None:
-        self._blend.resume(read_state(state), 4)
+        self._blend.resume(read_state(state, 4), 4)
 
     def sound(self) -> dict[str, list[bytes]]:
         loader = self.loader()
@@ -51,9 +52,14 @@ class States:
             "loader_state": loader.state_dict(),
             "sampler_state": self.sampler().state_dict(),
             "nanotron_state": nanotron,
-            "megatron_state": make_state(spec, 4),
+            "megatron_state": OrderState(spec=spec, consumed=4).leaf(),
         }
-        return {name: [json.dumps(state).encode()] for name, state in states.items()}
+        plain = sealed(OrderState(spec=spec, consumed=4).fields())  # the leaf's content, where a mutation meets a field
+        found = {name: [json.dumps(state).encode()] for name, state in states.items()}
+        for name in ("loader_state", "megatron_state"):
+            first = {key: value for key, value in plain.items() if key != "checksum"} | {"version": 1}
+            found[name] += [json.dumps(state).encode() for state in (plain, first)]
+        return found
 
     def targets(self) -> dict[str, Callable[[Path, bytes], Any]]:
         return {

@@ -87,7 +87,8 @@ class _Finder:
             for left, right in zip(node.values, node.values[1:], strict=False):
                 yield from self._between(left, right, [new])
         elif isinstance(node, ast.UnaryOp) and not isinstance(node.operand, ast.Constant):
-            yield self._make(self._start(node), self._start(node.operand), "")
+            sign = 3 if isinstance(node.op, ast.Not) else 1  # a bracket may stand before the operand
+            yield self._make(self._start(node), self._start(node) + sign, "")
         elif isinstance(node, ast.Constant):
             yield from self._constant(node)
         elif isinstance(node, (ast.If, ast.While, ast.IfExp)):

@@ -161,7 +161,7 @@ def test_redirects_leave_the_roots_only_if_allowed(servers: list[FileServer]) ->
         cl.open_dataset(f"{trusted.url}/data/ds").tokens(0, 3)
     assert other.asked == []
     assert cl.open_dataset(f"{trusted.url}/data/ds", roots=[other.url]).tokens(0, 3).tolist() == [1, 2, 3]
-    assert other.asked == [f"{file}?signature=1"]
+    assert set(other.asked) == {f"{file}?signature=1"}
     trusted.redirects = {file: "/data/ds/../moved.bin"}
     shutil.copy(trusted.folder / file[1:], trusted.folder / "data" / "moved.bin")
     assert cl.open_dataset(f"{trusted.url}/data/ds").tokens(0, 3).tolist() == [1, 2, 3]

@@ -4,6 +4,7 @@ Such a file says nothing about its documents. Either they stay unknown, or the c
 document, and the file is read once to find them.
 """
 
+import io
 import os
 import tokenize
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, TokenFile, problem, stat_file
 
 _MAGIC = b"\x93NUMPY"
+_HEAD = 1 << 16  # bytes; numpy itself refuses heads above 10,000
 _READ = 1 << 22  # tokens looked at in one go
 
 
@@ -74,7 +76,8 @@ def _begins_with_magic(path: str) -> bool:
 
 def _read_npy_head(path: str) -> tuple[int, str]:
     """(bytes before the first token, token type) of a .npy file."""
-    with open(path, "rb") as file:
+    with open(path, "rb") as whole:
+        file = io.BytesIO(whole.read(_HEAD))  # numpy would make room for as much as the head claims
         try:
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

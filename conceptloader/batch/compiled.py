@@ -227,9 +227,9 @@ def _records(layout: BatchLayout, tables: Tables, carving: Carving, address: int
 
 
 class _Workspace:
-    """What one batch needs for itself. values: i64 of each ragged track, empty for others; tables: of the order, if they
-    say what to pick; code: what the kernel returned; numbers, state, progress: see into `call`, as the int64 of its
-    batch and outputs, its state, and the int64 of that."""
+    """What one batch needs for itself. values: i64 of each ragged track, empty for others; tables: the order's, if
+    they say what to pick; code: what the kernel returned; state: of the call. numbers, progress: its batch and its
+    outputs, and its state, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)

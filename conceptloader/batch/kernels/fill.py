@@ -124,13 +124,15 @@ def widen(data: Array, at: int, shard: Any, out: Array) -> Code:
     address = np.int64(data.ctypes.data) + at
     signs = np.int64(0)
     if code == 1 and item == 2:
+        shorts = array_at(address, 0, len(out), np.uint16)
         for i in range(len(out)):
-            token = np.int64(load(address + 2 * i, np.uint16))
+            token = np.int64(shorts[i])
             out[i] = token
             signs |= token | top - token
     elif code == 2 and item == 4:
+        words = array_at(address, 0, len(out), np.uint32)
         for i in range(len(out)):
-            token = np.int64(load(address + 4 * i, np.uint32))
+            token = np.int64(words[i])
             out[i] = token
             signs |= token | top - token
     else:

@@ -16,9 +16,9 @@ def record(fields: str) -> np.dtype[Any]:
 
 
 # base: the shard's first token in its dataset. item: bytes of a stream item; offset: bytes before the first. code:
-# position of the token type in READABLE_TOKENS. documents: 0 without a table; first_document: number of the first one.
-# loss: byte of the loss field in an item, or -1. block: tokens of a block of the block tables. top_id: the largest token
-# id that there may be.
+# position of the token type in READABLE_TOKENS. documents: 0 without a table; first_document: number of its first one.
+# loss: byte of the loss field in an item, or -1. block: tokens of a block of the block tables. top_id: the largest
+# token id that there may be.
 SHARD = record("base tokens item offset code documents first_document loss block top_id")
 
 # Of a track in a shard. kind: see below. field: byte of the record id in an item. top_concept: the largest concept id
@@ -46,12 +46,12 @@ OUTPUT = record(
     "max_spans max_concepts cut_spans cut_concepts ragged index_file data_file spans_file"
 )
 
-# A span of the sample at hand. key: record number and slot below it, kept in order apart from the rest, which belongs to
-# the slot: where the record begins in the data file, the concepts that are taken, and where in the values they go.
+# A span of the sample at hand. key: record number and slot below it, kept in order apart from the rest, which belongs
+# to the slot: where the record begins in the data file, the concepts that are taken, and where in the values they go.
 SLOT = record("key begin taken target")
 
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
-# entries of cu_seqlens, now and when the sample began; longest: the longest sequence. row, column, at, size: the read at
+# entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
 # hand; error: its errno, or -1 if the file ends early. reads, read_bytes: so far. track, needed: see FULL.
 STATE = record(
     "sample position sequences sequences_before longest row column at size error reads read_bytes track needed"

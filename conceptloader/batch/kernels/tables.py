@@ -18,8 +18,8 @@ _FILES = ("index", "data", "spans")  # of a track
 
 @dataclass(frozen=True)
 class Tables:
-    """Arrays of records.py: shards [n], tracks [n, t], members [m], quarantine [q]; files [t], an OUTPUT of each track with
-    the columns of its files alone; kinds: the file kind of each column; owners: (dataset, first row) in row order."""
+    """Arrays of records.py: shards [n], tracks [n, t], members [m], quarantine [q]; files [t], OUTPUT, with the columns
+    of its files alone; kinds: the file kind of each column; owners: (dataset, first row) in row order."""
 
     shards: Array
     tracks: Array

@@ -14,9 +14,9 @@ from conceptloader.batch.descriptors import Budget, OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
 from conceptloader.batch.kernels.native import address_of
-from conceptloader.batch.kernels.records import BATCH, OUTPUT, SLOT, STATE, Call, Picks
+from conceptloader.batch.kernels.records import BATCH, OUTPUT, SLOT, STATE, Call
 from conceptloader.batch.kernels.tables import Tables, make_tables
-from conceptloader.batch.layout import Array, Batch, BatchLayout, Carving
+from conceptloader.batch.layout import Batch, BatchLayout, Carving
 from conceptloader.batch.memory import Pool
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import Allocate, CompiledOrder, I64Array, Order, U64Array
@@ -32,10 +32,7 @@ _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for 
 
 
 class CompiledReader:
-    """Reads the samples of an order; views[k] is its member k. See Reader. budget: of descriptors; the process's own.
-
-    reads, read_bytes: of all batches so far, for tests and benchmarks.
-    """
+    """Reads the samples of an order; views[k] is its member k. See Reader. budget: of descriptors, else the process's."""
 
     def __init__(
         self,
@@ -46,12 +43,12 @@ class CompiledReader:
         budget: Budget | None = None,
     ) -> None:
         self.order, self.views, self.layout, self.dp_rank = order, tuple(views), layout, dp_rank
-        self.reads = self.read_bytes = 0
         self._kernel_tables = order.kernel_tables if isinstance(order, CompiledOrder) else None
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, budget)
         self._pool = Pool()
         self._shapes: dict[int, _Shape] = {}
+        self._workspaces: list[_Workspace] = []
         self._idle: list[_Workspace] = []
         self._running: dict[int, _Workspace] = {}
 
@@ -61,7 +58,7 @@ class CompiledReader:
     def read(self, samples: U64Array, allocate: Allocate | None = None) -> Batch:
         """See Reader; by default in memory that is used again once the batch is gone."""
         if self._kernel_tables is not None:
-            return self._run(samples, self._kernel_tables, allocate)
+            return self._run(samples, self._kernel_tables, None, allocate)
         members, _, windows = self.order.sample_many(samples)
         return self.read_windows(members, windows, samples, allocate)
 
@@ -69,15 +66,27 @@ class CompiledReader:
         self, members: I64Array, windows: U64Array, samples: U64Array, allocate: Allocate | None = None
     ) -> Batch:
         """`read` for given windows of given members of the order."""
-        return self._run(samples, (members, windows), allocate)
+        return self._run(samples, NO_TABLES, (members, windows), allocate)
+
+    @property
+    def reads(self) -> int:
+        """Reads of all batches so far, for tests and benchmarks."""
+        return sum(int(work.state["reads"]) for work in self._workspaces)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of these reads."""
+        return sum(int(work.state["read_bytes"]) for work in self._workspaces)
 
     def where(self, thread: int) -> str:
         """See Reader."""
         work = self._running.get(thread)
         return "nothing" if work is None else self._describe(work)
 
-    def _run(self, samples: U64Array, picked: KernelTables | tuple[Array, Array], allocate: Allocate | None) -> Batch:
-        """A batch of the samples that the tables pick, or of given members and windows."""
+    def _run(
+        self, samples: U64Array, order: KernelTables, picked: tuple[Any, Any] | None, allocate: Allocate | None
+    ) -> Batch:
+        """A batch of samples, of the windows that are found by the tables or, with NO_TABLES, of `picked` ones."""
         shape = self._shapes.get(len(samples))
         if shape is None:
             shape = self._shapes[len(samples)] = _Shape.make(self.layout, self._tables, len(samples))
@@ -87,12 +96,17 @@ class CompiledReader:
             work = self._idle.pop()
         except IndexError:
             work = _Workspace(self.layout, self._tables, self._files)
+            self._workspaces.append(work)
         thread = get_ident()
         self._running[thread] = work
         try:
-            work.start(shape, address_of(block), samples, picked)
+            work.start(shape, address_of(block), order)
+            work.samples[:] = samples  # a copy: an array of another layout would have the kernel compiled again
+            if picked is not None:
+                work.members[:], work.windows[:] = picked
             if self.layout.outputs.cu_seqlens:
                 batch["cu_seqlens"][0] = 0
+                work.state["sequences"] = 1
             for track in shape.ragged.values():
                 batch[f"{track}_offsets"][0] = 0
             if self._call(work) != native.OK:
@@ -101,8 +115,6 @@ class CompiledReader:
         finally:
             del self._running[thread]
             self._idle.append(work)
-        self.reads += int(work.state["reads"])
-        self.read_bytes += int(work.state["read_bytes"])
         if self.layout.outputs.cu_seqlens:
             batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
             batch["max_seqlen"] = int(work.state["longest"])
@@ -115,7 +127,7 @@ class CompiledReader:
         budget, kernel = self._files.budget, fill_samples
         clock = budget.begin()
         try:
-            work.code = kernel(work.call, work.picks, work.tables, clock)
+            work.code = kernel(work.call, work.picks, work.order, clock)
         finally:
             budget.end(clock)
         return work.code
@@ -136,7 +148,7 @@ class CompiledReader:
                     try:
                         files.open(row)
                     except (FormatError, ReadError) as cause:
-                        message = f"sample {work.picks.samples[sample]}, dp_rank {self.dp_rank}: {cause.args[-1]}"
+                        message = f"sample {work.samples[sample]}, dp_rank {self.dp_rank}: {cause.args[-1]}"
                         raise type(cause)(*cause.args[:-1], message) from cause
                     pinned.append(row)
                     if work.code == native.CLOSED:
@@ -160,7 +172,7 @@ class CompiledReader:
 
     def _damage(self, work: "_Workspace", sample: int) -> Exception:
         """What is wrong with a sample, in the words of the plain reader."""
-        present(self.views, int(work.picks.members[sample]))
+        present(self.views, int(work.members[sample]))
         samples, members, windows, _ = (array[sample : sample + 1] for array in work.picks)
         where = f"sample {samples[0]}, dp_rank {self.dp_rank}"
         try:
@@ -175,7 +187,7 @@ class CompiledReader:
     def _describe(self, work: "_Workspace") -> str:
         """What a call is reading."""
         state = work.state
-        sample = min(int(state["sample"]), len(work.picks.samples) - 1)
+        sample = min(int(state["sample"]), len(work.samples) - 1)
         path = self._files.path(int(state["row"]), int(state["column"]))
         if state["size"] > 0:
             what = f"{state['size']} bytes at offset {state['at']} of {path}"
@@ -183,7 +195,7 @@ class CompiledReader:
             what = f"the opening of {path} and what belongs to it"
         else:
             what = "the first read, or for the compilation of what reads"
-        return f"{what}, sample {work.picks.samples[sample]}, dp_rank {self.dp_rank}"
+        return f"{what}, sample {work.samples[sample]}, dp_rank {self.dp_rank}"
 
 
 @dataclass(frozen=True)
@@ -191,6 +203,7 @@ class _Shape:
     """For one batch size: how memory is laid out, the kernels' BATCH and OUTPUT records for a block at address 0, and 1
     for each number in them that is an address in the block. ragged: the names of such tracks by number."""
 
+    samples: int
     carving: Carving
     records: I64Array
     in_block: I64Array
@@ -201,7 +214,7 @@ class _Shape:
         carving = layout.carve(samples)
         at_zero, at_one = (_records(layout, tables, carving, address) for address in (0, 1))
         ragged = {t: track.name for t, track in enumerate(layout.tracks) if track.ragged}
-        return cls(carving, at_zero, at_one - at_zero, ragged)
+        return cls(samples, carving, at_zero, at_one - at_zero, ragged)
 
 
 def _records(layout: BatchLayout, tables: Tables, carving: Carving, address: int) -> I64Array:
@@ -227,9 +240,9 @@ def _records(layout: BatchLayout, tables: Tables, carving: Carving, address: int
 
 
 class _Workspace:
-    """What one batch needs for itself. values: i64 of each ragged track, empty for others; tables: the order's, if
-    they say what to pick; code: what the kernel returned; state: of the call. numbers, progress: its batch and its
-    outputs, and its state, as the int64 that they are."""
+    """What one batch needs for itself. values: i64 of each ragged track, empty for others; picks, order: see
+    fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its batch and its
+    outputs, and its state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
@@ -253,31 +266,22 @@ class _Workspace:
             state=np.zeros(1, STATE),
         )
         self.state = self.call.state[0]
-        self.progress = self.call.state.view(np.int64)
+        self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
 
-    def start(self, shape: _Shape, address: int, samples: U64Array, picked: KernelTables | tuple[Array, Array]) -> None:
+    def start(self, shape: _Shape, address: int, order: KernelTables) -> None:
         """Begin with a batch, whose arrays are in a block at `address`."""
         if self.shape is not shape:
             self.shape = shape
-            self.picks = Picks(
-                samples=np.empty(len(samples), np.uint64),
-                members=np.empty(len(samples), np.int64),
-                windows=np.empty(len(samples), np.uint64),
-                draws=np.empty(len(samples), np.uint64),
-            )
+            self.members = np.empty(shape.samples, np.int64)
+            self.samples, self.windows, draws = np.empty((3, shape.samples), np.uint64)
+            self.picks: tuple[Any, ...] = self.samples, self.members, self.windows, draws
         np.multiply(shape.in_block, address, out=self.numbers)
         self.numbers += shape.records
         for t in shape.ragged:
             self.use_values(t, self.values[t])
         self.progress[:] = 0
-        self.state["sequences"] = 1
-        self.picks.samples[:] = samples  # a copy: an array of another layout would have the kernel compiled again
-        if isinstance(picked, KernelTables):
-            self.tables = picked
-        else:
-            self.tables = NO_TABLES
-            self.picks.members[:], self.picks.windows[:] = picked
+        self.order = order
 
     def place(self) -> list[int]:
         """Of the read that is under way."""
@@ -296,4 +300,5 @@ class _Workspace:
     def grow(self) -> None:
         """More room for ragged values, and the batch from its beginning."""
         self.use_values(int(self.state["track"]), np.empty(2 * int(self.state["needed"]), np.int64))
-        self.state["sample"], self.state["position"], self.state["sequences"] = 0, 0, 1
+        self.state["sample"] = self.state["position"] = 0
+        self.state["sequences"] = 1

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,22 +31,15 @@ class Phase:
     weights: Mapping[str, float]
 
 
-class KernelTables(NamedTuple):
-    """phases, windows: arguments of kernels.locate_many and kernels.windows_many behind their arrays. skip_at,
-    skip_total: see Skips."""
-
-    phases: tuple[Any, ...]
-    windows: tuple[Any, ...]
-    skip_at: npt.NDArray[np.uint64]
-    skip_total: npt.NDArray[np.uint64]
-
+KernelTables = tuple[Any, Any, Any, Any]
+"""Arguments of kernels.locate_many and kernels.windows_many behind their arrays; the two arrays of Skips."""
 
 _U64, _I64 = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-NO_TABLES = KernelTables(
-    phases=(_U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), np.uint64), np.int64(1)),
-    windows=(_U64, _U64, _U64, _U64, _I64, np.int64(0)),
-    skip_at=_U64,
-    skip_total=_U64,
+NO_TABLES: KernelTables = (
+    (_U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), np.uint64), np.int64(1)),
+    (_U64, _U64, _U64, _U64, _I64, np.int64(0)),
+    _U64,
+    _U64,
 )
 """Of no order, in the same types."""
 
@@ -180,7 +173,7 @@ class Mixture:
         """What kernels need to find windows by themselves; None without a shuffle, which they know nothing of."""
         if not self.shuffle:
             return None
-        return KernelTables(self._phase_arrays, self._window_arrays, *self.skips.arrays)
+        return self._phase_arrays, self._window_arrays, *self.skips.arrays
 
     @property
     def deviation(self) -> float:

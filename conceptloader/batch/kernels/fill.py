@@ -21,7 +21,7 @@ from conceptloader.batch.kernels.native import (
     load,
     read,
 )
-from conceptloader.batch.kernels.records import DENSE, NONE, Call, Picks, Piece
+from conceptloader.batch.kernels.records import DENSE, NONE, Call, Piece
 from conceptloader.batch.layout import Array
 from conceptloader.order.kernels import locate_many, windows_many
 
@@ -214,20 +214,23 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
 
 
 @kernel
-def fill_samples(call: Call, picks: Picks, order: Any, clock: int) -> Code:
+def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
     """Fill the samples from state.sample, state.position on. Returns a code; the state says where it stopped.
 
-    order: the KernelTables of a mixture, to pick by; NO_TABLES if members and windows are given. clock: of this call.
+    picks: u64 [B] sample indices, i64 [B] members, u64 [B] windows of these, u64 [B] to work in. order: the
+    kernel_tables of a mixture, to pick by; NO_TABLES if members and windows are given. clock: of this call. Both are
+    tuples without names, which cost less to take in.
     """
     samples, members, windows, draws = picks
-    if len(order.phases[0]) > 0:
+    phases, sizes, skip_at, skip_total = order
+    if len(phases[0]) > 0:
         for k in range(len(samples)):
             passed = 0
-            while passed < len(order.skip_at) and order.skip_at[passed] <= samples[k]:
+            while passed < len(skip_at) and skip_at[passed] <= samples[k]:
                 passed += 1
-            windows[k] = samples[k] + order.skip_total[passed]
-        locate_many(windows, members, draws, *order.phases)
-        windows_many(members, draws, draws, windows, *order.windows)  # the epochs, which nobody asks for, replace draws
+            windows[k] = samples[k] + skip_total[passed]
+        locate_many(windows, members, draws, *phases)
+        windows_many(members, draws, draws, windows, *sizes)  # the epochs, which nobody asks for, replace draws
     batch, state, shards = call.batch[0], call.state[0], call.shards
     while state.sample < len(samples):
         sample, window = state.sample, np.int64(windows[state.sample])

@@ -52,9 +52,9 @@ SLOT = record("key begin taken target")
 
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
-# hand; error: its errno, or -1 if the file ends early. reads, read_bytes: so far. track, needed: see FULL.
+# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. reads, read_bytes: of all calls so far.
 STATE = record(
-    "sample position sequences sequences_before longest row column at size error reads read_bytes track needed"
+    "sample position sequences sequences_before longest row column at size error track needed reads read_bytes"
 )
 
 
@@ -77,15 +77,6 @@ class Call(NamedTuple):
     scratch: Array
     buffer: Array
     state: Array
-
-
-class Picks(NamedTuple):
-    """What is read: u64 [B] sample indices, i64 [B] members, u64 [B] their windows; draws is u64 [B], for kernels."""
-
-    samples: Array
-    members: Array
-    windows: Array
-    draws: Array
 
 
 class Piece(NamedTuple):

@@ -32,7 +32,7 @@ _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for 
 
 
 class CompiledReader:
-    """Reads the samples of an order; views[k] is its member k. See Reader. budget: of descriptors, else the process's."""
+    """Reads the samples of an order; views[k] is its member k. See Reader. budget: of descriptors."""
 
     def __init__(
         self,

@@ -13,10 +13,9 @@ import numpy as np
 from conceptloader.batch.descriptors import Budget, OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
-from conceptloader.batch.kernels.native import address_of
 from conceptloader.batch.kernels.records import BATCH, OUTPUT, SLOT, STATE, Call
 from conceptloader.batch.kernels.tables import Tables, make_tables
-from conceptloader.batch.layout import Batch, BatchLayout, Carving
+from conceptloader.batch.layout import Array, Batch, BatchLayout, Carving
 from conceptloader.batch.memory import Pool
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import Allocate, CompiledOrder, I64Array, Order, U64Array
@@ -100,7 +99,7 @@ class CompiledReader:
         thread = get_ident()
         self._running[thread] = work
         try:
-            work.start(shape, address_of(block), order)
+            work.start(shape, block, order)
             work.samples[:] = samples  # a copy: an array of another layout would have the kernel compiled again
             if picked is not None:
                 work.members[:], work.windows[:] = picked
@@ -269,14 +268,14 @@ class _Workspace:
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
 
-    def start(self, shape: _Shape, address: int, order: KernelTables) -> None:
-        """Begin with a batch, whose arrays are in a block at `address`."""
+    def start(self, shape: _Shape, block: Array, order: KernelTables) -> None:
+        """Begin with a batch, whose arrays are in a block of memory."""
         if self.shape is not shape:
             self.shape = shape
             self.members = np.empty(shape.samples, np.int64)
             self.samples, self.windows, draws = np.empty((3, shape.samples), np.uint64)
             self.picks: tuple[Any, ...] = self.samples, self.members, self.windows, draws
-        np.multiply(shape.in_block, address, out=self.numbers)
+        np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
         self.numbers += shape.records
         for t in shape.ragged:
             self.use_values(t, self.values[t])
@@ -295,7 +294,7 @@ class _Workspace:
     def use_values(self, track: int, values: I64Array) -> None:
         """Where the concepts of a ragged track go."""
         self.values[track], output = values, self.call.outputs[track]
-        output["values"], output["capacity"] = address_of(values), len(values)
+        output["values"], output["capacity"] = values.__array_interface__["data"][0], len(values)
 
     def grow(self) -> None:
         """More room for ragged values, and the batch from its beginning."""

@@ -258,8 +258,8 @@ class Plan:
         if self.num_samples is None or before + self.partition.group <= self.num_samples:
             return samples
         end = np.uint64(self.num_samples)
-        samples = samples[samples < end] if self.tail == "short" else samples % end
-        return samples
+        found: U64Array = samples[samples < end] if self.tail == "short" else samples % end
+        return found
 
     def is_padding(self, step: int, dp_rank: int) -> npt.NDArray[np.bool_]:
         """True where a position repeats an earlier sample (or holds none): bool [micro batches, micro_batch_size]."""

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 from numba.extending import intrinsic
 from numba.np import arrayobj as _arrayobj
@@ -97,9 +96,3 @@ def read(call: Call, row: int, column: int, target: Array, size: int, offset: in
             state.error = error
             return FAILED
     return OK
-
-
-def address_of(array: npt.NDArray[Any]) -> int:
-    """Where an array's memory begins."""
-    address: int = array.__array_interface__["data"][0]
-    return address

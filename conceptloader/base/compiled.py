@@ -65,7 +65,7 @@ def kernel(function: F) -> F:
         with _threads:
             if signature in dispatcher.overloads:
                 return compile_signature(signature)
-            return _compile_cached(dispatcher, functools.partial(compile_signature, signature), str(signature))
+            return _compile_cached(dispatcher, functools.partial(compile_signature, signature), _text(signature))
 
     dispatcher.compile = compile_cached
     compiled: F = dispatcher
@@ -82,14 +82,6 @@ def inner(function: F) -> F:
     """A function that only kernels call: a part of their machine code. It cannot make arrays nor return them."""
     compiled: F = _inner(function)
     return compiled
-
-
-def numbered(count: int) -> tuple[int, ...]:
-    """0 to count - 1 as constants for kernels, of type int64.
-
-    A plain integer would be a type of its own, and every function that is called with it compiled once more.
-    """
-    return tuple(map(np.int64, range(count)))
 
 
 def cache_directories() -> list[str]:
@@ -206,6 +198,13 @@ def _file_name(function: Any, signature: str) -> str:
     return f"{function.__name__}-{digest.hexdigest()}.kernel"
 
 
+def _text(kind: Any) -> str:
+    """A type, or a signature, as text; numba's own leaves the fields of named tuples out."""
+    fields = getattr(getattr(kind, "instance_class", None), "_fields", ())
+    parts = kind if isinstance(kind, (tuple, list)) else getattr(kind, "types", ())
+    return f"{kind} {fields} {[_text(part) for part in parts]}"
+
+
 @functools.cache
 def _processor() -> tuple[str, str]:
     return llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()
@@ -229,7 +228,8 @@ def _add(digest: Any, value: Any, seen: set[Any]) -> None:
     elif isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "conceptloader":
         digest.update(Path(str(value.__file__)).read_bytes())
     else:
-        digest.update(getattr(value, "__name__", type(value).__name__).encode())
+        fields = getattr(value, "_fields", ())  # of a named tuple that is made
+        digest.update(f"{getattr(value, '__name__', type(value).__name__)} {fields}".encode())
 
 
 def _names(code: types.CodeType) -> set[str]:

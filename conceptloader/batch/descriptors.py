@@ -6,7 +6,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.kernels.tables import STREAM, Tables
+from conceptloader.batch.kernels.native import STREAM
+from conceptloader.batch.kernels.tables import Tables
 from conceptloader.storage.descriptors import Budget, OpenTable
 
 

@@ -43,7 +43,7 @@ class Pool:
             if free:
                 return block
             del block
-        block = fresh(size)
+        block = np.empty(size, np.uint8)
         if len(blocks) < self._keep:
             blocks.append(block)
         return block

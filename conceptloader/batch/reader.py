@@ -1,12 +1,13 @@
 """What both readers of batches have in common."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from conceptloader.batch.layout import Batch, BatchLayout
+from conceptloader.order.mixture import KernelTables
 
 U64Array = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]
@@ -18,6 +19,14 @@ class Order(Protocol):
     """Mixture, Sequential, and whatever else says which window of which member a sample is."""
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]: ...
+
+
+@runtime_checkable
+class CompiledOrder(Order, Protocol):
+    """An order whose windows kernels find by themselves, if it has tables for them."""
+
+    @property
+    def kernel_tables(self) -> KernelTables | None: ...
 
 
 class Reader(Protocol):

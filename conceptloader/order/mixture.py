@@ -31,6 +31,19 @@ class Phase:
     weights: Mapping[str, float]
 
 
+KernelTables = tuple[Any, Any, Any, Any]
+"""Arguments of kernels.locate_many and kernels.windows_many behind their arrays; the two arrays of Skips."""
+
+_U64, _I64 = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+NO_TABLES: KernelTables = (
+    (_U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), np.uint64), np.int64(1)),
+    (_U64, _U64, _U64, _U64, _I64, np.int64(0)),
+    _U64,
+    _U64,
+)
+"""Of no order, in the same types."""
+
+
 class Mixture:
     """The order of samples of a run: a pure function of its arguments, in O(datasets) memory.
 
@@ -150,10 +163,12 @@ class Mixture:
             np.array([bits for _, bits in shapes], u64), starts[:-1], starts[-1],
         )  # fmt: skip
 
-    @property
-    def kernel_tables(self) -> tuple[Any, Any]:
-        """Arguments of kernels.locate_many and kernels.windows_many behind their arrays."""
-        return self._phase_arrays, self._window_arrays
+    @lazy
+    def kernel_tables(self) -> KernelTables | None:
+        """What kernels need to find windows by themselves; None without a shuffle, which they know nothing of."""
+        if not self.shuffle:
+            return None
+        return self._phase_arrays, self._window_arrays, *self.skips.arrays
 
     @property
     def deviation(self) -> float:

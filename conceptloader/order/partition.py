@@ -4,6 +4,7 @@ Every framework cuts the global batch into groups of micro_batch_size * dp_size 
 batch; they differ only in how a group is dealt out. So the samples of a step are the same for any number of ranks.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -186,14 +187,19 @@ class Plan:
         """
         if self.stop is not None and consumed >= self.stop:
             return
-        step = self.schedule.step_of(consumed)
-        while self._stop is None or step < self._stop:
-            position = self.range_of(step)[0]
-            for samples in self.micro_batches(step, dp_rank):
-                before, position = position, position + self.partition.group
-                if before >= consumed and (self.tail != "short" or before < (self.num_samples or position)):
-                    yield samples, min(position, self.num_samples or position)
-            step += 1
+        group, end = self.partition.group, self.num_samples
+        last = None if self._stop is None else self.schedule.consumed_at(self._stop)
+        for start, stop, size in self.schedule.stretches_from(consumed):
+            if last is not None and start >= last:
+                return
+            self.partition.check_batch(size)
+            ends = [position for position in (stop, last) if position is not None]
+            for before in range(start, min(ends), group) if ends else itertools.count(start, group):
+                if before >= consumed and (self.tail != "short" or end is None or before < end):
+                    yield (
+                        self._micro_batch(before, dp_rank),
+                        before + group if end is None else min(before + group, end),
+                    )
 
     def step_start(self, consumed: int) -> int:
         """Samples consumed before the global batch that goes on at `consumed`; `consumed` itself between two of them.
@@ -244,25 +250,27 @@ class Plan:
             raise ConfigError(f"step {step}: {self.num_samples} samples end before step {self._stop}")
         return self.schedule.range_of(step)
 
-    def positions(self, step: int, dp_rank: int) -> U64Array:
-        """Positions of `dp_rank` in `step`, before the tail rule: uint64 [micro batches, micro_batch_size]."""
-        return self.partition.samples(*self.range_of(step), dp_rank)
-
     def micro_batches(self, step: int, dp_rank: int) -> list[U64Array]:
         """Trainer sample indices of `dp_rank` in `step`: one uint64 array a micro batch.
 
         Each has micro_batch_size entries, fewer (or none) only in the last step of a plan with tail "short".
         """
-        positions = self.positions(step, dp_rank)
-        if self.num_samples is None:
-            return list(positions)
-        if self.tail == "short":
-            return [row[row < np.uint64(self.num_samples)] for row in positions]
-        return list(positions % np.uint64(self.num_samples))
+        start, stop = self.range_of(step)
+        self.partition.check_batch(stop - start)
+        return [self._micro_batch(before, dp_rank) for before in range(start, stop, self.partition.group)]
+
+    def _micro_batch(self, before: int, dp_rank: int) -> U64Array:
+        """Trainer sample indices of `dp_rank` in the group that begins at position `before`."""
+        samples: U64Array = self.partition.offsets(dp_rank) + np.uint64(before)
+        if self.num_samples is None or before + self.partition.group <= self.num_samples:
+            return samples
+        end = np.uint64(self.num_samples)
+        found: U64Array = samples[samples < end] if self.tail == "short" else samples % end
+        return found
 
     def is_padding(self, step: int, dp_rank: int) -> npt.NDArray[np.bool_]:
         """True where a position repeats an earlier sample (or holds none): bool [micro batches, micro_batch_size]."""
-        positions = self.positions(step, dp_rank)
+        positions = self.partition.samples(*self.range_of(step), dp_rank)
         if self.num_samples is None:
             return np.zeros(positions.shape, dtype=np.bool_)
         padding: npt.NDArray[np.bool_] = positions >= np.uint64(self.num_samples)

@@ -130,6 +130,17 @@ class BatchSchedule:
         first, consumed, size = self._stretches[k]
         return first + (sample - consumed) // size
 
+    def stretches_from(self, sample: int) -> list[tuple[int, int | None, int]]:
+        """(first sample, end, batch size) of each run of equal steps from the step that takes `sample` on; the last has
+        no end, None."""
+        first = self.consumed_at(self.step_of(sample))
+        ends = [*(consumed for _, consumed, _ in self._stretches[1:]), None]
+        return [
+            (max(consumed, first), end, size)
+            for (_, consumed, size), end in zip(self._stretches, ends, strict=True)
+            if end is None or sample < end
+        ]
+
     def steps_of(self, samples: U64Array) -> tuple[U64Array, U64Array, U64Array]:
         """(step, first sample of that step, its batch size) of each of `samples`: uint64 arrays like `samples`."""
         if len(samples) and int(samples.min()) < self.consumed:

@@ -23,6 +23,8 @@ class Skip:
 class Skips:
     """The mapping t -> g of a list of skips, and its inverse. Empty by default: then t == g.
 
+    arrays: u64 [k] samples at which one happens, and u64 [k + 1], how many are passed over before and after each.
+
     Raises:
         ConfigError: a negative `at`, a `count` below 1.
     """
@@ -38,8 +40,7 @@ class Skips:
         self._total = [0]
         for skip in self.skips:
             self._total.append(self._total[-1] + skip.count)
-        self._at_array = np.array(self._at, np.uint64)
-        self._total_array = np.array(self._total, np.uint64)
+        self.arrays = np.array(self._at, np.uint64), np.array(self._total, np.uint64)
         self._first_after = [at + total for at, total in zip(self._at, self._total[1:], strict=True)]
 
     def global_index(self, t: int) -> int:
@@ -50,7 +51,8 @@ class Skips:
         """`global_index` of a uint64 array of any shape."""
         if not self.skips:
             return t
-        return t + self._total_array[np.searchsorted(self._at_array, t, side="right")]
+        at, total = self.arrays
+        return t + total[np.searchsorted(at, t, side="right")]
 
     def trainer_index(self, g: int) -> int | None:
         """t of global sample g, or None when g is skipped."""

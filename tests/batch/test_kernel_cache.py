@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -86,6 +87,63 @@ def test_a_change_in_what_a_kernel_calls_is_seen(run, tmp_path):
     assert run(3, NUMBA_CACHE_DIR=cache) == (43, 0, 1)
     assert run(2, NUMBA_CACHE_DIR=cache) == (42, 1, 0)  # files of both are there
     assert stamp.st_size == os.stat(tmp_path / "kernels.py").st_size
+
+
+TYPES = """
+from typing import Any, NamedTuple
+import numpy as np
+
+RECORD = np.dtype([({record[0]!r}, np.int64), ({record[1]!r}, np.int64)])
+
+class Given(NamedTuple):
+    {given[0]}: Any
+    {given[1]}: Any
+    records: Any
+
+class Made(NamedTuple):
+    {made[0]}: Any
+    {made[1]}: Any
+"""
+TYPED_KERNELS = """
+import numpy as np
+from conceptloader.base.compiled import inner, kernel
+from types_of_kernels import Made
+
+@inner
+def low_of(made):
+    return made.low
+
+@kernel
+def add(given):
+    return low_of(Made(np.int64(100), np.int64(200))) + 10 * given.low + given.records[0].low
+"""
+TYPED_SCRIPT = """
+import sys
+sys.path.insert(0, {module!r})
+import numpy as np
+from kernels import add
+from types_of_kernels import RECORD, Given
+print(int(add(Given(1, 2, np.array([(1, 2)], RECORD)))), sum(add.stats.cache_hits.values()))
+"""
+
+
+def test_a_change_in_the_fields_that_a_kernel_knows_is_seen(tmp_path):
+    """The types have a file of their own, of which no function is called."""
+    (tmp_path / "kernels.py").write_text(TYPED_KERNELS)
+
+    def result(**fields: tuple[str, str]) -> list[int]:
+        names = {name: fields.get(name, ("low", "high")) for name in ("record", "given", "made")}
+        (tmp_path / "types_of_kernels.py").write_text(TYPES.format(**names))
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        command = [sys.executable, "-c", TYPED_SCRIPT.format(module=str(tmp_path))]
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT, check=True)
+        return [int(part) for part in output.stdout.split()]
+
+    assert result() == [111, 0]
+    assert result() == [111, 1]
+    for changed, expected in (("record", 112), ("given", 121), ("made", 211)):
+        assert result(**{changed: ("high", "low")}) == [expected, 0], changed
 
 
 @pytest.mark.parametrize(

@@ -1,297 +1,272 @@
-"""Kernels: whole batches, from windows or from sample indices, into the arrays of a batch. One call, no GIL."""
+"""Kernels: whole batches, from windows or from sample indices, into the arrays of a batch. One call, no GIL.
+
+All arithmetic is int64. A kernel returns OK or another code of native.py; Call.state says what it was doing.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled import inner, kernel, numbered
-from conceptloader.batch.kernels.documents import document_range, fill_documents
-from conceptloader.batch.kernels.native import at_address
-from conceptloader.batch.kernels.spans import clear_track, fill_track
-from conceptloader.batch.kernels.streams import (
+from conceptloader.base.compiled import inner, kernel
+from conceptloader.batch.kernels.items import add_document, fill_track, walk_items
+from conceptloader.batch.kernels.native import (
     ABSENT,
-    LONGEST,
+    DAMAGED,
+    DOCUMENTS,
     NOT_OPEN,
     OK,
-    ONE,
-    POSITION,
-    ROW,
-    SAMPLE,
-    SEQUENCE_SPACE,
-    SEQUENCES,
-    SEQUENCES_BEFORE,
-    STATE_SIZE,
-    mark_loss,
-    read,
-    widen,
-)
-from conceptloader.batch.kernels.tables import (
-    BASE,
-    BY_DOCUMENT,
-    CODE,
-    COUNT,
-    DATASET_ID,
-    DENSE,
-    EOS,
-    FIRST_DOCUMENT,
-    FIRST_SHARD,
-    ITEM,
-    KIND,
-    LOSS,
-    NONE,
-    OFFSET,
-    PAD,
-    Q_END,
-    Q_FIRST,
-    SHARDS,
-    START,
     STREAM,
-    TOKENS,
-    TOP_ID,
+    Code,
+    array_at,
+    load,
+    read,
 )
+from conceptloader.batch.kernels.records import DENSE, NONE, Call, Piece
 from conceptloader.batch.layout import Array
 from conceptloader.order.kernels import locate_many, windows_many
 
-# Addresses of the arrays that a batch may have, in `arrays[0]`; 0 for one that is not wanted. The other rows are
-# tracks.
-INPUT_IDS, LABELS, LOSS_MASK, POSITION_IDS, DOCUMENT_IDS, DATASET_IDS, SAMPLE_INDEX, CU_SEQLENS = numbered(8)
-ARRAY_NAMES = (
-    "input_ids", "labels", "loss_mask", "position_ids", "document_ids", "dataset_id", "sample_index", "cu_seqlens",
-)  # fmt: skip
-
-# What a layout wants, in `options`. ROW_LENGTH: items of a row of input_ids and of labels, one more than SEQ_LEN if
-# they share their memory: label j then lies where input j + 1 does.
-SEQ_LEN, ROW_LENGTH, DOCUMENT_POSITIONS, NEEDS_DOCUMENTS, MASK_BORDERS, EOS_LOSS, OPTION_COUNT = numbered(7)
+NO_DOCUMENT = np.int64(-1)
 
 
 @inner
-def shard_of(shards: Array, column: int, first: int, count: int, value: int) -> int:
-    """Row of the last of `count` shards, from row `first` on, whose rising `column` is at most `value`."""
-    low, high = first, first + count
-    while high - low > 1:
-        middle = (low + high) // 2
-        if shards[middle, column] <= value:
-            low = middle
+def find_tokens(call: Call, member: Any, window: int) -> tuple[Code, int, int, int]:
+    """(code, start, stop, row): tokens [start, stop) of the dataset that a sample reads, none if they are quarantined;
+    `row` is that of `start`."""
+    shards, size, number = call.shards, call.batch[0].seq_len, member.start + window
+    start = number if member.by_document else member.start + window * size
+    row, end = member.first_shard, member.first_shard + member.shards
+    while end - row > 1:
+        middle = (row + end) // 2
+        if (shards[middle].first_document if member.by_document else shards[middle].base) <= start:
+            row = middle
         else:
-            high = middle
-    return low
+            end = middle
+    stop = start + size + 1
+    ranges = call.quarantine[member.first_range : member.end_range]
+    left_out = False
+    if member.by_document:
+        base, top = shards[row].base, shards[row].base + shards[row].tokens
+        for k in range(len(ranges)):
+            left_out |= ranges[k].start <= base and top <= ranges[k].stop
+        if left_out:  # the document table included
+            return OK, base, base, row
+        code = read(call, row, DOCUMENTS, call.buffer, 16, 8 * (number - shards[row].first_document))
+        if code != OK:
+            return code, 0, 0, row
+        start = base + load(np.int64(call.buffer.ctypes.data), np.int64)
+        stop = base + load(np.int64(call.buffer.ctypes.data) + 8, np.int64)
+        if not base <= start <= stop <= top:
+            return DAMAGED, 0, 0, row
+        stop = min(stop, start + size + 1)
+    for k in range(len(ranges)):
+        left_out |= ranges[k].start < stop and start < ranges[k].stop
+    return OK, start, start if left_out else stop, row
 
 
 @inner
-def is_quarantined(member: Array, quarantine: Array, start: int, stop: int) -> bool:
-    """Whether tokens [start, stop) touch a quarantined range."""
-    found = False
-    for q in range(member[Q_FIRST], member[Q_END]):
-        found |= quarantine[q, 0] < stop and start < quarantine[q, 1]
-    return found
-
-
-@inner
-def is_quarantined_whole(member: Array, quarantine: Array, start: int, stop: int) -> bool:
-    """Whether tokens [start, stop) lie within a quarantined range."""
-    found = False
-    for q in range(member[Q_FIRST], member[Q_END]):
-        found |= quarantine[q, 0] <= start and stop <= quarantine[q, 1]
-    return found
-
-
-@inner
-def begin_sample(sample: int, index: Any, member: Array, arrays: Array, options: Array) -> None:
-    """What does not depend on the tokens: positions from 0, names, no spans."""
-    size = options[SEQ_LEN]
-    positions = at_address(
-        arrays[0, POSITION_IDS] + 8 * sample * size, size if arrays[0, POSITION_IDS] else 0, np.int64
-    )
-    for i in range(len(positions)):
-        positions[i] = i
-    if arrays[0, DATASET_IDS]:
-        at_address(arrays[0, DATASET_IDS] + 8 * sample, ONE, np.int64)[0] = member[DATASET_ID]
-    if arrays[0, SAMPLE_INDEX]:
-        at_address(arrays[0, SAMPLE_INDEX] + 8 * sample, ONE, np.int64)[0] = np.int64(index)
-    for t in range(1, len(arrays)):
-        clear_track(arrays[t], sample, size)
-
-
-@inner
-def pad_sample(sample: int, tokens: int, member: Array, arrays: Array, options: Array) -> None:
-    """The rest of a row of which only `tokens` tokens were there to be read."""
-    size, length = options[SEQ_LEN], options[ROW_LENGTH]
-    inputs = at_address(arrays[0, INPUT_IDS] + 8 * sample * length, size, np.int64)
-    labels = at_address(arrays[0, LABELS] + 8 * sample * length, size, np.int64)
-    mask = at_address(arrays[0, LOSS_MASK] + 4 * sample * size, size if arrays[0, LOSS_MASK] else 0, np.float32)
+def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> None:
+    """What does not depend on the tokens, of which a row will have `tokens`: positions, names, padding, no spans."""
+    batch = call.batch[0]
+    size, length, pad = batch.seq_len, batch.row_length, member.pad
+    inputs = array_at(batch.input_ids, sample * length, size, np.int64)
+    labels = array_at(batch.labels, sample * length, size, np.int64)
+    mask = array_at(batch.loss_mask, sample * size, size, np.float32)
+    documents = array_at(batch.document_ids, sample * size, size, np.int64)
+    positions = array_at(batch.position_ids, sample * size, size, np.int64)
+    names = array_at(batch.dataset_id, sample, 1, np.int64)
+    numbers = array_at(batch.sample_index, sample, 1, np.int64)
     for i in range(tokens, size):
-        inputs[i] = member[PAD]
+        inputs[i] = pad
     for i in range(max(0, tokens - 1), size):
-        labels[i] = member[PAD]
+        labels[i] = pad
     for i in range(max(0, tokens - 1), len(mask)):
         mask[i] = 0.0
-    if arrays[0, POSITION_IDS] and tokens == 0:
-        positions = at_address(arrays[0, POSITION_IDS] + 8 * sample * size, size, np.int64)
+    for i in range(tokens, len(documents)):
+        documents[i] = NO_DOCUMENT
+    for i in range(len(positions)):
+        positions[i] = i
+    for i in range(len(names)):
+        names[i] = member.dataset_id
+    for i in range(len(numbers)):
+        numbers[i] = np.int64(index)
+    for t in range(len(call.outputs)):
+        out = call.outputs[t]
+        slots, first = out.max_spans, sample * out.max_spans
+        index_of = array_at(out.span_index, sample * size, size, np.int32)
+        ends = array_at(out.spans, 2 * first, 2 * slots, np.int32)
+        flags = array_at(out.flags, first, slots, np.uint8)
+        counts = array_at(out.counts, first, slots, np.int32)
+        ids = array_at(out.ids, first * out.max_concepts, slots * out.max_concepts, np.int64)
+        offsets = array_at(out.offsets, first, slots + 1, np.int64)
+        array_at(out.num_spans, sample, 1, np.int32)[0] = 0
         for i in range(size):
-            positions[i] = i
-    ids = at_address(arrays[0, DOCUMENT_IDS] + 8 * sample * size, size if arrays[0, DOCUMENT_IDS] else 0, np.int64)
-    for i in range(tokens, len(ids)):
-        ids[i] = -1
+            index_of[i] = -1
+        for i in range(2 * slots):
+            ends[i] = 0
+        for i in range(slots):
+            flags[i] = 0
+        for i in range(len(counts)):
+            counts[i] = 0
+        for i in range(len(ids)):
+            ids[i] = -1
+        for i in range(1, len(offsets)):
+            offsets[i] = offsets[0]
 
 
 @inner
-def find_tokens(
-    files: Array, shards: Array, member: Array, quarantine: Array, window: int, options: Array,
-    buffer: Array, state: Array, found: Array,
-) -> int:  # fmt: skip
-    """found[0], found[1] = the tokens [start, stop) of the dataset that a sample reads, none if it is quarantined;
-    found[2] = a row of `shards` at or before the one of `start`."""
-    first, count = member[FIRST_SHARD], member[SHARDS]
-    if not member[BY_DOCUMENT]:
-        start = member[START] + window * options[SEQ_LEN]
-        stop = start + options[SEQ_LEN] + 1
-        found[2] = shard_of(shards, BASE, first, count, start)
+def widen(data: Array, at: int, shard: Any, out: Array) -> Code:
+    """Tokens of consecutive stream items, the first at byte `at`, as int64. DAMAGED if one is not in [0, top_id].
+
+    `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
+    still become vector instructions.
+    """
+    item, code, top = shard.item, shard.code, shard.top_id
+    address = np.int64(data.ctypes.data) + at
+    signs = np.int64(0)
+    if code == 1 and item == 2:
+        shorts = array_at(address, 0, len(out), np.uint16)
+        for i in range(len(out)):
+            token = np.int64(shorts[i])
+            out[i] = token
+            signs |= token | top - token
+    elif code == 2 and item == 4:
+        words = array_at(address, 0, len(out), np.uint32)
+        for i in range(len(out)):
+            token = np.int64(words[i])
+            out[i] = token
+            signs |= token | top - token
     else:
-        document = member[START] + window
-        row = shard_of(shards, FIRST_DOCUMENT, first, count, document)
-        base = shards[row, BASE]
-        if is_quarantined_whole(member, quarantine, base, base + shards[row, TOKENS]):
-            found[0] = found[1] = 0
-            return OK
-        code = document_range(
-            files, row, document - shards[row, FIRST_DOCUMENT], shards[row], buffer, state, found
-        )  # fmt: skip
-        if code != OK:
-            return code
-        start, stop = base + found[0], min(base + found[1], base + found[0] + options[SEQ_LEN] + 1)
-        found[2] = row
-    if is_quarantined(member, quarantine, start, stop):
-        stop = start
-    found[0] = start
-    found[1] = stop
-    return OK
+        for i in range(len(out)):
+            if code == 0:
+                token = np.int64(load(address, np.uint8))
+            elif code == 1:
+                token = np.int64(load(address, np.uint16))
+            elif code == 2:
+                token = np.int64(load(address, np.uint32))
+            elif code == 3:
+                token = np.int64(load(address, np.int32))
+            else:
+                token = load(address, np.int64)
+            out[i] = token
+            signs |= token | top - token
+            address += item
+    return DAMAGED if signs < 0 else OK
 
 
 @inner
-def fill_piece(
-    files: Array, shards: Array, tracks: Array, row: int, member: Array, a: int, e: int, place: int,
-    sample: int, document: int, arrays: Array, options: Array, slots: Array, scratch: Array, buffer: Array,
-    state: Array, found: Array,
-) -> int:  # fmt: skip
-    """Tokens [a, e) of one shard into a row, as its tokens `place` and following; one read of the stream."""
-    size, length = options[SEQ_LEN], options[ROW_LENGTH]
-    shard = shards[row]
-    inputs_end = min(e, a + size - place)  # the last token of a full window is a label only
-    low, high = a, e
-    for t in range(tracks.shape[1]):
-        if tracks[row, t, KIND] == DENSE:
-            low = max(0, a - 1)
-            high = max(e, min(inputs_end + 1, shard[TOKENS]))
-    item = shard[ITEM]
-    code = read(files, row, STREAM, scratch, (high - low) * item, shard[OFFSET] + low * item, state)
+def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
+    """A piece of a row; one read of the stream."""
+    batch, shard, row, start, stop = call.batch[0], call.shards[piece.row], piece.row, piece.start, piece.stop
+    size, length, item = batch.seq_len, batch.row_length, shard.item
+    inputs_stop = min(stop, start + size - piece.place)  # the last token of a full window is a label only
+    low, high = start, stop
+    for t in range(call.tracks.shape[1]):
+        if call.tracks[row, t].kind == DENSE:
+            low = max(0, start - 1)
+            high = max(stop, min(inputs_stop + 1, shard.tokens))
+    code = read(call, row, STREAM, call.scratch, (high - low) * item, shard.offset + low * item)
     if code != OK:
         return code
-    skip = (a - low) * item
+
     shared = length > size
-    tokens = (e if shared else inputs_end) - a
-    inputs = at_address(arrays[0, INPUT_IDS] + 8 * (sample * length + place), tokens, np.int64)
-    code = widen(scratch, skip, item, shard[CODE], shard[TOP_ID], inputs)
+    first = piece.sample * length + piece.place
+    at = (start - low) * item
+    inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
+    code = widen(call.scratch, at, shard, inputs)
+    if piece.place == 0:  # the first token of a row is no label
+        at += item
+        count = stop - start - 1
+    else:
+        first -= 1
+        count = stop - start
+    labels = array_at(batch.labels, first, count, np.int64)
+    if code == OK and not shared:
+        code = widen(call.scratch, at, shard, labels)
     if code != OK:
         return code
-    ahead = 1 if place == 0 else 0  # the first token of a row is no label
-    first = place + ahead - 1
-    skip += ahead * item
-    labels = at_address(arrays[0, LABELS] + 8 * (sample * length + first), e - a - ahead, np.int64)
-    if not shared:
-        code = widen(scratch, skip, item, shard[CODE], shard[TOP_ID], labels)
-        if code != OK:
-            return code
-    mask = at_address(arrays[0, LOSS_MASK] + 4 * sample * size, size if arrays[0, LOSS_MASK] else 0, np.float32)
-    eos = -1 if options[EOS_LOSS] else member[EOS]
-    mark_loss(scratch, skip, item, shard[LOSS], eos, labels, mask[first : first + e - a - ahead])
-    ids = at_address(arrays[0, DOCUMENT_IDS] + 8 * sample * size, size if arrays[0, DOCUMENT_IDS] else 0, np.int64)
-    if document >= 0:
-        for i in range(place, min(place + inputs_end - a, len(ids))):
-            ids[i] = document
-    elif options[NEEDS_DOCUMENTS]:
-        resets = size if options[DOCUMENT_POSITIONS] else 0
-        positions = at_address(arrays[0, POSITION_IDS] + 8 * sample * size, resets, np.int64)
-        wants = arrays[0, CU_SEQLENS]
-        sequences = at_address(wants, state[SEQUENCE_SPACE] if wants else 0, np.int32)
-        code = fill_documents(
-            files, row, shard, a, e, place, sample, size, options[MASK_BORDERS] != 0, ids, positions, mask, sequences,
-            buffer, state, found,
-        )  # fmt: skip
-        if code != OK:
-            return code
-    if inputs_end > a:
-        for t in range(tracks.shape[1]):
-            if tracks[row, t, KIND] != NONE:
-                code = fill_track(
-                    files, row, np.int64(t), shard, tracks[row, t], scratch, low, a, inputs_end, place, sample, size,
-                    arrays[t + 1], slots, buffer, state, found,
-                )  # fmt: skip
-                if code != OK:
-                    return code
-    return OK
+
+    mask = array_at(batch.loss_mask, first - piece.sample * (length - size), count, np.float32)
+    eos, field = member.eos, shard.loss
+    for i in range(len(mask)):
+        mask[i] = 1.0
+    if eos >= 0 and not batch.eos_loss:
+        for i in range(len(mask)):
+            if labels[i] == eos:
+                mask[i] = 0.0
+    if field >= 0:
+        for i in range(len(mask)):
+            if call.scratch[at + i * item + field] == 0:
+                mask[i] = 0.0
+
+    inside = Piece(row, start, inputs_stop, piece.place, piece.sample, piece.document)
+    if piece.document >= 0:
+        ids = array_at(batch.document_ids, piece.sample * size + piece.place, inputs_stop - start, np.int64)
+        for i in range(len(ids)):
+            ids[i] = piece.document
+    elif batch.needs_documents and shard.documents:
+        code = walk_items(call, piece, -1)
+    elif batch.needs_documents:
+        add_document(call, piece, NO_DOCUMENT, start, stop)
+    for t in range(call.tracks.shape[1]):
+        if code == OK and call.tracks[row, t].kind != NONE and start < inputs_stop:
+            code = fill_track(call, inside, t, low)
+    return code
 
 
 @kernel
-def fill_samples(
-    samples: Array, positions: Array, phases: Any, datasets: Any, members_of: Array, draws: Array, windows: Array,
-    files: Array, used: Array, clock: int, shards: Array, tracks: Array, members: Array, quarantine: Array,
-    arrays: Array, options: Array, slots: Array, scratch: Array, buffer: Array, state: Array,
-) -> int:  # fmt: skip
-    """Fill the samples from state[SAMPLE], state[POSITION] on. Returns a code; state says where it stopped.
+def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
+    """Fill the samples from state.sample, state.position on. Returns a code; the state says where it stopped.
 
-    positions: of the samples in a mixture with the tables `phases` and `datasets`; empty if windows[k] of members_of[k]
-    are given. draws: room for one number a sample.
+    picks: u64 [B] sample indices, i64 [B] members, u64 [B] windows of these, u64 [B] to work in. order: the
+    kernel_tables of a mixture, to pick by; NO_TABLES if members and windows are given. clock: of this call. Both are
+    tuples without names, which cost less to take in.
     """
-    if len(positions) > 0:
-        locate_many(positions, members_of, draws, *phases)
-        windows_many(members_of, draws, draws, windows, *datasets)  # the epochs, which nobody asks for, replace draws
-    found = state[STATE_SIZE:]
-    size = options[SEQ_LEN]
-    wants_sequences = arrays[0, CU_SEQLENS]
-    sequences = at_address(wants_sequences, state[SEQUENCE_SPACE] if wants_sequences else 0, np.int32)
-    while state[SAMPLE] < len(samples):
-        sample = state[SAMPLE]
-        member = members[members_of[sample]]
-        if member[FIRST_SHARD] < 0 or np.int64(windows[sample]) >= member[COUNT]:
+    samples, members, windows, draws = picks
+    phases, sizes, skip_at, skip_total = order
+    if len(phases[0]) > 0:
+        for k in range(len(samples)):
+            passed = 0
+            while passed < len(skip_at) and skip_at[passed] <= samples[k]:
+                passed += 1
+            windows[k] = samples[k] + skip_total[passed]
+        locate_many(windows, members, draws, *phases)
+        windows_many(members, draws, draws, windows, *sizes)  # the epochs, which nobody asks for, replace draws
+    batch, state, shards = call.batch[0], call.state[0], call.shards
+    while state.sample < len(samples):
+        sample, window = state.sample, np.int64(windows[state.sample])
+        member = call.members[members[sample]]
+        if member.first_shard < 0 or window >= member.count:
             return ABSENT
-        if state[POSITION] == 0:
-            state[SEQUENCES_BEFORE] = state[SEQUENCES]
-            begin_sample(sample, samples[sample], member, arrays, options)
-        code = find_tokens(
-            files, shards, member, quarantine, np.int64(windows[sample]), options, buffer, state, found
-        )  # fmt: skip
+        if state.position == 0:
+            state.sequences_before = state.sequences
+        code, start, stop, row = find_tokens(call, member, window)
         if code != OK:
             return code
-        start, stop, row = found[0], found[1], found[2]
-        document = member[START] + np.int64(windows[sample]) if member[BY_DOCUMENT] else -ONE
-        at = start + state[POSITION]
+        if state.position == 0:
+            blank_row(call, sample, samples[sample], member, stop - start)
+        document = member.start + window if member.by_document else NO_DOCUMENT
+        at = start + state.position
         while at < stop:
-            base = shards[row, BASE]
-            if at >= base + shards[row, TOKENS]:
-                row += 1
-                continue
-            used[row] = clock
-            if files[row, STREAM] < 0:
-                state[ROW] = row
-                return NOT_OPEN
-            end = min(stop, base + shards[row, TOKENS])
-            code = fill_piece(
-                files, shards, tracks, row, member, at - base, end - base, at - start, sample, document, arrays,
-                options, slots, scratch, buffer, state, found,
-            )  # fmt: skip
-            if code != OK:
-                return code
-            at = end
-            state[POSITION] = at - start
-        if stop - start <= size:
-            pad_sample(sample, stop - start, member, arrays, options)
-        if wants_sequences:
-            sequences[state[SEQUENCES]] = np.int32((sample + 1) * size)
-            state[SEQUENCES] += 1
-        state[SAMPLE] = sample + 1
-        state[POSITION] = 0
-    state[LONGEST] = 0
-    if wants_sequences:
-        for i in range(1, state[SEQUENCES]):
-            state[LONGEST] = max(state[LONGEST], np.int64(sequences[i] - sequences[i - 1]))
+            base, end = shards[row].base, min(stop, shards[row].base + shards[row].tokens)
+            if at < end:
+                call.used[row] = clock
+                if call.files[row, STREAM] < 0:
+                    state.row = row
+                    return NOT_OPEN
+                code = fill_piece(call, Piece(row, at - base, end - base, at - start, sample, document), member)
+                if code != OK:
+                    return code
+                at = end
+                state.position = at - start
+            row += 1
+        sequences = array_at(batch.cu_seqlens, state.sequences, 1, np.int32)
+        for i in range(len(sequences)):
+            sequences[i] = np.int32((sample + 1) * batch.seq_len)
+            state.sequences += 1
+        state.sample = sample + 1
+        state.position = 0
+    sequences = array_at(batch.cu_seqlens, 0, state.sequences, np.int32)
+    state.longest = 0
+    for i in range(1, len(sequences)):
+        state.longest = max(state.longest, np.int64(sequences[i] - sequences[i - 1]))
     return OK

@@ -1,15 +1,33 @@
-"""What kernels need from outside: libc's pread, and arrays at an address. Linux and glibc or musl."""
+"""What kernels need from outside: libc's pread, and memory at an address. Linux, glibc or musl, little-endian."""
 
 from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 from numba.extending import intrinsic
 from numba.np import arrayobj as _arrayobj
 
 from conceptloader.base.compiled import inner
+from conceptloader.batch.kernels.records import Call
+from conceptloader.batch.layout import Array
+
+Code = Any
+# What a kernel returns. Typed: a plain number would be a type of its own, and its users compiled once more for it.
+OK: Code = np.int64(0)
+NOT_OPEN: Code = np.int64(1)  # the stream of shard `row`; nothing was done yet at `position`
+CLOSED: Code = np.int64(2)  # any of its files, in the midst of what is at `position`
+FAILED: Code = np.int64(3)  # a read; see `error`
+FULL: Code = np.int64(4)  # the values of ragged track `track`, of which there are `needed`
+DAMAGED: Code = np.int64(5)  # a file breaks the format, and the plain reader will say how
+ABSENT: Code = np.int64(6)  # a sample of a member that has left
+
+# Columns of Call.files; those of tracks are in their OUTPUT.
+STREAM: Any = np.int64(0)
+DOCUMENTS: Any = np.int64(1)
+
+EINTR = np.int32(4)
+MAX_READ = 1 << 30  # Linux reads at most 2 GiB - 4 KiB in one call
 
 # External functions stay cacheable; a ctypes pointer would be a number of this process.
 arrayobj: Any = _arrayobj
@@ -17,49 +35,64 @@ _external: Any = types.ExternalFunction
 _pread = _external("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
 _errno_location = _external("__errno_location", types.int64())
 
-EINTR = np.int32(4)
-MAX_READ = 1 << 30  # Linux reads at most 2 GiB - 4 KiB in one call
 
-
-def _at_address(typing_context: Any, address: Any, length: Any, dtype: Any) -> Any:
+def _array_at(typing_context: Any, address: Any, first: Any, count: Any, dtype: Any) -> Any:
     kind = types.Array(dtype.dtype, 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = arrayobj.make_array(kind)(context, builder)
-        data = builder.inttoptr(args[0], context.get_data_type(kind.dtype).as_pointer())
         size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-        arrayobj.populate_array(array, data, [args[1]], [size], size, None)
+        begin = builder.add(args[0], builder.mul(args[1], size))
+        absent = builder.icmp_signed("==", args[0], context.get_constant(types.intp, 0))
+        shape = builder.select(absent, context.get_constant(types.intp, 0), args[2])
+        array = arrayobj.make_array(kind)(context, builder)
+        data = builder.inttoptr(begin, context.get_data_type(kind.dtype).as_pointer())
+        arrayobj.populate_array(array, data, [shape], [size], size, None)
         return array._getvalue()
 
-    return kind(types.int64, types.int64, dtype), generate
+    return kind(types.int64, types.int64, types.int64, dtype), generate
 
 
-at_address = cast(Callable[[Any, Any, Any], Any], intrinsic(_at_address))
-"""at_address(address, n, dtype): the array of n items there; only callable from a kernel."""
+array_at = cast(Callable[[Any, Any, Any, Any], Any], intrinsic(_array_at))
+"""array_at(address, first, count, dtype): items [first, first + count) of the array at `address`; none at address 0."""
+
+
+def _load(typing_context: Any, address: Any, dtype: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], context.get_value_type(dtype.dtype).as_pointer())
+        return builder.load(pointer, align=1)
+
+    return dtype.dtype(types.int64, dtype), generate
+
+
+load = cast(Callable[[Any, Any], Any], intrinsic(_load))
+"""load(address, dtype): the number at any address, also where an array of that type could not begin."""
 
 
 @inner
-def read_fully(descriptor: np.int32, address: int, size: int, offset: int) -> int:
-    """Read `size` bytes at `offset` to `address`, whatever interrupts it.
-
-    Returns: 0, or the errno of the read that failed, or -1 if the file ends early.
-    """
+def read(call: Call, row: int, column: int, target: Array, size: int, offset: int) -> Code:
+    """`size` bytes at `offset` of a shard's file into the beginning of `target`, whatever interrupts it."""
+    state = call.state[0]
+    state.row = row
+    state.column = column
+    state.at = offset
+    state.size = size
+    if size > len(target) or offset < 0:
+        return DAMAGED
+    descriptor = call.files[row, column]
+    if descriptor < 0:
+        return CLOSED
+    state.reads += 1
+    state.read_bytes += size
+    address = np.int64(target.ctypes.data)
     done = 0
     while done < size:
         part = min(size - done, MAX_READ)
         got = _pread(descriptor, np.uintp(address + done), np.uintp(part), offset + done)
-        if got < 0:
-            error = at_address(_errno_location(), 1, np.int32)[0]
-            if error != EINTR:
-                return int(error)
-        elif got == 0:
-            return -1
-        else:
+        if got > 0:
             done += got
-    return 0
-
-
-def address_of(array: npt.NDArray[Any]) -> int:
-    """Where an array's memory begins."""
-    address: int = array.__array_interface__["data"][0]
-    return address
+            continue
+        error = array_at(_errno_location(), 0, 1, np.int32)[0] if got < 0 else np.int32(-1)
+        if error != EINTR:
+            state.error = error
+            return FAILED
+    return OK

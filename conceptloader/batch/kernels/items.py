@@ -1,0 +1,272 @@
+"""Kernels: the documents and the spans that hold tokens of a piece, and what they mean for a row of a batch."""
+
+import numpy as np
+
+from conceptloader.base.compiled import inner
+from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, OK, Code, array_at, load, read
+from conceptloader.batch.kernels.records import DENSE, Call, Piece
+
+NO_RECORD = np.int64((1 << 32) - 1)
+SLOT_BITS = np.int64(31)  # of a slot's key
+SLOT_MASK = np.int64((1 << 31) - 1)
+HOLE_BYTES = 4096  # holes up to this size between wanted records are read along
+MAX_RECORD_BYTES = 1 << 26
+
+
+@inner
+def find_items(call: Call, piece: Piece, column: int, table_at: int, count: int) -> tuple[Code, int, int]:
+    """(code, low, high): of `count` items, low to high - 1 hold tokens of a piece; see read/reader.py.
+
+    A block table entry is read for every block of the range, in pieces of the buffer's size: only the ends matter.
+    """
+    block = call.shards[piece.row].block
+    first, last = piece.start // block, -(-piece.stop // block)
+    near = min(last - first + 1, len(call.buffer) // 8)
+    code = read(call, piece.row, column, call.buffer, 8 * near, table_at + 8 * first)
+    if code != OK:
+        return code, 0, 0
+    address = np.int64(call.buffer.ctypes.data)
+    low = load(address, np.int64)
+    if first + near - 1 < last:
+        code = read(call, piece.row, column, call.buffer, 8, table_at + 8 * last)
+        if code != OK:
+            return code, 0, 0
+        near = 1
+    high = load(address + 8 * (near - 1), np.int64)
+    high = high + 1 if 0 <= high < count else count
+    return OK if 0 <= low < high else DAMAGED, low, high
+
+
+@inner
+def walk_items(call: Call, piece: Piece, t: int) -> Code:
+    """Every document (t is -1), or every span of track t, that holds tokens of a piece, into its row.
+
+    Entry k of a table says where item k begins, with a record for a span; an item ends where the next one begins. The
+    documents' table has one entry more; the last span ends with the shard.
+    """
+    shard = call.shards[piece.row]
+    if t < 0:
+        column, width, count = DOCUMENTS, 8, shard.documents
+        entries = count + 1
+    else:
+        column, width, count = call.outputs[t].spans_file, 12, call.tracks[piece.row, t].entries
+        entries = count
+    code, low, high = find_items(call, piece, column, width * entries, count)
+    if code != OK:
+        return code
+    address = np.int64(call.buffer.ctypes.data)
+    held = at = 0  # entries in the buffer, and the next one's place in it
+    begin = number = np.int64(-1)  # of the item that the entry ends: its first token, its document or record
+    for entry in range(low, high + 1):
+        end, following = shard.tokens, NO_RECORD
+        if entry < entries:
+            if at == held:
+                held, at = min(min(high + 1, entries) - entry, len(call.buffer) // width), 0
+                code = read(call, piece.row, column, call.buffer, width * held, width * entry)
+                if code != OK:
+                    return code
+            end = load(address + width * at, np.int64)
+            following = entry if t < 0 else np.int64(load(address + width * at + 8, np.uint32))
+            at += 1
+        if entry == low:
+            if not 0 <= end <= piece.start:
+                return DAMAGED
+        elif end < begin or end > shard.tokens or (end == begin and t >= 0):
+            return DAMAGED
+        elif begin < end and piece.start < end and begin < piece.stop:
+            if t < 0:
+                add_document(call, piece, shard.first_document + number, begin, end)
+            elif number != NO_RECORD:
+                code = add_span(call, piece, t, number, begin, end)
+                if code != OK:
+                    return code
+        begin, number = end, following
+    return OK if begin >= piece.stop else DAMAGED
+
+
+@inner
+def add_document(call: Call, piece: Piece, number: int, first: int, end: int) -> None:
+    """A document of tokens [first, end) of the shard; it may begin before the piece, and end after it."""
+    batch, state = call.batch[0], call.state[0]
+    size, row = batch.seq_len, piece.sample * batch.seq_len
+    begin = piece.place + max(first, piece.start) - piece.start
+    count = min(piece.place + min(end, piece.stop) - piece.start, size) - begin
+    if begin > 0 and first >= piece.start:
+        if batch.mask_borders:
+            array_at(batch.loss_mask, row + begin - 1, 1, np.float32)[0] = 0.0
+        if batch.cu_seqlens and begin < size:
+            array_at(batch.cu_seqlens, state.sequences, 1, np.int32)[0] = np.int32(row + begin)
+            state.sequences += 1
+    ids = array_at(batch.document_ids, row + begin, count, np.int64)
+    for i in range(len(ids)):
+        ids[i] = number
+    if batch.document_positions:
+        positions = array_at(batch.position_ids, row + begin, count, np.int64)
+        for i in range(len(positions)):
+            positions[i] = i
+
+
+@inner
+def add_span(call: Call, piece: Piece, t: int, record: int, first: int, end: int) -> Code:
+    """A span of tokens [first, end) of the shard; it may begin before the piece, and end after it."""
+    out = call.outputs[t]
+    if record >= call.tracks[piece.row, t].records:
+        return DAMAGED
+    count = array_at(out.num_spans, piece.sample, 1, np.int32)
+    slot = np.int64(count[0])
+    if slot >= out.max_spans:
+        return OK if out.cut_spans else DAMAGED
+    count[0] = np.int32(slot + 1)
+    begin = piece.place + max(first, piece.start) - piece.start
+    stop = piece.place + min(end, piece.stop) - piece.start
+    index = array_at(out.span_index, piece.sample * call.batch[0].seq_len + begin, stop - begin, np.int32)
+    for i in range(len(index)):
+        index[i] = np.int32(slot)
+    at = piece.sample * out.max_spans + slot
+    ends = array_at(out.spans, 2 * at, 2, np.int32)
+    ends[0] = np.int32(begin)
+    ends[1] = np.int32(stop)
+    flags = (1 if first < piece.start else 0) + (2 if end > piece.stop else 0)
+    array_at(out.flags, at, 1, np.uint8)[0] = np.uint8(flags)
+    call.slots[slot].key = record << SLOT_BITS | slot
+    return OK
+
+
+@inner
+def dense_spans(call: Call, piece: Piece, t: int, low: int) -> Code:
+    """Spans of a dense track: runs of equal record ids. scratch begins with item `low`, which is at most start - 1."""
+    shard = call.shards[piece.row]
+    item, last = shard.item, shard.tokens
+    at = np.int64(call.scratch.ctypes.data) + (piece.start - low) * item + call.tracks[piece.row, t].field
+    record = np.int64(load(at, np.uint32))
+    begin = token = piece.start
+    if piece.start > low and np.int64(load(at - item, np.uint32)) == record:
+        begin -= 1
+    while token < piece.stop:
+        token += 1
+        at += item
+        following = np.int64(load(at, np.uint32)) if token < piece.stop or token < last else np.int64(-1)
+        if following == record and token < piece.stop:
+            continue
+        if record != NO_RECORD:
+            code = add_span(call, piece, t, record, begin, token + (following == record))
+            if code != OK:
+                return code
+        begin = token
+        record = following
+    return OK
+
+
+@inner
+def fill_track(call: Call, piece: Piece, t: int, low: int) -> Code:
+    """Spans and concepts of a piece of a row's inputs. low: see dense_spans."""
+    number = array_at(call.outputs[t].num_spans, piece.sample, 1, np.int32)
+    first = np.int64(number[0])
+    code = dense_spans(call, piece, t, low) if call.tracks[piece.row, t].kind == DENSE else walk_items(call, piece, t)
+    count = np.int64(number[0])
+    if code != OK or count == first:
+        return code
+    slots = call.slots[first:count]
+    gap = len(slots) // 2
+    while gap > 0:  # Shell sort of the keys: mostly sorted already, and short
+        for i in range(gap, len(slots)):
+            key = slots[i].key
+            j = i
+            while j >= gap and slots[j - gap].key > key:
+                slots[j].key = slots[j - gap].key
+                j -= gap
+            slots[j].key = key
+        gap //= 2
+    code = find_records(call, piece, t, first, count)
+    return code if code != OK else read_concepts(call, piece, t, first, count)
+
+
+@inner
+def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Code:
+    """Where the records of slots [first, count) begin, in index reads that join what lies close together; how many of
+    their concepts are taken, and where these go: an index into ids or values."""
+    out, slots, buffer = call.outputs[t], call.slots, call.buffer
+    words = array_at(np.int64(buffer.ctypes.data), 0, len(buffer) // 8, np.int64)
+    low = first
+    while low < count:
+        record = last = slots[low].key >> SLOT_BITS
+        high = low + 1
+        while high < count:
+            following = slots[high].key >> SLOT_BITS
+            if following - last > HOLE_BYTES // 8 + 1 or following - record + 2 > len(words):
+                break
+            last = following
+            high += 1
+        code = read(call, piece.row, out.index_file, buffer, 8 * (last - record + 2), 8 * record)
+        if code != OK:
+            return code
+        if words[0] < 0 or words[last - record + 1] > call.tracks[piece.row, t].data_size:
+            return DAMAGED
+        for i in range(last - record + 1):
+            if words[i + 1] < words[i]:
+                return DAMAGED
+        for k in range(low, high):
+            slot = slots[slots[k].key & SLOT_MASK]
+            at = (slots[k].key >> SLOT_BITS) - record
+            size = words[at + 1] - words[at]
+            if size % 4 or size > MAX_RECORD_BYTES or (size // 4 > out.max_concepts and not out.cut_concepts):
+                return DAMAGED
+            slot.begin = words[at]
+            slot.taken = min(size // 4, out.max_concepts)
+        low = high
+    limit, row = out.max_spans, piece.sample * out.max_spans
+    if not out.ragged:
+        counts = array_at(out.counts, row, limit, np.int32)
+        for k in range(first, count):
+            counts[k] = np.int32(slots[k].taken)
+            slots[k].target = (row + k) * out.max_concepts
+        return OK
+    offsets = array_at(out.offsets, row, limit + 1, np.int64)
+    for k in range(first, count):
+        slots[k].target = offsets[k]
+        offsets[k + 1] = offsets[k] + slots[k].taken
+    for k in range(count, limit):
+        offsets[k + 1] = offsets[count]
+    call.state[0].track = t
+    call.state[0].needed = offsets[count]
+    return FULL if offsets[count] > out.capacity else OK
+
+
+@inner
+def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> Code:
+    """Concept ids of slots [first, count), in data reads that join what lies close together."""
+    out, slots, buffer = call.outputs[t], call.slots, call.buffer
+    address, room = np.int64(buffer.ctypes.data), len(buffer) // 4 * 4
+    values = out.values if out.ragged else out.ids
+    top = call.tracks[piece.row, t].top_concept
+    signs = np.int64(0)  # negative if an id is above `top`
+    low = first
+    while low < count:
+        slot = slots[slots[low].key & SLOT_MASK]
+        base = slot.begin
+        end = base + 4 * slot.taken
+        high = low + 1
+        while high < count:
+            slot = slots[slots[high].key & SLOT_MASK]
+            stop = slot.begin + 4 * slot.taken
+            if slot.begin < base or slot.begin - end > HOLE_BYTES or stop - base > len(buffer):
+                break
+            end = max(end, stop)
+            high += 1
+        for done in range(base, end, room):  # a record larger than the buffer is read in pieces, alone
+            size = min(end - done, room)
+            code = read(call, piece.row, out.data_file, buffer, size, done)
+            if code != OK:
+                return code
+            for k in range(low, high):
+                slot = slots[slots[k].key & SLOT_MASK]
+                skipped = max(0, (done - slot.begin) // 4)
+                taken = min(slot.taken, (done + size - slot.begin) // 4) - skipped
+                at = address + slot.begin + 4 * skipped - done
+                ids = array_at(values, slot.target + skipped, max(0, taken), np.int64)
+                for i in range(len(ids)):
+                    concept = np.int64(load(at + 4 * i, np.uint32))
+                    ids[i] = concept
+                    signs |= top - concept
+        low = high
+    return DAMAGED if signs < 0 else OK

@@ -1,0 +1,91 @@
+"""What kernels know and work with: records of int64 in arrays, and tuples that hold those arrays together.
+
+Numba reads `call.shards[row].base` as one load. A flag is 0 or 1.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from conceptloader.batch.layout import Array
+
+
+def record(fields: str) -> np.dtype[Any]:
+    """The type of a record with these fields, of which each is an int64."""
+    return np.dtype([(name, np.int64) for name in fields.split()])
+
+
+# base: the shard's first token in its dataset. item: bytes of a stream item; offset: bytes before the first. code:
+# position of the token type in READABLE_TOKENS. documents: 0 without a table; first_document: number of its first one.
+# loss: byte of the loss field in an item, or -1. block: tokens of a block of the block tables. top_id: the largest
+# token id that there may be.
+SHARD = record("base tokens item offset code documents first_document loss block top_id")
+
+# Of a track in a shard. kind: see below. field: byte of the record id in an item. top_concept: the largest concept id
+# that there may be.
+TRACK = record("kind field entries records data_size top_concept")
+NONE, DENSE, SPANS = map(np.int64, range(3))
+
+# first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
+# one. pad: what padding holds. first_range, end_range: rows of the quarantine.
+MEMBER = record("first_shard shards start count by_document dataset_id eos pad first_range end_range")
+QUARANTINE = record("start stop")
+
+# The batch as a whole: addresses of its arrays, under their names, 0 for one that is not wanted; and what its layout
+# says. row_length: items of a row of input_ids and of labels, one more than seq_len if they share their memory: label j
+# then lies where input j + 1 does.
+BATCH = record(
+    "input_ids labels loss_mask position_ids document_ids dataset_id sample_index cu_seqlens "
+    "seq_len row_length document_positions needs_documents mask_borders eos_loss"
+)
+
+# A track in the batch: addresses of its arrays, under their names; `values` with room for `capacity` concepts, if it is
+# ragged; its limits; and its files, as columns of Call.files.
+OUTPUT = record(
+    "span_index num_spans spans flags ids counts offsets values capacity "
+    "max_spans max_concepts cut_spans cut_concepts ragged index_file data_file spans_file"
+)
+
+# A span of the sample at hand. key: record number and slot below it, kept in order apart from the rest, which belongs
+# to the slot: where the record begins in the data file, the concepts that are taken, and where in the values they go.
+SLOT = record("key begin taken target")
+
+# How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
+# entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
+# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. reads, read_bytes: of all calls so far.
+STATE = record(
+    "sample position sequences sequences_before longest row column at size error track needed reads read_bytes"
+)
+
+
+class Call(NamedTuple):
+    """All that one thread's calls work with. Arrays of the records above; batch and state have one each.
+
+    files: i32 [shards, columns], descriptors, -1 for closed; used: i64 [shards], clock of the last use. slots: one for
+    each span that a sample may have. scratch: u8, room for the stream items of a sample. buffer: u8, for other reads.
+    """
+
+    shards: Array
+    tracks: Array  # [shards, tracks]
+    members: Array
+    quarantine: Array
+    files: Array
+    used: Array
+    batch: Array
+    outputs: Array  # [tracks]
+    slots: Array
+    scratch: Array
+    buffer: Array
+    state: Array
+
+
+class Piece(NamedTuple):
+    """Tokens [start, stop) of the shard in `row`, which are tokens `place` and following of sample `sample` of the
+    batch; document: the number of the document if the sample is one, or -1."""
+
+    row: Any
+    start: Any
+    stop: Any
+    place: Any
+    sample: Any
+    document: Any

@@ -223,8 +223,7 @@ def _records(layout: BatchLayout, tables: Tables, carving: Carving, address: int
     if "tokens" in at:
         at["input_ids"], at["labels"] = at["tokens"], at["tokens"] + 8
     batch, outputs = np.zeros(1, BATCH), tables.files.copy()
-    of_tracks = {name for track in layout.tracks for name, _ in track.arrays(0, 0)}
-    for name in (at.keys() & {*(BATCH.names or ())}) - of_tracks:
+    for name in at.keys() & {*(BATCH.names or ())}:
         batch[name] = at[name]
     batch["seq_len"], batch["row_length"] = layout.seq_len, layout.seq_len + wants.shared_labels
     batch["document_positions"] = wants.position_ids == "document"

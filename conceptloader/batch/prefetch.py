@@ -1,6 +1,5 @@
 """Reading ahead in threads, handed out in order."""
 
-import concurrent.futures
 import errno
 import itertools
 import logging
@@ -65,34 +64,30 @@ class Prefetcher(Generic[T, R]):
         if not self.close.alive or self._process != os.getpid():
             raise RuntimeError(f"{self._name}: the iterator was closed, or belongs to the parent of this process")
         task, reading = self._ahead[0]
-        error = self._wait(reading)
-        if error is not None:
+        start, waited = time.monotonic(), 0.0
+        while not reading.wait(max(0.0, min(self._warn_after_s, self._timeout_s - waited))):
+            waited = time.monotonic() - start
+            self._tell(waited, reading.thread)
+        if reading.error is not None:
             self.close()
-            raise error
+            raise reading.error
         self._ahead.popleft()
         if self._depth:
             self._send()
-        return task, reading.result()
+        return task, reading.value
 
     def _send(self) -> None:
         """Have the next task read, if there is one."""
         for task in itertools.islice(self._tasks, 1):
             self._ahead.append((task, self._threads.submit(self._read, task)))
 
-    def _wait(self, reading: Task[R]) -> BaseException | None:
-        """What it raised, once it has ended."""
-        start = time.monotonic()
-        while True:
-            waited = time.monotonic() - start
-            try:
-                return reading.exception(max(0.0, min(self._warn_after_s, self._timeout_s - waited)))
-            except concurrent.futures.TimeoutError:
-                waited = time.monotonic() - start
-            message = f"{self._name}: has waited {waited:.0f} s for {self._where(reading.thread)}"
-            if waited >= self._timeout_s:
-                self.close()
-                raise ReadError(
-                    errno.ETIMEDOUT,
-                    f"{message}; the limit is {self._timeout_s:.0f} s (loader.timeout_s): check the file system",
-                )
-            logger.warning("%s", message)
+    def _tell(self, waited: float, thread: int) -> None:
+        """What has been waited for. Raises: ReadError after timeout_s."""
+        message = f"{self._name}: has waited {waited:.0f} s for {self._where(thread)}"
+        if waited >= self._timeout_s:
+            self.close()
+            raise ReadError(
+                errno.ETIMEDOUT,
+                f"{message}; the limit is {self._timeout_s:.0f} s (loader.timeout_s): check the file system",
+            )
+        logger.warning("%s", message)

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -41,10 +40,26 @@ settings.load_profile("mutants")
 """
 
 
-def _begin() -> None:
-    """In the process of the tests. Whoever runs this in the background ignores Ctrl-C: the tests need it."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+# What every run of the tests needs is imported once; each run is a fork, which imports the mutant.
+SERVER = """
+import json, os, resource, signal, sys
+import hypothesis, numba, numpy, pyarrow.parquet, pytest, tokenizers, torch, yaml
+for line in sys.stdin:
+    tests, output, most = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.setsid()
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(1, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in what runs in the background; tests need it
+        status = pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests])
+        sys.stdout.flush()
+        os._exit(status)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
 def candidates(only: list[str]) -> list[Mutant]:
@@ -79,40 +94,39 @@ class Tree:
                 shutil.copy2(ROOT / name, path / name)
         with (path / "tests/conftest.py").open("a") as file:
             file.write(QUICK)
-        where = self._run([sys.executable, "-c", "import conceptloader; print(conceptloader.__file__)"], 600)[1]
-        if str(path) not in where:
-            sys.exit(f"the tests would not import the mutant but {where}")
-
-    def _run(self, command: list[str], timeout: float) -> tuple[int | None, str]:
-        """(exit status, None after the timeout; output)."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.path),
             "PYTHONDONTWRITEBYTECODE": "1",
             "NUMBA_CACHE_DIR": str(self.cache),
         }
-        process = subprocess.Popen(
-            command, cwd=self.path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True, preexec_fn=_begin,
+        where = subprocess.check_output(
+            [sys.executable, "-c", "import conceptloader; print(conceptloader.__file__)"],
+            cwd=self.path, env=environment, text=True,
         )  # fmt: skip
-        try:
-            return self._wait(process, timeout)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-    @staticmethod
-    def _wait(process: "subprocess.Popen[str]", timeout: float) -> tuple[int | None, str]:
-        try:
-            output, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            return None, ""
-        return process.returncode, output
+        if str(path) not in where:
+            sys.exit(f"the tests would not import the mutant but {where}")
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", SERVER], cwd=self.path, env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     def test(self, tests: list[str], timeout: float) -> tuple[int | None, str]:
+        """(exit status of pytest, None after the timeout; output)."""
+        output = self.path.with_name(f"{self.path.name}.txt")
         present = [name for name in tests if (self.path / name).exists()]
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *present]
-        return self._run(command, timeout)
+        requests, answers = self._server.stdin, self._server.stdout
+        assert requests is not None
+        assert answers is not None
+        print(json.dumps([present, str(output), MOST_BYTES]), file=requests, flush=True)
+        group = int(answers.readline())
+        ended = threading.Timer(timeout, _kill, [group])
+        ended.start()
+        status = int(answers.readline())
+        late = not ended.is_alive()
+        ended.cancel()
+        _kill(group)  # what the tests left running
+        return None if late else status, output.read_text(errors="replace")
 
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
@@ -127,6 +141,11 @@ class Tree:
             if known is not None:  # the mutant's machine code
                 for name in set(os.listdir(self.cache / "conceptloader")) - known:
                     (self.cache / "conceptloader" / name).unlink()
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _digest(names: list[str]) -> str:

@@ -4,7 +4,6 @@ Every framework cuts the global batch into groups of micro_batch_size * dp_size 
 batch; they differ only in how a group is dealt out. So the samples of a step are the same for any number of ranks.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -194,12 +193,10 @@ class Plan:
                 return
             self.partition.check_batch(size)
             ends = [position for position in (stop, last) if position is not None]
-            for before in range(start, min(ends), group) if ends else itertools.count(start, group):
+            for before in range(start, min(ends), group) if ends else count(start, group):
                 if before >= consumed and (self.tail != "short" or end is None or before < end):
-                    yield (
-                        self._micro_batch(before, dp_rank),
-                        before + group if end is None else min(before + group, end),
-                    )
+                    after = before + group if end is None else min(before + group, end)
+                    yield self._micro_batch(before, dp_rank), after
 
     def step_start(self, consumed: int) -> int:
         """Samples consumed before the global batch that goes on at `consumed`; `consumed` itself between two of them.

@@ -268,10 +268,12 @@ class MixtureSampler(EpochSampler):
         }
 
     def _load_own(self, saved: Plain) -> None:
+        before = self._phases
         try:
             self._phases = [Phase(start=phase["start"], weights=phase["weights"]) for phase in saved["phases"]]
             self._build()
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
+            self._phases = before
             raise ResumeError(
                 f"sampler state: phases: damaged ({type(error).__name__}: {error}); take another checkpoint"
             ) from error

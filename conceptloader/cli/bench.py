@@ -1,14 +1,13 @@
 """conceptloader bench"""
 
 import argparse
-import math
 import os
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import above_zero, add_root, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 
@@ -43,15 +42,15 @@ _NO_END = 1 << 62
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="DATASET|CONFIG", help="directory or URL of a dataset, or a configuration (YAML)")
-    add("--tokens-per-second-needed", type=_above_zero, metavar="X", help="answer whether the loader delivers them")
+    add("--tokens-per-second-needed", type=above_zero, metavar="X", help="answer whether the loader delivers them")
     add("--cold", action="store_true", help="drop the files from the page cache first")
     add("--threads", type=positive, metavar="N", help="default: the configuration's loader.threads, or 2")
     add("--seq-len", type=positive, metavar="S", help=f"default: the configuration's, or {_SEQ_LEN}")
     add("--batch", type=positive, default=16, metavar="B", help="samples of a batch (default: 16)")
-    add("--seconds", type=_above_zero, default=5.0, metavar="T", help="of each of the two passes (default: 5)")
+    add("--seconds", type=above_zero, default=5.0, metavar="T", help="of each of the two passes (default: 5)")
     add("--tracks", metavar="NAME,NAME", help='"" for none (default: all, or what the configuration names)')
     add("--seed", type=int, metavar="N", help="of the shuffle (default: other windows each time)")
-    add("--root", action="append", metavar="DIR", help="directory that may hold shards")
+    add_root(add)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -174,14 +173,3 @@ def _row(name: str, found: dict[str, Any]) -> tuple[object, ...]:
         round(found["p50_ms"], 3), round(found["p99_ms"], 3), found["samples"],
         "?" if asked is None else asked // found["samples"], "?" if share is None else round(share, 2), found["from"],
     )  # fmt: skip
-
-
-def _above_zero(text: str) -> float:
-    """Type of an argument that is a number above 0, such as 0.5 or 2e6."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
-    return value

@@ -10,7 +10,17 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from conceptloader.cli.arguments import SPAN_RULES, add_span_rules, chosen, pair, positive, size
+from conceptloader.cli.arguments import (
+    SPAN_RULES,
+    add_max_line_bytes,
+    add_out,
+    add_span_rules,
+    chosen,
+    eos_id,
+    pair,
+    positive,
+    size,
+)
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
@@ -38,7 +48,7 @@ When interrupted, run the same command again: finished shards are kept. The resu
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
-    add("--out", required=True, metavar="DIR", help="directory of the new dataset")
+    add_out(add)
     add("--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)")
 
     group = parser.add_argument_group("tokens").add_argument
@@ -90,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="input per shard (default: about 64 shards of 64M to 16G)",
     )
-    group("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE", help="longest line (default: 256M)")
+    add_max_line_bytes(group)
     group("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
 
 
@@ -121,7 +131,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     options = IngestOptions(
         columns=columns,
         tokenizer=tokenizer,
-        eos_id=_eos_id(arguments.eos) if tokenizer is None else None,
+        eos_id=eos_id("build", arguments.eos) if tokenizer is None else None,
         append_eos=not arguments.no_eos,
         vocabularies=vocabularies,
         **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
@@ -139,14 +149,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         lines.append(f"{summary.bad_records:,} bad records were left out, see {arguments.skip_bad}")
     output.result(asdict(summary), lines)
     return 0
-
-
-def _eos_id(eos: str | None) -> int | None:
-    if eos is None:
-        return None
-    if not eos.isdecimal():
-        raise ConfigError(f"build: --eos: found {eos!r}, expected an id, since there is no --tokenizer to look it up")
-    return int(eos)
 
 
 @contextmanager

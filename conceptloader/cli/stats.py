@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
 from conceptloader.base.terminal import printable
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import add_dataset, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
@@ -31,11 +31,10 @@ _PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="DATASET")
+    add_dataset(parser)
     parser.add_argument("--track", action="append", metavar="TRACK", help="default: all")
     parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts to show as text (default: 20)")
     parser.add_argument("--picture", metavar="FILE", help="also draw the counts (.png, .svg, .pdf)")
-    parser.add_argument("--root", action="append", metavar="DIR", help="directory that may hold shards")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

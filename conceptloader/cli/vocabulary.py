@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from typing import Any
 
-from conceptloader.cli.arguments import positive, size
+from conceptloader.cli.arguments import add_max_line_bytes, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError, InputError
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="FILE", help="file to write; must not exist")
     parser.add_argument("--column", default="spans", metavar="NAME", help="column of the spans (default: spans)")
     parser.add_argument("--min-count", type=positive, default=1, metavar="N", help="leave out rarer names (default: 1)")
-    parser.add_argument("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE")
+    add_max_line_bytes(parser.add_argument)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

@@ -1,7 +1,6 @@
 """The text of stored documents, for offsets in characters: only where decoding and encoding again gives the tokens."""
 
 import json
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TextTokenizer, kept_tokenizer
 
 
 @dataclass(frozen=True)
@@ -78,20 +77,13 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
         facts = ds.manifest.tokenizer
         if facts is None or facts.name.startswith("unnamed-") or columns.get("tokens") is not None:
             return None
-    return Texts(ds, tokenizer or _kept(ds))
-
-
-def _kept(ds: Ranges) -> TextTokenizer:
-    facts = ds.manifest.tokenizer
-    if facts is not None and facts.name == "bytes":
-        return load_tokenizer("bytes")
-    path = os.path.join(ds.path, TOKENIZER_FILE)
-    if facts is None or not os.path.exists(path):
+    tokenizer = tokenizer or kept_tokenizer(ds)
+    if tokenizer is None:
         raise ConfigError(
             f"{ds.path}: found no tokenizer with the dataset, expected one for offsets in characters; give the one "
             "that it was built with (--tokenizer), or say that offsets count tokens (--unit tokens)"
         )
-    return load_tokenizer(path, facts.eos_id)
+    return Texts(ds, tokenizer)
 
 
 def _loss(tokenizer: TextTokenizer) -> str | None:

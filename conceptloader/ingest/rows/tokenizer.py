@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.ingest.rows.batch import Ragged
 
@@ -142,6 +143,20 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     return FileTokenizer(definition, path, eos)
+
+
+def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
+    """The tokenizer of a dataset: the built-in one, or the one that a build left beside it or beside its tokens."""
+    facts = ds.manifest.tokenizer
+    if facts is None or facts.name == "bytes":
+        return BytesTokenizer() if facts else None
+    for directory in dict.fromkeys((ds.path, os.path.dirname(ds.files.path("stream.bin", 0)))):
+        path = os.path.join(directory, TOKENIZER_FILE)
+        if os.path.exists(path):
+            tokenizer = load_tokenizer(path, facts.eos_id)
+            if tokenizer.name == facts.name:
+                return tokenizer
+    return None
 
 
 def spread_bytes(byte: NDArray[np.int16], places: Ints) -> None:

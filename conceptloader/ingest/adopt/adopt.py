@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -81,7 +80,7 @@ def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tok
         tokens=np.array([file.tokens for file in files], np.int64),
         layout=np.array([types.index(file.token_type) for file in files], np.int64),
         offset=np.array([file.offset for file in files], np.int64),
-        documents=np.array([table.documents for table in tables], np.int64),
+        documents=np.array([documents for documents, _ in tables], np.int64),
         token_checksum=[content.tokens for content in contents],
         files={
             "stream.bin": FileColumn(
@@ -91,9 +90,9 @@ def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tok
                 [content.sample for content in contents],
             ),
             "documents.bin": FileColumn(
-                np.array([table.size for table in tables], np.int64),
-                [table.checksum for table in tables],
-                sample=[table.sample for table in tables],
+                np.array([-1 if spool is None else spool.size for _, spool in tables], np.int64),
+                [None if spool is None else spool.checksum for _, spool in tables],
+                sample=[None if spool is None else spool.sample for _, spool in tables],
             ),
         },
         foreign=[
@@ -120,20 +119,10 @@ def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tok
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DocumentTable:
-    """A documents.bin that was written; as it is here if a file says nothing of its documents."""
-
-    documents: int = 0
-    size: int = -1
-    checksum: str | None = None
-    sample: str | None = None
-
-
-def write_documents(prefix: str, file: TokenFile) -> DocumentTable:
-    """Write PREFIX.documents.bin."""
+def write_documents(prefix: str, file: TokenFile) -> tuple[int, Spool | None]:
+    """Write PREFIX.documents.bin. Returns: (documents, the file); (0, None) if a file says nothing of its documents."""
     if file.starts is None:
-        return DocumentTable()
+        return 0, None
     spool, blocks = Spool(f"{prefix}.documents.bin"), BlockTable(f"{prefix}.documents.blocks", fmt.BLOCK_TOKENS)
     count = 0
     try:
@@ -151,4 +140,4 @@ def write_documents(prefix: str, file: TokenFile) -> DocumentTable:
     finally:
         spool.discard()
         blocks.discard()
-    return DocumentTable(documents=count, size=spool.size, checksum=spool.checksum, sample=spool.sample)
+    return count, spool

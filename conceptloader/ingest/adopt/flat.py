@@ -16,7 +16,6 @@ from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, To
 
 _MAGIC = b"\x93NUMPY"
 _HEAD = 1 << 16  # bytes; numpy itself refuses heads above 10,000
-_READ = 1 << 22  # tokens looked at in one go
 
 
 def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFile:
@@ -100,7 +99,6 @@ def _starts(path: str, offset: int, tokens: int, token_type: str, end: int) -> I
     """A document begins at the first token, and behind each token `end` but the last of the file."""
     yield np.zeros(min(tokens, 1), np.uint64)
     with IndexFile(path) as file:
-        for first in range(0, tokens, _READ):
-            ids = file.array("<" + token_type, offset, first, min(first + _READ, tokens))
+        for first, ids in file.pieces("<" + token_type, offset, tokens):
             starts = np.flatnonzero(ids == end).astype(np.uint64) + np.uint64(first + 1)
             yield starts[starts < tokens]

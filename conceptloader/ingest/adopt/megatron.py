@@ -19,7 +19,6 @@ _CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64
 # The format does not know these two. Without a negative value their bytes are those of the unsigned type.
 _NARROW = {"int8": "i1", "int16": "i2"}
 _TYPES = {**TOKEN_TYPES, **_NARROW}
-_READ = 1 << 22  # tokens looked at in one go
 _REBUILD = "the index is damaged or incomplete: copy it again, or run the preprocessing again"
 
 
@@ -92,8 +91,7 @@ def _check_not_negative(path: str, token_type: str, tokens: int) -> None:
     Once is enough: readers refuse a file whose size or time of modification has changed since.
     """
     with IndexFile(path) as file:
-        for first in range(0, tokens, _READ):
-            ids = file.array("<" + token_type, 0, first, min(first + _READ, tokens))
+        for first, ids in file.pieces("<" + token_type, 0, tokens):
             wrong = np.flatnonzero(ids < 0)
             if len(wrong):
                 i = int(wrong[0])

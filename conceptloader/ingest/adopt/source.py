@@ -15,7 +15,7 @@ from conceptloader.storage.reads import open_file, read_at
 from conceptloader.storage.sample import WHOLE, sample_checksum
 
 Starts = NDArray[np.uint64]
-PIECE = 1 << 17  # index entries handled at a time
+PIECE = 1 << 17  # index entries or tokens handled at a time
 
 # Names under which other libraries know the token types that version 1 of the format reads.
 TOKEN_TYPES = {"uint8": "u1", "uint16": "u2", "uint32": "u4", "int32": "i4", "int64": "i8"}

@@ -22,13 +22,13 @@ from conceptloader.format.tools.derived import moved, new_directory, write_manif
 from conceptloader.format.write.borders import with_border_windows
 from conceptloader.ingest.annotate.find import AMBIGUOUS, MISSING, find_many
 from conceptloader.ingest.annotate.place import Placer
-from conceptloader.ingest.annotate.rows import WHOLE, Items, RowParser, read_rows
+from conceptloader.ingest.annotate.rows import WHOLE, Items, RowParser
 from conceptloader.ingest.annotate.sort import Sorter
 from conceptloader.ingest.annotate.text import known_text
 from conceptloader.ingest.annotate.write import KINDS, ShardTracks
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import level_names
-from conceptloader.ingest.rows.inputs import Source, find_sources
+from conceptloader.ingest.rows.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
@@ -145,17 +145,18 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
         offsets = offsets or bool((items.items["end"] != WHOLE).any())
         return len(items.items)
 
-    for source, number, row in read_rows(sources, options.max_line_bytes):
-        try:
-            size += parser.add(row, source, number)
-        except ValueError as error:
-            raise InputError(f"{sources[source].row_name(number)}: {error}") from error
-        if size > options.sort_bytes:
-            total += flush()
-            size = 0
+    for i, source in enumerate(sources):
+        for number, row in read_rows(source, options.max_line_bytes):
+            try:
+                size += parser.add(row, i, number)
+            except ValueError as error:
+                raise InputError(f"{source.row_name(number)}: {error}") from error
+            if size > options.sort_bytes:
+                total += flush()
+                size = 0
     total += flush()
-    for one in sources:
-        one.check_unchanged()
+    for source in sources:
+        source.check_unchanged()
     if not total:
         raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
     return offsets

@@ -1,19 +1,15 @@
 """Annotations as they stand in jsonl or parquet files, turned into items: document, [start, end), record."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
-from conceptloader.ingest.rows.inputs import Source
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
-from conceptloader.ingest.rows.records import check_id, read_records
-from conceptloader.ingest.rows.table import open_parquet
+from conceptloader.ingest.rows.records import check_id
 from conceptloader.ingest.rows.vocabulary import Concepts
 
 WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document
@@ -123,23 +119,3 @@ class RowParser:
         result = Items(np.array(self._rows, ITEM), self._records, self._ids)
         self._rows, self._records, self._ids = [], [], []
         return result
-
-
-def read_rows(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
-    """(source, number of the row from 1, row) of all files. Raises: InputError naming file and line."""
-    for number, source in enumerate(sources):
-        lines = source.row_groups is None
-        rows = read_records(source.path, source.compression, limit) if lines else _parquet_rows(source.path)
-        yield from ((number, row, value) for row, value in rows)
-
-
-def _parquet_rows(path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    row = 0
-    with open_parquet(path) as file:
-        try:
-            for table in file.iter_batches(batch_size=1 << 12, use_threads=False):
-                for value in table.to_pylist():
-                    row += 1
-                    yield row, value
-        except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
-            raise InputError(f"{path}: after row {row}: cannot be read ({error}); write the file again") from error

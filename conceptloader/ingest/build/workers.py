@@ -2,7 +2,6 @@
 
 import contextlib
 import multiprocessing
-import pickle
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -105,7 +104,7 @@ def _work(connection: Connection, task: Task) -> None:
             try:
                 result = task(argument, lambda news: connection.send(("news", news)))
             except ConceptloaderError as error:
-                connection.send(("end", (None, _portable(error))))
+                connection.send(("end", (None, error)))
             except (BrokenPipeError, EOFError):
                 return
             except Exception:
@@ -114,12 +113,3 @@ def _work(connection: Connection, task: Task) -> None:
                 connection.send(("end", (result, None)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-
-
-def _portable(error: ConceptloaderError) -> ConceptloaderError:
-    """The error, if it survives pickling, else its message."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return ConceptloaderError(f"{type(error).__name__}: {error}")
-    return error

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -12,7 +12,9 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
-from conceptloader.ingest.rows.table import row_group_sizes
+from conceptloader.ingest.rows.lines import read_lines
+from conceptloader.ingest.rows.records import parse_json
+from conceptloader.ingest.rows.table import read_objects, row_group_sizes
 from conceptloader.storage.durable import write_file
 
 TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
@@ -64,6 +66,26 @@ class Source:
             f"{found.st_mtime_ns} ns), expected {self.size} bytes, modified at {self.stamp[0]} ns, as at the start; "
             "what was read now is not kept: wait until the file is complete, then begin anew"
         )
+
+
+def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, see `row_name`, row) of a file; limit: see `read_lines`; column: the only one that is wanted of parquet.
+
+    Raises: InputError naming file and line.
+    """
+    if source.row_groups is not None:
+        yield from read_objects(source.path, column)
+        return
+    number = 0
+    for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
+        for line in lines:
+            number += 1
+            if line.strip():
+                try:
+                    record = parse_json(line)
+                except ValueError as error:
+                    raise InputError(f"{source.row_name(number)}: {error}") from error
+                yield number, record
 
 
 def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:

@@ -61,7 +61,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
     threads = arguments.threads or max(1, min(loader.threads, loader.prefetch))
     prefetch = max(loader.prefetch, threads) if arguments.threads or loader.prefetch else 0
-    _check_memory(reader.layout.carve(arguments.batch).size * (prefetch + 2))
+    taken = reader.layout.carve(arguments.batch).size * (prefetch + 2)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if taken > there:
+        raise ConfigError(
+            f"--batch, --seq-len: the batches read ahead take {taken >> 20:,} MiB, expected at most the "
+            f"{there >> 20:,} MiB of this machine; lower one of them, or --threads"
+        )
 
     def read(first: int, last: int, **how: int) -> "Pass":
         if arguments.cold:  # the passes share an epoch: a window that is read again would come from the cache
@@ -118,15 +124,6 @@ def _open(arguments: argparse.Namespace) -> "Blend":
     return open_blend(
         replace(config, seq_len=seq_len, seed=seed, skip=(), roots=arguments.root or config.roots), datasets
     )
-
-
-def _check_memory(needed: int) -> None:
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
-        raise ConfigError(
-            f"--batch, --seq-len: the batches read ahead take {needed >> 20:,} MiB, expected at most the "
-            f"{there >> 20:,} MiB of this machine; lower one of them, or --threads"
-        )
 
 
 def _plain(found: "Pass") -> dict[str, Any]:

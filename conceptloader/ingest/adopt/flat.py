@@ -29,7 +29,9 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
     found = stat_file(path, "give a file of tokens")
     given = _token_type(dtype) if dtype is not None else None
     kind, offset, token_type = "flat", 0, given
-    if _begins_with_magic(path):
+    with IndexFile(path) as file:
+        magic = file.read(0, min(len(_MAGIC), file.size))
+    if magic == _MAGIC:
         kind = "npy"
         offset, token_type = _read_npy_head(path)
         if given is not None and given != token_type:
@@ -49,8 +51,7 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
     return TokenFile(
         kind=kind,
         path=path,
-        size=found.st_size,
-        mtime_ns=found.st_mtime_ns,
+        found=found,
         token_type=token_type,
         tokens=tokens,
         offset=offset,
@@ -66,11 +67,6 @@ def _token_type(dtype: str) -> str:
     if name not in TOKEN_TYPES:
         raise ConfigError(f"dtype: found {dtype!r}, expected one of {', '.join(TOKEN_TYPES)}")
     return TOKEN_TYPES[name]
-
-
-def _begins_with_magic(path: str) -> bool:
-    with IndexFile(path) as file:
-        return file.read(0, min(len(_MAGIC), file.size)) == _MAGIC
 
 
 def _read_npy_head(path: str) -> tuple[int, str]:

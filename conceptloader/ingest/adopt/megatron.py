@@ -46,8 +46,7 @@ def megatron_file(prefix: str) -> TokenFile:
     return TokenFile(
         kind="megatron",
         path=path,
-        size=found.st_size,
-        mtime_ns=found.st_mtime_ns,
+        found=found,
         token_type=token_type,
         tokens=tokens,
         index=index,
@@ -127,7 +126,14 @@ def _starts(index: str) -> Iterator[Starts]:
             ends = base + np.cumsum(lengths, dtype=np.int64)
             firsts = ends - lengths
             pointers = file.array("<i8", pointers_at, a, b)
-            _check_sequences(index, a, lengths, pointers, firsts * int(token_type[1:]))
+            expected = firsts * int(token_type[1:])
+            wrong = np.flatnonzero((lengths < 0) | (pointers != expected))
+            if len(wrong):
+                i = int(wrong[0])
+                raise problem(
+                    index, f"sequence {a + i} of {int(lengths[i])} tokens at byte {int(pointers[i])}",
+                    f"sequences end to end in the .bin, this one at byte {int(expected[i])}", _REBUILD,
+                )  # fmt: skip
             while pending is not None:
                 placed = int(np.searchsorted(pending, b))
                 yield firsts[pending[:placed] - a].astype(np.uint64)
@@ -167,13 +173,3 @@ def _documents(file: IndexFile, offset: int, entries: int, sequences: int) -> It
             )  # fmt: skip
         yield documents
         last = int(documents[-1])
-
-
-def _check_sequences(index: str, first: int, lengths: Ints, pointers: Ints, expected: Ints) -> None:
-    wrong = np.flatnonzero((lengths < 0) | (pointers != expected))
-    if len(wrong):
-        i = int(wrong[0])
-        raise problem(
-            index, f"sequence {first + i} of {int(lengths[i])} tokens at byte {int(pointers[i])}",
-            f"sequences end to end in the .bin, this one at byte {int(expected[i])}", _REBUILD,
-        )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from conceptloader.errors import InputError
 from conceptloader.format.write.build import Build, open_build
 from conceptloader.format.write.shard import ShardWriter
-from conceptloader.ingest.build.lost import NOTE, Losses, document_names
+from conceptloader.ingest.build.lost import NOTE, Losses
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.workers import Tell
 from conceptloader.ingest.place.rules import SpanRules
@@ -147,7 +147,12 @@ class ShardFiller:
             tokens, places = self.tokenizer.encode(batch.texts, marked.tolist())
         check_ids(tokens, options.token_limit)
         placed = place(batch, tokens, places, self.eos, self.rules, np.dtype("<" + options.written_type))
-        losses.note(batch, placed.lost, document_names(batch.ids, self.writer.documents, self.writer.name))
+        ids, first, shard = batch.ids, self.writer.documents, self.writer.name
+        losses.note(
+            batch,
+            placed.lost,
+            lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}",
+        )
         return placed
 
 

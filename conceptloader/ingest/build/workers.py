@@ -6,17 +6,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any
 
 from conceptloader.errors import ConceptloaderError
 
-
-class Tell(Protocol):
-    """Called by a task now and then, with any JSON value."""
-
-    def __call__(self, news: Any) -> None: ...
-
-
+Tell = Callable[[Any], None]  # called by a task now and then, with what can be pickled
 Task = Callable[[Any, Tell], Any]
 
 

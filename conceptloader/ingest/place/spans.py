@@ -91,10 +91,8 @@ def place_spans(
         some = start < end
         lost[track] = np.flatnonzero(~some)
         lost[track] = lost[track][np.argsort(raw.row[lost[track]], kind="stable")]
-        which = np.flatnonzero(some)
-        resolved = resolve(
-            RawSpans(raw.row[which], start[which], end[which], raw.concepts.take(which)), rules.overlap, rules.levels
-        )
+        placed = RawSpans(raw.row, start, end, raw.concepts).take(np.flatnonzero(some))
+        resolved = resolve(placed, rules.overlap, rules.levels)
         last = _last_ends(resolved, len(lengths)) if rules.eos_span == "last" else None
         for name, level in zip(level_names(track, rules.overlap, rules.levels), resolved, strict=True):
             spans[name] = _finish(level, lengths, offsets, eos, last)

@@ -103,7 +103,12 @@ class TableParser:
         if columns.text is not None:
             texts = _each(given[columns.text], lambda value: check_text(value, columns.content))
         else:
-            tokens = _integer_lists(given[columns.content], columns.content)
+            column = given[columns.content]
+            if column.null_count:
+                row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+                raise BadRow(row, f"{columns.content}: found null, expected a list")
+            values, offsets = _lists(column, columns.content, "a list of integers")
+            tokens = Ragged(_numbers(values, columns.content, offsets), offsets)
         rows = table.num_rows
         ids = _each(given[columns.id], check_id) if columns.id in given else [""] * rows
         spans = {
@@ -185,14 +190,6 @@ def _numbers(values: Any, name: str, offsets: Ints, kinds: str = "iu") -> NDArra
         expected = "integers" if kinds == "iu" else "numbers"
         raise BadRow(-1, f"column {name!r}: found type {values.type}, expected {expected}")
     return array
-
-
-def _integer_lists(column: Any, name: str) -> Ragged:
-    if column.null_count:
-        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise BadRow(row, f"{name}: found null, expected a list")
-    values, offsets = _lists(column, name, "a list of integers")
-    return Ragged(_numbers(values, name, offsets), offsets)
 
 
 def _aligned(column: Any, name: str, tokens: Ragged | None) -> NDArray[Any]:

@@ -24,7 +24,7 @@ from conceptloader.ingest.place.rules import SpanRules, refuse_earlier_rules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.batch import BadRecord
 from conceptloader.ingest.rows.columns import METADATA_TRACK, Columns
-from conceptloader.ingest.rows.inputs import TIMES, Source, check_older, check_since_start
+from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.storage.durable import write_file
@@ -213,7 +213,7 @@ def _complete(
         raise ConfigError(
             f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory"
         )
-    check_older(path, sources)
+    check_since_start(path, sources, complete=True)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)

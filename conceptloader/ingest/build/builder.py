@@ -155,13 +155,10 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
 def format_options(options: IngestOptions) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` whatever else decides the result."""
     options.check_rules()
-    tokenizer = options.tokenizer
-    facts = None
-    if tokenizer is not None:
+    if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
-    elif options.vocab_size is not None:
-        name = f"unnamed-{options.vocab_size}"
-        facts = Tokenizer(name=name, vocab_size=options.vocab_size, eos_id=options.eos_id)
+    elif (size := options.vocab_size) is not None:
+        facts = Tokenizer(name=f"unnamed-{size}", vocab_size=size, eos_id=options.eos_id)
     else:
         raise ConfigError("tokenizer: found none, expected the one of the tokens, or the size of its vocabulary")
     columns = options.columns

@@ -66,4 +66,4 @@ class Columns:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}

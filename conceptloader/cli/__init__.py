@@ -37,13 +37,9 @@ Build, check and look into datasets of tokens with concepts attached.
 """
 
 
+@guarded_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
-    with guarded_streams():
-        return _main(argv)
-
-
-def _main(argv: Sequence[str] | None) -> int:
     arguments = make_parser().parse_args(argv)
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
@@ -57,25 +53,18 @@ def _main(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of stdout, `head` for instance, has left
-        _let_go_of_stdout()
-        return 141
-    except OSError as error:  # stdout on a full disk
-        _let_go_of_stdout()
+    except OSError as error:  # stdout on a full disk, or its reader, `head` for instance, has left
+        with contextlib.suppress(OSError, ValueError):  # what is buffered must not fail once more when the process ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 141
         print(f"conceptloader: {error}", file=sys.stderr)
         return 1
     except Exception:
         traceback.print_exc()
-        print(
-            "conceptloader: this is a defect of conceptloader; please report it, with the lines above", file=sys.stderr
-        )
+        remark = "this is a defect of conceptloader; please report it, with the lines above"
+        print(f"conceptloader: {remark}", file=sys.stderr)
         return 1
-
-
-def _let_go_of_stdout() -> None:
-    """What is buffered cannot be written, and must not fail once more when the process ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,10 +1,9 @@
 """conceptloader adopt"""
 
 import argparse
-import os
 from typing import TYPE_CHECKING
 
-from conceptloader.cli.arguments import chosen, positive
+from conceptloader.cli.arguments import add_out, chosen, eos_id, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
@@ -34,7 +33,7 @@ that holds DIR, name theirs in the configuration: roots.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH")
-    add("--out", required=True, metavar="DIR", help="directory of the new dataset")
+    add_out(add)
     add("--kind", choices=["auto", "megatron", "datatrove", "flat"], default="auto", help="default: by the file names")
     add("--full", action="store_true", help="read all tokens, for checksums that do not depend on the files' times")
     group = parser.add_argument_group("flat files").add_argument
@@ -60,22 +59,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign or [] if entry})
-    value = {
-        "path": os.path.abspath(arguments.out),
-        "kinds": kinds,
-        "shards": len(manifest.shards),
-        "documents": manifest.num_documents,
-        "tokens": manifest.num_tokens,
-        "stream_fingerprint": manifest.stream_fingerprint(),
-    }
     documents = f"{manifest.num_documents:,}" if manifest.num_documents else "unknown"
-    output.result(
-        value,
-        [
-            f"{arguments.out}: {documents} documents, {manifest.num_tokens:,} tokens, {len(manifest.shards)} files of "
-            f"{', '.join(kinds)}, in place"
-        ],
-    )
+    files = f"{len(manifest.shards)} files of {', '.join(kinds)}, in place"
+    line = f"{documents} documents, {manifest.num_tokens:,} tokens, {files}"
+    output.manifest(arguments.out, manifest, {"kinds": kinds}, line)
     return 0
 
 
@@ -94,7 +81,5 @@ def _tokenizer(arguments: argparse.Namespace) -> "Tokenizer | None":
         if arguments.eos is not None:
             raise ConfigError("adopt: found --eos without a tokenizer, expected --tokenizer or --tokenizer-name")
         return None
-    if arguments.eos is not None and not arguments.eos.isdecimal():
-        raise ConfigError(f"adopt: --eos: found {arguments.eos!r}, expected an id, since only the name is known")
-    eos = None if arguments.eos is None else int(arguments.eos)
+    eos = eos_id("adopt", arguments.eos)
     return Tokenizer(name=arguments.tokenizer_name, vocab_size=arguments.vocab_size, eos_id=eos)

@@ -1,11 +1,18 @@
 """conceptloader annotate"""
 
 import argparse
-import json
 import os
-from typing import Any
 
-from conceptloader.cli.arguments import SPAN_RULES, add_span_rules, chosen, size
+from conceptloader.cli.arguments import (
+    SPAN_RULES,
+    add_dataset,
+    add_max_line_bytes,
+    add_out,
+    add_span_rules,
+    chosen,
+    json_object,
+    size,
+)
 from conceptloader.cli.output import Output
 
 SUMMARY = "attach a track to a dataset that exists"
@@ -33,15 +40,14 @@ only for tokenizers that give back every text exactly.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("dataset", metavar="DATASET")
+    add_dataset(parser)
     add("inputs", nargs="+", metavar="INPUT", help="files of annotations, or directories of files")
-    add("--out", required=True, metavar="DIR", help="directory of the new dataset")
-    add("--root", action="append", metavar="DIR", help="directory that may hold shards")
+    add_out(add)
 
     group = parser.add_argument_group("the track").add_argument
     group("--track", required=True, metavar="NAME")
     group("--codec", choices=["concepts", "numpy", "msgpack", "json"], default="concepts")
-    group("--parameters", type=_object, default={}, metavar="JSON", help='of the codec, such as {"dtype": "f4"}')
+    group("--parameters", type=json_object, default={}, metavar="JSON", help='of the codec, such as {"dtype": "f4"}')
     group("--vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
     add_span_rules(group)
 
@@ -54,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with (default: the one kept beside it)")
     group("--ignore-column", action="append", default=[], metavar="NAME")
     group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
-
-    group("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE", help="longest line (default: 256M)")
+    add_max_line_bytes(group)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -90,13 +95,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     lines = [f"{arguments.out}: {records:,} records of {arguments.track} over {manifest.num_tokens:,} tokens{unit}"]
     output.result(value, lines + Losses({arguments.track: TrackLoss(**done["loss"])}).lines())
     return 0
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a JSON object")
-    return value

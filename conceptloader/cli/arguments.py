@@ -1,57 +1,88 @@
-"""Types of arguments that several commands have."""
+"""Arguments that several commands have, and types of arguments."""
 
 import argparse
+import json
+import math
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
+from conceptloader.errors import ConfigError
+
+T = TypeVar("T")
+Add = Callable[..., Any]  # add_argument of a parser or a group
+
+SPAN_RULES = "align", "eos_span", "overlap", "levels", "max_lost_spans"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_END = 1 << 63
 
 
-def size(text: str) -> int:
-    """A number of bytes: 4096, 64K, 512M, 8G."""
+def kind(expected: str, read: Callable[[str], T], fits: Callable[[T], bool]) -> Callable[[str], T]:
+    """A type for arguments which `read` understands, and which then fit."""
+
+    def parse(text: str) -> T:
+        with suppress(ValueError, OverflowError, KeyError):
+            value = read(text)
+            if fits(value):
+                return value
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+
+    return parse
+
+
+def _bytes(text: str) -> int:
     number = text.upper().removesuffix("B").removesuffix("I")
     unit = number[-1:] if number[-1:].isalpha() else ""
-    try:
-        if unit not in _UNITS:
-            raise ValueError
-        value = int(float(number.removesuffix(unit)) * _UNITS[unit])
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a size such as 4096, 64K, 512M or 8G") from None
-    return at_least_one(value)
+    return int(float(number.removesuffix(unit)) * _UNITS[unit])
 
 
-def positive(text: str) -> int:
-    return at_least_one(_integer(text))
+positive = kind("an integer of 1 or more, below 2**63", int, lambda value: 1 <= value < _END)
+not_negative = kind("an integer of 0 or more, below 2**63", int, lambda value: 0 <= value < _END)
+size = kind("a size such as 4096, 64K, 512M or 8G, below 2**63", _bytes, lambda value: 1 <= value < _END)
+above_zero = kind("a number above 0", float, lambda value: 0 < value < math.inf)
+fraction = kind("a fraction from 0 to 1, such as 0.05", float, lambda value: 0 <= value <= 1)
+json_object = kind("a JSON object", json.loads, lambda value: isinstance(value, dict))
 
 
-def not_negative(text: str) -> int:
-    """An integer that counts from 0."""
-    value = _integer(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"found {value}, expected 0 or more")
-    return _in_64_bits(value)
+def pair(separator: str, form: str) -> Callable[[str], tuple[str, ...]]:
+    """A type for `KEY<separator>VALUE`, as a tuple of the two."""
+    return kind(form, lambda text: text.partition(separator)[::2], all)
 
 
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected an integer") from None
+def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The values of some arguments, for a function that calls them by the same names."""
+    return {name: getattr(arguments, name) for name in names}
 
 
-def fraction(text: str) -> float:
-    """A number from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a fraction from 0 to 1, such as 0.05")
-    return value
+def eos_id(command: str, eos: str | None) -> int | None:
+    """What --eos says without a --tokenizer. Raises: ConfigError."""
+    if eos is not None and not eos.isdecimal():
+        raise ConfigError(
+            f"{command}: --eos: found {eos!r}, expected an id, since there is no --tokenizer to look it up"
+        )
+    return None if eos is None else int(eos)
 
 
-def add_span_rules(add: Callable[..., Any]) -> None:
-    """The options of `SpanRules`; `add` is add_argument of a parser or a group."""
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    """The dataset that a command reads, and where its files may be."""
+    parser.add_argument("dataset", metavar="DATASET")
+    add_root(parser.add_argument)
+
+
+def add_root(add: Add, more: str = "") -> None:
+    add("--root", action="append", metavar="DIR", help=f"directory that may hold shards{more}")
+
+
+def add_out(add: Add) -> None:
+    add("--out", required=True, metavar="DIR", help="directory of the new dataset")
+
+
+def add_max_line_bytes(add: Add) -> None:
+    add("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE", help="longest line (default: 256M)")
+
+
+def add_span_rules(add: Add) -> None:
+    """The options of `SpanRules`."""
     add(
         "--align",
         choices=["first", "any", "majority"],
@@ -74,15 +105,7 @@ def add_span_rules(add: Callable[..., Any]) -> None:
     add("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
 
 
-SPAN_RULES = "align", "eos_span", "overlap", "levels", "max_lost_spans"
-
-
-def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The values of some arguments, for a function that calls them by the same names."""
-    return {name: getattr(arguments, name) for name in names}
-
-
-def add_max_lost_spans(add: Callable[..., Any]) -> None:
+def add_max_lost_spans(add: Add) -> None:
     add(
         "--max-lost-spans",
         type=fraction,
@@ -90,27 +113,3 @@ def add_max_lost_spans(add: Callable[..., Any]) -> None:
         metavar="FRACTION",
         help="of a track's spans that may be left without a token (default: 0.01)",
     )
-
-
-def at_least_one(value: int) -> int:
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"found {value}, expected at least 1")
-    return _in_64_bits(value)
-
-
-def _in_64_bits(value: int) -> int:
-    if value >= 1 << 63:
-        raise argparse.ArgumentTypeError(f"found {value}, expected less than 2**63")
-    return value
-
-
-def pair(separator: str, form: str) -> Callable[[str], tuple[str, str]]:
-    """A type for `KEY<separator>VALUE`, as a tuple of the two."""
-
-    def parse(text: str) -> tuple[str, str]:
-        key, found, value = text.partition(separator)
-        if not (key and found and value):
-            raise argparse.ArgumentTypeError(f"found {text!r}, expected {form}")
-        return key, value
-
-    return parse

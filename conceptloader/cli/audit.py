@@ -2,13 +2,9 @@
 
 import argparse
 import logging
-from typing import TYPE_CHECKING
 
 from conceptloader.cli.output import Output
 from conceptloader.errors import ResumeError
-
-if TYPE_CHECKING:
-    from conceptloader.trace import Run
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.trace import audit, read_record
+    from conceptloader.trace import audit, open_run, read_record
 
-    report = audit(_open(arguments), read_record(arguments.record))
+    try:
+        asked = open_run(arguments.config, arguments.log)
+    except ResumeError as error:  # which is what the audit is to find the first step of
+        logger.warning("%s", error)
+        asked = open_run(arguments.config)
+    report = audit(asked, read_record(arguments.record))
     first, stop = report.steps
     lines = [
         f"{report.samples:,} samples of steps {first} to {stop - 1}, in {report.launches} starts of the run; "
@@ -45,13 +46,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     lines.append("as configured" if difference is None else f"the first difference is in {difference}")
     output.result(report.to_dict(), lines)
     return 0 if difference is None else 1
-
-
-def _open(arguments: argparse.Namespace) -> "Run":
-    from conceptloader.trace import open_run
-
-    try:
-        return open_run(arguments.config, arguments.log)
-    except ResumeError as error:  # which is what the audit is to find the first step of
-        logger.warning("%s", error)
-        return open_run(arguments.config)

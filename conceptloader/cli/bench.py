@@ -1,14 +1,13 @@
 """conceptloader bench"""
 
 import argparse
-import math
 import os
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import above_zero, add_root, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 
@@ -43,15 +42,15 @@ _NO_END = 1 << 62
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="DATASET|CONFIG", help="directory or URL of a dataset, or a configuration (YAML)")
-    add("--tokens-per-second-needed", type=_above_zero, metavar="X", help="answer whether the loader delivers them")
+    add("--tokens-per-second-needed", type=above_zero, metavar="X", help="answer whether the loader delivers them")
     add("--cold", action="store_true", help="drop the files from the page cache first")
     add("--threads", type=positive, metavar="N", help="default: the configuration's loader.threads, or 2")
     add("--seq-len", type=positive, metavar="S", help=f"default: the configuration's, or {_SEQ_LEN}")
     add("--batch", type=positive, default=16, metavar="B", help="samples of a batch (default: 16)")
-    add("--seconds", type=_above_zero, default=5.0, metavar="T", help="of each of the two passes (default: 5)")
+    add("--seconds", type=above_zero, default=5.0, metavar="T", help="of each of the two passes (default: 5)")
     add("--tracks", metavar="NAME,NAME", help='"" for none (default: all, or what the configuration names)')
     add("--seed", type=int, metavar="N", help="of the shuffle (default: other windows each time)")
-    add("--root", action="append", metavar="DIR", help="directory that may hold shards")
+    add_root(add)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -62,7 +61,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
     threads = arguments.threads or max(1, min(loader.threads, loader.prefetch))
     prefetch = max(loader.prefetch, threads) if arguments.threads or loader.prefetch else 0
-    _check_memory(reader.layout.carve(arguments.batch).size * (prefetch + 2))
+    taken = reader.layout.carve(arguments.batch).size * (prefetch + 2)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if taken > there:
+        raise ConfigError(
+            f"--batch, --seq-len: the batches read ahead take {taken >> 20:,} MiB, expected at most the "
+            f"{there >> 20:,} MiB of this machine; lower one of them, or --threads"
+        )
 
     def read(first: int, last: int, **how: int) -> "Pass":
         if arguments.cold:  # the passes share an epoch: a window that is read again would come from the cache
@@ -121,15 +126,6 @@ def _open(arguments: argparse.Namespace) -> "Blend":
     )
 
 
-def _check_memory(needed: int) -> None:
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > there:
-        raise ConfigError(
-            f"--batch, --seq-len: the batches read ahead take {needed >> 20:,} MiB, expected at most the "
-            f"{there >> 20:,} MiB of this machine; lower one of them, or --threads"
-        )
-
-
 def _plain(found: "Pass") -> dict[str, Any]:
     return {
         **asdict(found),
@@ -174,14 +170,3 @@ def _row(name: str, found: dict[str, Any]) -> tuple[object, ...]:
         round(found["p50_ms"], 3), round(found["p99_ms"], 3), found["samples"],
         "?" if asked is None else asked // found["samples"], "?" if share is None else round(share, 2), found["from"],
     )  # fmt: skip
-
-
-def _above_zero(text: str) -> float:
-    """Type of an argument that is a number above 0, such as 0.5 or 2e6."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
-    return value

@@ -5,12 +5,23 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from conceptloader.cli.arguments import SPAN_RULES, add_span_rules, chosen, pair, positive, size
+from conceptloader.cli.arguments import (
+    SPAN_RULES,
+    add_max_line_bytes,
+    add_out,
+    add_span_rules,
+    chosen,
+    eos_id,
+    pair,
+    positive,
+    size,
+)
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
@@ -38,7 +49,7 @@ When interrupted, run the same command again: finished shards are kept. The resu
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
-    add("--out", required=True, metavar="DIR", help="directory of the new dataset")
+    add_out(add)
     add("--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)")
 
     group = parser.add_argument_group("tokens").add_argument
@@ -90,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="input per shard (default: about 64 shards of 64M to 16G)",
     )
-    group("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE", help="longest line (default: 256M)")
+    add_max_line_bytes(group)
     group("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
 
 
@@ -121,15 +132,15 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     options = IngestOptions(
         columns=columns,
         tokenizer=tokenizer,
-        eos_id=_eos_id(arguments.eos) if tokenizer is None else None,
+        eos_id=eos_id("build", arguments.eos) if tokenizer is None else None,
         append_eos=not arguments.no_eos,
         vocabularies=vocabularies,
         **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
         **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
     )
     workers = arguments.workers or len(os.sched_getaffinity(0))
-    with _Bar(not arguments.quiet) as bar, _bad_records(arguments.skip_bad) as on_bad:
-        summary = build_dataset(sources, arguments.out, options, workers=workers, on_bad=on_bad, watch=bar.start)
+    with _progress(arguments.quiet) as watch, _bad_records(arguments.skip_bad) as on_bad:
+        summary = build_dataset(sources, arguments.out, options, workers=workers, on_bad=on_bad, watch=watch)
     lines = [
         f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
         f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
@@ -139,14 +150,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         lines.append(f"{summary.bad_records:,} bad records were left out, see {arguments.skip_bad}")
     output.result(asdict(summary), lines)
     return 0
-
-
-def _eos_id(eos: str | None) -> int | None:
-    if eos is None:
-        return None
-    if not eos.isdecimal():
-        raise ConfigError(f"build: --eos: found {eos!r}, expected an id, since there is no --tokenizer to look it up")
-    return int(eos)
 
 
 @contextmanager
@@ -168,34 +171,26 @@ def _bad_records(path: str | None) -> Iterator[Any]:
         yield write
 
 
-class _Bar:
-    """Progress over the stored bytes of the input, on a terminal only: rate, time left, errors."""
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Any]:
+    """What begins a bar over the stored bytes of the input, on a terminal only: rate, time left, errors."""
+    from tqdm import tqdm
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted and sys.stderr.isatty()
-        self._bar: Any = None
-        self._bad = self._documents = self._tokens = 0
+    with ExitStack() as stack:
 
-    def __enter__(self) -> "_Bar":
-        return self
+        def start(total: int, done: int) -> Any:
+            disable = quiet or not sys.stderr.isatty()
+            bar = stack.enter_context(tqdm(total=total, initial=done, unit="B", unit_scale=True, disable=disable))
+            counts: Counter[str] = Counter()
+            began = time.monotonic()
 
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
+            def update(progress: Any) -> None:
+                counts.update(documents=progress.documents, tokens=progress.tokens, bad=len(progress.bad))
+                rate = counts["tokens"] / max(1e-9, time.monotonic() - began)
+                shown = f"{counts['documents']:,} documents, {rate:,.0f} tokens/s, errors {counts['bad']}"
+                bar.set_postfix_str(shown, refresh=False)
+                bar.update(progress.bytes)
 
-    def start(self, total: int, done: int) -> Any:
-        from tqdm import tqdm
+            return update
 
-        self._bar = tqdm(total=total, initial=done, unit="B", unit_scale=True, disable=not self._wanted)
-        self._began = time.monotonic()
-        return self._update
-
-    def _update(self, progress: Any) -> None:
-        self._bad += len(progress.bad)
-        self._documents += progress.documents
-        self._tokens += progress.tokens
-        rate = self._tokens / max(1e-9, time.monotonic() - self._began)
-        self._bar.set_postfix_str(
-            f"{self._documents:,} documents, {rate:,.0f} tokens/s, errors {self._bad}", refresh=False
-        )
-        self._bar.update(progress.bytes)
+        yield start

@@ -2,6 +2,7 @@
 
 import argparse
 
+from conceptloader.cli.arguments import add_dataset, add_out
 from conceptloader.cli.output import Output
 
 SUMMARY = "write a dataset again with other track encodings"
@@ -15,11 +16,10 @@ Interrupted, it goes on where it was when called again.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="DATASET")
-    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the new dataset")
+    add_dataset(parser)
+    add_out(parser.add_argument)
     parser.add_argument("--encoding", choices=("auto", "dense", "spans"), default="auto", help="default: auto")
     parser.add_argument("--track", action="append", metavar="NAME", help="only this track; the others are auto")
-    parser.add_argument("--root", action="append", metavar="DIR", help="directory that may hold shards")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

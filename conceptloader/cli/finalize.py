@@ -1,7 +1,6 @@
 """conceptloader finalize"""
 
 import argparse
-import os
 
 from conceptloader.cli.arguments import add_max_lost_spans
 from conceptloader.cli.output import Output
@@ -25,5 +24,5 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.build.lost import finalize_within
 
     manifest = finalize_within(arguments.build, arguments.max_lost_spans)
-    output.manifest(arguments.build, manifest, os.path.abspath(arguments.build))
+    output.manifest(arguments.build, manifest)
     return 0

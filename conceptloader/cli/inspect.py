@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator, Mapping
 
+from conceptloader.cli import window
 from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
@@ -23,20 +24,16 @@ Window i has the tokens from i * S on, S + 1 of them, as in training with `seq_l
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="DATASET")
+    window.add_arguments(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--window", type=int, metavar="I", help="window I of --seq-len S")
     place.add_argument("--document", metavar="ID", help="the documents that had this id in the input")
     place.add_argument("--document-number", type=int, metavar="N", help="document N of the dataset")
     place.add_argument("--tokens", metavar="A:B", help="tokens A to B - 1 of the dataset")
     parser.add_argument("--seq-len", type=positive, metavar="S")
-    parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's own, if it has a copy")
-    parser.add_argument("--root", action="append", metavar="DIR", help="directory that may hold shards")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.cli.window import describe, find_tokenizer, lines, record_reads
-
     if (arguments.window is None) != (arguments.seq_len is None):
         raise ConfigError("inspect: expected --window and --seq-len together")
     with open_dataset(arguments.dataset, arguments.root) as dataset:
@@ -45,19 +42,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             value = _overview(dataset)
             output.result(value, _tree(value))
             return 0
-        tokenizer = find_tokenizer(dataset, arguments.tokenizer)
-        found, text = [], []
-        for start, stop in ranges:
-            reads = record_reads(dataset)
-            dataset.read(start, stop, dataset.chosen_tracks(None), documents=True)
-            bytes_read = [{"file": file, "offset": offset, "bytes": size} for file, offset, size in reads]
-            text_of_reads = [f"  {size:>10,} bytes at {offset:>14,} of {file}" for file, offset, size in reads]
-            window = {**describe(dataset, start, stop, tokenizer), "reads": bytes_read}
-            found.append(window)
-            text += [*lines(window), "reads"]
-            text += text_of_reads
-        single = found[0] if arguments.document is None else {"id": arguments.document, "documents": found}
-        output.result(single, text)
+        tokenizer = window.find_tokenizer(dataset, arguments.tokenizer)
+        found = [window.describe(dataset, start, stop, tokenizer) for start, stop in ranges]
+    single = found[0] if arguments.document is None else {"id": arguments.document, "documents": found}
+    output.result(single, (line for one in found for line in window.lines(one)))
     return 0
 
 

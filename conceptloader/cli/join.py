@@ -2,6 +2,7 @@
 
 import argparse
 
+from conceptloader.cli.arguments import add_out, add_root
 from conceptloader.cli.output import Output
 
 SUMMARY = "make one dataset of several, by reference"
@@ -15,13 +16,10 @@ and the others must stay where they are.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("datasets", nargs="+", metavar="DATASET")
-    parser.add_argument("--out", required=True, metavar="DIR", help="directory of the new dataset")
-    parser.add_argument(
-        "--root", action="append", metavar="DIR", help="directory that may hold shards (default: the datasets' parents)"
-    )
-    parser.add_argument(
-        "--allow-mixed-tokenizers", action="store_true", help="join although token ids mean different things"
-    )
+    add = parser.add_argument
+    add_out(add)
+    add_root(add, " (default: the datasets' parents)")
+    add("--allow-mixed-tokenizers", action="store_true", help="join although token ids mean different things")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

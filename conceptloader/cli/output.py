@@ -2,8 +2,9 @@
 
 import json
 import logging
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -31,18 +32,19 @@ class Output:
         for line in text:
             print(printable(line))
 
-    def manifest(self, name: str, manifest: "Manifest", path: str | None = None) -> None:
-        """Tell what dataset there is now, under its `name` on the command line; path: in JSON, if not the same."""
+    def manifest(self, name: str, manifest: "Manifest", more: Mapping[str, Any] = {}, line: str = "") -> None:
+        """Tell what dataset there is now, under its `name` on the command line. more: for JSON; line: as text."""
         value = {
-            "path": path or name,
+            "path": os.path.abspath(name),
             "shards": len(manifest.shards),
             "documents": manifest.num_documents,
             "tokens": manifest.num_tokens,
             "tracks": sorted(manifest.tracks),
             "stream_fingerprint": manifest.stream_fingerprint(),
+            **more,
         }
         counts = f"{manifest.num_documents:,} documents, {manifest.num_tokens:,} tokens, {len(manifest.shards)} shards"
-        self.result(value, [f"{name}: {counts}"])
+        self.result(value, [f"{name}: {line or counts}"])
 
     def error(self, error: ConceptloaderError) -> None:
         """Tell an error on stderr; with --json also as an object on stdout."""
@@ -52,9 +54,7 @@ class Output:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, (bytes, memoryview)):
         return bytes(value).hex()

@@ -3,8 +3,10 @@
 import argparse
 import random
 
+from conceptloader.cli import window
 from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
+from conceptloader.format.read.dataset import open_dataset
 
 SUMMARY = "show random windows or documents"
 DESCRIPTION = """\
@@ -16,31 +18,26 @@ Show some windows, or documents, drawn at random, to see what a model would see.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="DATASET")
+    window.add_arguments(parser)
     parser.add_argument("--count", type=positive, default=3, metavar="N", help="default: 3")
     parser.add_argument("--seq-len", type=positive, default=128, metavar="S", help="default: 128")
     parser.add_argument("--documents", action="store_true", help="whole documents instead of windows")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's own, if it has a copy")
-    parser.add_argument("--root", action="append", metavar="DIR", help="directory that may hold shards")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.cli.window import describe, find_tokenizer, lines
-    from conceptloader.format.read.dataset import open_dataset
-
     with open_dataset(arguments.dataset, arguments.root) as dataset:
-        tokenizer = find_tokenizer(dataset, arguments.tokenizer)
+        tokenizer = window.find_tokenizer(dataset, arguments.tokenizer)
         documents = arguments.documents or dataset.mode == "document"
         windows = None if documents else dataset.windows(arguments.seq_len, tracks=[])
         total = dataset.num_documents if windows is None else len(windows)
         chosen = sorted(random.Random(arguments.seed).sample(range(total), min(arguments.count, total)))
+        kind, place = ("document", dataset.document_range) if windows is None else ("window", windows.token_range)
         found, text = [], []
         for number in chosen:
-            place = dataset.document_range(number) if windows is None else windows.token_range(number)
-            window = describe(dataset, *place, tokenizer)
-            kind = "document" if windows is None else "window"
-            found.append({kind: number, **window})
-            text += [f"== {kind} {number:,}", *lines(window), ""]
+            shown = window.describe(dataset, *place(number), tokenizer)
+            del shown["reads"]
+            found.append({kind: number, **shown})
+            text += [f"== {kind} {number:,}", *window.lines(shown), ""]
     output.result({"dataset": dataset.path, "seed": arguments.seed, "samples": found}, text)
     return 0

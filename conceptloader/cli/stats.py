@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
 from conceptloader.base.terminal import printable
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import add_dataset, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
@@ -31,11 +31,10 @@ _PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="DATASET")
+    add_dataset(parser)
     parser.add_argument("--track", action="append", metavar="TRACK", help="default: all")
     parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts to show as text (default: 20)")
     parser.add_argument("--picture", metavar="FILE", help="also draw the counts (.png, .svg, .pdf)")
-    parser.add_argument("--root", action="append", metavar="DIR", help="directory that may hold shards")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -62,7 +61,11 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
     documents: Counter[int] = Counter()
     counts = {track: TrackCounts() for track in dataset.chosen_tracks(tracks)}
     for shard in range(dataset.num_shards):
-        documents.update(_document_lengths(dataset, shard))
+        count = int(dataset.manifest.shards.documents[shard])
+        for first in range(0, count, _CHUNK):
+            last = min(first + _CHUNK, count)
+            starts = read_items(dataset.files, "documents.bin", shard, OFFSET, first, last + 1).astype(np.int64)
+            _add(documents, np.diff(starts))
         for track, found in counts.items():
             for lengths, records in _runs(dataset, shard, track):
                 _count(found, lengths, records, dataset.tracks[track].codec == "concepts")
@@ -106,17 +109,6 @@ def percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
     return {str(p): values[int(np.searchsorted(ends, rank))] for p, rank in zip(_PERCENTILES, ranks, strict=True)}
 
 
-def _document_lengths(dataset: Dataset, shard: int) -> Counter[int]:
-    """Documents of a shard by length; the table is read in pieces."""
-    lengths: Counter[int] = Counter()
-    count = int(dataset.manifest.shards.documents[shard])
-    for first in range(0, count, _CHUNK):
-        last = min(first + _CHUNK, count)
-        starts = read_items(dataset.files, "documents.bin", shard, OFFSET, first, last + 1).astype(np.int64)
-        _add(lengths, starts[1:] - starts[:-1])
-    return lengths
-
-
 def _runs(dataset: Dataset, shard: int, track: str) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
     """(lengths, records) of the spans of a shard, each span once, in pieces."""
     tokens = int(dataset.manifest.shards.tokens[shard])
@@ -146,15 +138,13 @@ def _count(found: TrackCounts, lengths: NDArray[np.int64], records: list[memoryv
     values, inverse, spans = np.unique(ids, return_inverse=True, return_counts=True)
     tokens = np.zeros(len(values), np.int64)
     np.add.at(tokens, inverse, lengths[span])
-    for concept, number, covered in zip(values.tolist(), spans.tolist(), tokens.tolist(), strict=True):
-        found.spans[concept] += number
-        found.tokens[concept] += covered
+    found.spans.update(dict(zip(values.tolist(), spans.tolist(), strict=True)))
+    found.tokens.update(dict(zip(values.tolist(), tokens.tolist(), strict=True)))
 
 
 def _add(counter: Counter[int], values: NDArray[np.int64]) -> None:
     found, counts = np.unique(values, return_counts=True)
-    for value, count in zip(found.tolist(), counts.tolist(), strict=True):
-        counter[value] += count
+    counter.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
 
 def _lines(value: Mapping[str, Any], top: int) -> Iterator[str]:

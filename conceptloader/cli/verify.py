@@ -5,7 +5,7 @@ import os
 import sys
 from dataclasses import asdict
 
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import add_dataset, positive
 from conceptloader.cli.output import Output
 
 SUMMARY = "check that a dataset is what its manifest says"
@@ -24,10 +24,9 @@ runs compare with it.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="DATASET")
+    add_dataset(parser)
     parser.add_argument("--full", action="store_true", help="read every byte")
     parser.add_argument("--threads", type=positive, metavar="N", help="default: one per available CPU")
-    parser.add_argument("--root", action="append", metavar="DIR", help="directory that may hold shards")
     parser.add_argument(
         "--record", action="store_true", help="with --full: note samples of files that lack them, if all is sound"
     )

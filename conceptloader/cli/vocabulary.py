@@ -3,11 +3,14 @@
 import argparse
 import os
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from conceptloader.cli.arguments import positive, size
+from conceptloader.cli.arguments import add_max_line_bytes, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from conceptloader.ingest.rows.inputs import Source
 
 SUMMARY = "collect the concept names of jsonl or parquet files"
 DESCRIPTION = """\
@@ -24,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="FILE", help="file to write; must not exist")
     parser.add_argument("--column", default="spans", metavar="NAME", help="column of the spans (default: spans)")
     parser.add_argument("--min-count", type=positive, default=1, metavar="N", help="leave out rarer names (default: 1)")
-    parser.add_argument("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE")
+    add_max_line_bytes(parser.add_argument)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -60,25 +63,16 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def count_names(source: Any, column: str, max_line_bytes: int, names: "Counter[str]") -> None:
+def count_names(source: "Source", column: str, max_line_bytes: int, names: "Counter[str]") -> None:
     """Count the concept names in one column of one file. Raises: InputError naming file and line."""
-    from conceptloader.ingest.rows.records import read_records
-    from conceptloader.ingest.rows.table import read_column
+    from conceptloader.ingest.rows.inputs import read_rows
 
-    def add(spans: Any, where: str) -> None:
-        if spans is None:
-            return
+    for number, record in read_rows(source, max_line_bytes, column):
+        spans = record.get(column)
         try:
-            for span in spans:
+            for span in () if spans is None else spans:
                 names.update(concept for concept in span["concepts"] if isinstance(concept, str))
         except (TypeError, KeyError) as error:
             raise InputError(
-                f"{source.path}: {where}: {column}: found {spans!r:.100}, expected a list of spans with concepts"
+                f"{source.row_name(number)}: {column}: found {spans!r:.100}, expected a list of spans with concepts"
             ) from error
-
-    if source.row_groups is not None:
-        for row, spans in enumerate(read_column(source.path, column)):
-            add(spans, f"row {row}")
-        return
-    for number, record in read_records(source.path, source.compression, max_line_bytes):
-        add(record.get(column), f"line {number}")

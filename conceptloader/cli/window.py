@@ -1,34 +1,22 @@
 """A range of tokens for people: its documents, text, spans with concepts, and the bytes that reading it takes."""
 
-import os
+import argparse
 from collections.abc import Iterator
 from typing import Any
 
 from conceptloader.base.terminal import printable
+from conceptloader.cli.arguments import add_dataset
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TextTokenizer, kept_tokenizer, load_tokenizer
 
 _WIDTH = 100
 
 
-class RecordingFiles(Files):
-    """Remembers which bytes of which file were read."""
-
-    reads: list[tuple[str, int, int]]
-
-    def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
-        self.reads.append((self.path(kind, shard), offset, size))
-        return super().read(kind, shard, offset, size)
-
-
-def record_reads(dataset: Dataset) -> list[tuple[str, int, int]]:
-    """From now on, all reads of `dataset` are appended to the returned list: (file, offset, bytes)."""
-    files = RecordingFiles(dataset.manifest, dataset.files.roots, dataset.files.source)
-    files.reads = []
-    dataset.files = dataset.reader.files = files
-    return files.reads
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_dataset(parser)
+    parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's own, if it has a copy")
 
 
 def find_tokenizer(dataset: Dataset, given: str | None) -> TextTokenizer | None:
@@ -36,66 +24,68 @@ def find_tokenizer(dataset: Dataset, given: str | None) -> TextTokenizer | None:
 
     Raises: ConfigError if the given tokenizer is another one.
     """
+    if given is None:
+        return kept_tokenizer(dataset)
     facts = dataset.tokenizer
-    if given is not None:
-        eos = None if facts is None or given == "bytes" else facts.eos_id
-        tokenizer = load_tokenizer(given, eos)
-        named = facts is not None and not facts.name.startswith("unnamed-")
-        if facts is not None and (tokenizer.name if named else tokenizer.vocab_size) != (
-            facts.name if named else facts.vocab_size
-        ):
-            raise ConfigError(
-                f"--tokenizer {given}: found {tokenizer.name} of {tokenizer.vocab_size} tokens, expected that of "
-                f"{dataset.path}: {facts.name} of {facts.vocab_size}; name the one that it was built with"
-            )
-        return tokenizer
+    tokenizer = load_tokenizer(given, None if facts is None or given == "bytes" else facts.eos_id)
     if facts is None:
-        return None
-    if facts.name == "bytes":
-        return load_tokenizer("bytes")
-    directories = {dataset.path: None, os.path.dirname(dataset.files.path("stream.bin", 0)): None}
-    for directory in directories:
-        path = os.path.join(directory, TOKENIZER_FILE)
-        if os.path.exists(path):
-            tokenizer = load_tokenizer(path, facts.eos_id)
-            if tokenizer.name == facts.name:
-                return tokenizer
-    return None
+        return tokenizer
+    unnamed = facts.name.startswith("unnamed-")
+    if tokenizer.vocab_size != facts.vocab_size if unnamed else tokenizer.name != facts.name:
+        raise ConfigError(
+            f"--tokenizer {given}: found {tokenizer.name} of {tokenizer.vocab_size} tokens, expected that of "
+            f"{dataset.path}: {facts.name} of {facts.vocab_size}; name the one that it was built with"
+        )
+    return tokenizer
+
+
+class _RecordingFiles(Files):
+    """Remembers which bytes of which file were read."""
+
+    reads: list[dict[str, Any]]
+
+    def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
+        self.reads.append({"file": self.path(kind, shard), "offset": offset, "bytes": size})
+        return super().read(kind, shard, offset, size)
 
 
 def describe(dataset: Dataset, start: int, stop: int, tokenizer: TextTokenizer | None) -> dict[str, Any]:
     """Everything about tokens [start, stop), as JSON values. Positions of spans are relative to `start`."""
+    files = _RecordingFiles(dataset.manifest, dataset.files.roots, dataset.files.source)
+    files.reads = []
+    dataset.files = dataset.reader.files = files
     sample = dataset.read(start, stop, dataset.chosen_tracks(None), documents=True)
+    reads = [*files.reads]  # without what showing the ids of documents takes
     tokens = sample["tokens"].tolist()
     firsts = sample["documents"].first.tolist()
-    documents = []
-    for first, number, end in zip(firsts, sample["documents"].ids.tolist(), [*firsts[1:], stop], strict=True):
-        known = number >= 0
-        documents.append(
-            {
-                "document": number if known else None,
-                "id": dataset.document_id(number) if known else None,
-                "start": max(0, first - start),
-                "end": min(end, stop) - start,
-                "begins_before": first < start,
-            }
-        )
+    documents = [
+        {
+            "document": number if number >= 0 else None,
+            "id": dataset.document_id(number) if number >= 0 else None,
+            "start": max(0, first - start),
+            "end": min(end, stop) - start,
+            "begins_before": first < start,
+        }
+        for first, number, end in zip(firsts, sample["documents"].ids.tolist(), [*firsts[1:], stop], strict=True)
+    ]
     return {
         "tokens": [start, stop],
         "token_ids": tokens,
         "text": tokenizer.decode(tokens) if tokenizer else None,
         "documents": documents,
-        "fields": {name: sample[name].tolist() for name in dataset.fields(start, start)},
-        "tracks": {track: _spans(dataset, track, sample[track], tokens, tokenizer) for track in sorted(dataset.tracks)},
+        "fields": {name: sample[name].tolist() for name in dataset.field_names},
+        "tracks": {
+            track: list(_spans(dataset, track, sample[track], tokens, tokenizer)) for track in sorted(dataset.tracks)
+        },
+        "reads": reads,
     }
 
 
 def _spans(
     dataset: Dataset, track: str, spans: Any, tokens: list[int], tokenizer: TextTokenizer | None
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     concepts = dataset.tracks[track].codec == "concepts"
     names = dataset.vocabulary(track) if concepts else None
-    found = []
     for i, record in enumerate(spans.decode()):
         span: dict[str, Any] = {
             "start": int(spans.start[i]),
@@ -109,8 +99,7 @@ def _spans(
             span["record"] = record
         if tokenizer:
             span["text"] = tokenizer.decode(tokens[span["start"] : span["end"]])
-        found.append(span)
-    return found
+        yield span
 
 
 def lines(window: dict[str, Any]) -> Iterator[str]:
@@ -137,3 +126,7 @@ def lines(window: dict[str, Any]) -> Iterator[str]:
             content = ", ".join(map(str, span["concepts"])) if "concepts" in span else str(span["record"])
             excerpt = f"  | {printable(span['text'], _WIDTH // 2)}" if "text" in span else ""
             yield f"  {left}{span['start']}, {span['end']}{right} {printable(content, _WIDTH)}{excerpt}"
+    if "reads" in window:
+        yield "reads"
+        for one in window["reads"]:
+            yield f"  {one['bytes']:>10,} bytes at {one['offset']:>14,} of {one['file']}"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.adopt import flat as adopt_flat
+from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
 
 
@@ -23,7 +23,7 @@ from conceptloader.ingest.adopt.adopt import adopt
 )
 def test_documents_end_with_the_named_token(tokens: list[int], dtype: str, head: bool, piece: int) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adopt_flat, "_READ", piece)
+        patch.setattr(adopt_source, "PIECE", piece)
         path = Path(directory) / "x.npy"
         array = np.array(tokens, dtype)
         np.save(path, array) if head else array.tofile(path)

@@ -15,7 +15,6 @@ from megatron.core.datasets.indexed_dataset import IndexedDataset
 import conceptloader as cl
 from conceptloader.errors import FormatError, InputError
 from conceptloader.format.tools.verify import verify
-from conceptloader.ingest.adopt import megatron as adopt_megatron
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage import reads as io
@@ -70,7 +69,7 @@ def test_a_negative_token_of_a_type_that_is_read_as_unsigned(data: st.DataObject
     negative = data.draw(st.integers(-(2 ** (bits - 1)), -1))
     later = data.draw(st.lists(st.integers(-3, 3), max_size=3))
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adopt_megatron, "_READ", data.draw(st.integers(1, 9), "piece"))
+        patch.setattr(adopt_source, "PIECE", data.draw(st.integers(1, 9), "piece"))
         prefix = write(Path(directory) / "x", [[[*sequence, negative, *later]]], getattr(np, f"int{bits}"))
         message = rf"x\.bin: found token {len(sequence)} of {negative}, expected an id of at least 0"
         with pytest.raises(InputError, match=message):

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(out: Path, rows: list[dict], tokenizer: str, spans: bool, eos: bool = True) -> None:
     source = write_rows(out.with_suffix(".jsonl"), rows)
     columns = Columns(tracks={"concepts": "spans"} if spans else {}, ignored=() if spans else ("spans",))
-    options = IngestOptions(columns=columns, tokenizer=load_tokenizer(tokenizer), append_eos=eos)
+    options = IngestOptions(columns=columns, tokenizer=load_tokenizer(tokenizer), append_eos=eos, max_lost_spans=1)
     build_dataset(find_sources([source]), out, options)
 
 
@@ -62,7 +62,9 @@ def test_equals_a_build_with_the_spans(
     build(path / "with", rows, tokenizer, spans=True, eos=eos)
     build(path / "without", rows, tokenizer, spans=False, eos=eos)
     annotations = write_rows(path / "rows.jsonl", [{"id": row["id"], "spans": row["spans"]} for row in rows][::-1])
-    options = AnnotateOptions(track="concepts", unit="characters", tokenizer=load_tokenizer(tokenizer))
+    options = AnnotateOptions(
+        track="concepts", unit="characters", tokenizer=load_tokenizer(tokenizer), max_lost_spans=1
+    )
     annotate(path / "without", [annotations], path / "out", options)
     with cl.open_dataset(path / "with") as wanted, cl.open_dataset(path / "out") as found:
         assert found.num_tokens == wanted.num_tokens

@@ -1,22 +1,25 @@
 """Token files of other libraries as datasets, in place: only a manifest and tables of documents are written."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from conceptloader import __version__
-from conceptloader.errors import InputError
+from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest, Tokenizer
 from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
 from conceptloader.format.tools.derived import new_directory, write_manifest
 from conceptloader.format.tools.verify import file_checksum
 from conceptloader.format.write.tables import BlockTable
-from conceptloader.ingest.adopt.find import find_files
+from conceptloader.ingest.adopt.datatrove import datatrove_file
+from conceptloader.ingest.adopt.flat import flat_file
+from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, read_content
 from conceptloader.storage.durable import Spool
+
+_SUFFIXES = {".idx": "megatron", ".ds": "datatrove", ".npy": "flat", ".u16": "flat", ".u32": "flat"}
 
 
 def adopt(
@@ -45,7 +48,7 @@ def adopt(
 
     Raises: ConfigError for arguments, InputError for files that are missing, damaged or not adoptable, ReadError.
     """
-    files = find_files([os.fspath(path) for path in paths], kind, dtype, document_end)
+    files = _find_files([os.fspath(path) for path in paths], kind, dtype, document_end)
     _check_tokenizers(files, tokenizer, allow_mixed_tokenizers)
     if not sum(file.tokens for file in files):
         raise InputError(f"{files[0].path}: found no token in {len(files)} files, expected some; check the paths")
@@ -53,6 +56,72 @@ def adopt(
         manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full)
         write_manifest(manifest, working)
     return manifest
+
+
+def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end: int | None) -> list[TokenFile]:
+    """Describe all token files that `paths` stand for. Raises: see `adopt`."""
+    if isinstance(paths, str) or not paths:
+        raise ConfigError(f"paths: found {paths!r}, expected a list of at least one path")
+    describe: dict[str, Callable[[str], TokenFile]] = {
+        "megatron": megatron_file,
+        "datatrove": datatrove_file,
+        "flat": lambda path: flat_file(path, dtype, document_end),
+    }
+    if kind not in ("auto", *describe):
+        raise ConfigError(f"kind: found {kind!r}, expected one of auto, {', '.join(describe)}")
+    chosen = [item for path in paths for item in _expand(path, kind)]
+    if len(chosen) > fmt.MAX_SHARDS:
+        raise ConfigError(f"paths: found {len(chosen)} files, expected at most {fmt.MAX_SHARDS}")
+    seen: dict[str, str] = {}
+    for _, path in chosen:
+        real = os.path.realpath(path)
+        if real in seen:
+            raise ConfigError(f"paths: found {path} twice (also as {seen[real]}), expected each file once")
+        seen[real] = path
+    flat = any(found == "flat" for found, _ in chosen)
+    for name, value in (("dtype", dtype), ("document_end", document_end)):
+        if value is not None and not flat:
+            raise ConfigError(f"{name}: found {value!r} for files that say it themselves, expected none; leave it out")
+    return [describe[found](path) for found, path in chosen]
+
+
+def _expand(path: str, kind: str) -> list[tuple[str, str]]:
+    """(kind, file or prefix) of each token file."""
+    if os.path.isdir(path):
+        return _expand_folder(path, kind)
+    stem, suffix = os.path.splitext(path)
+    if kind == "flat":
+        return [("flat", path)]
+    if kind == "datatrove" or (kind == "auto" and suffix == ".ds"):
+        return [("datatrove", path)]
+    prefix = stem if suffix in (".bin", ".idx") else path
+    if kind == "megatron" or os.path.exists(prefix + ".idx"):
+        return [("megatron", prefix)]
+    if suffix in (".npy", ".u16", ".u32") and os.path.exists(path):
+        return [("flat", path)]
+    raise ConfigError(
+        f"{path}: found neither PREFIX.bin with PREFIX.idx (Megatron), nor a .ds (datatrove), nor a .npy, expected "
+        "one; check the path, or name what it is: --kind megatron, datatrove or flat"
+    )
+
+
+def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
+    """The files in a folder. Those in folders below it are an error, since datatrove would leave them out."""
+    known = {suffix: found for suffix, found in _SUFFIXES.items() if kind in ("auto", found)}
+    if kind == "flat":  # else a .bin belongs to an .idx
+        known[".bin"] = "flat"
+    walk = [(root, name) for root, _, names in sorted(os.walk(folder)) for name in sorted(names)]
+    files = [(root, *os.path.splitext(name)) for root, name in walk if os.path.splitext(name)[1] in known]
+    kinds = sorted({known[suffix] for root, _, suffix in files if root == folder})
+    if len(kinds) > 1:
+        raise ConfigError(f"{folder}: found files of {', '.join(kinds)} in it, expected one kind; choose with --kind")
+    below = next((os.path.join(root, stem + suffix) for root, stem, suffix in files if root != folder), None)
+    if below is not None:
+        raise ConfigError(f"{folder}: found {below} below it, expected files in it only; name each folder to adopt")
+    if not files:
+        wanted = "Megatron, datatrove or .npy files" if kind == "auto" else f"files of kind {kind}"
+        raise ConfigError(f"{folder}: found no {wanted} in it, expected some; check the path")
+    return [(kinds[0], os.path.join(folder, stem if kinds[0] == "megatron" else stem + s)) for _, stem, s in files]
 
 
 def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, mixed: bool) -> None:
@@ -81,25 +150,25 @@ def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tok
         tokens=np.array([file.tokens for file in files], np.int64),
         layout=np.array([types.index(file.token_type) for file in files], np.int64),
         offset=np.array([file.offset for file in files], np.int64),
-        documents=np.array([table.documents for table in tables], np.int64),
+        documents=np.array([documents for documents, _ in tables], np.int64),
         token_checksum=[content.tokens for content in contents],
         files={
             "stream.bin": FileColumn(
-                np.array([file.size for file in files], np.int64),
+                np.array([file.found.st_size for file in files], np.int64),
                 [content.checksum for content in contents],
                 [os.path.relpath(file.path, out) for file in files],
                 [content.sample for content in contents],
             ),
             "documents.bin": FileColumn(
-                np.array([table.size for table in tables], np.int64),
-                [table.checksum for table in tables],
-                sample=[table.sample for table in tables],
+                np.array([-1 if spool is None else spool.size for _, spool in tables], np.int64),
+                [None if spool is None else spool.checksum for _, spool in tables],
+                sample=[None if spool is None else spool.sample for _, spool in tables],
             ),
         },
         foreign=[
             Foreign(
                 kind=file.kind,
-                mtime_ns=file.mtime_ns,
+                mtime_ns=file.found.st_mtime_ns,
                 index=os.path.relpath(file.index, out) if file.index else None,
                 index_checksum=file_checksum(file.index) if file.index else None,
                 content=content.sample,
@@ -120,20 +189,10 @@ def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tok
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DocumentTable:
-    """A documents.bin that was written; as it is here if a file says nothing of its documents."""
-
-    documents: int = 0
-    size: int = -1
-    checksum: str | None = None
-    sample: str | None = None
-
-
-def write_documents(prefix: str, file: TokenFile) -> DocumentTable:
-    """Write PREFIX.documents.bin."""
+def write_documents(prefix: str, file: TokenFile) -> tuple[int, Spool | None]:
+    """Write PREFIX.documents.bin. Returns: (documents, the file); (0, None) if a file says nothing of its documents."""
     if file.starts is None:
-        return DocumentTable()
+        return 0, None
     spool, blocks = Spool(f"{prefix}.documents.bin"), BlockTable(f"{prefix}.documents.blocks", fmt.BLOCK_TOKENS)
     count = 0
     try:
@@ -151,4 +210,4 @@ def write_documents(prefix: str, file: TokenFile) -> DocumentTable:
     finally:
         spool.discard()
         blocks.discard()
-    return DocumentTable(documents=count, size=spool.size, checksum=spool.checksum, sample=spool.sample)
+    return count, spool

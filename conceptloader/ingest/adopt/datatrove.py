@@ -47,8 +47,7 @@ def datatrove_file(path: str) -> TokenFile:
     return TokenFile(
         kind="datatrove",
         path=path,
-        size=found.st_size,
-        mtime_ns=found.st_mtime_ns,
+        found=found,
         token_type=_TYPES[size],
         tokens=tokens,
         index=index,

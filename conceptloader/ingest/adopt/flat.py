@@ -16,7 +16,6 @@ from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, To
 
 _MAGIC = b"\x93NUMPY"
 _HEAD = 1 << 16  # bytes; numpy itself refuses heads above 10,000
-_READ = 1 << 22  # tokens looked at in one go
 
 
 def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFile:
@@ -30,7 +29,9 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
     found = stat_file(path, "give a file of tokens")
     given = _token_type(dtype) if dtype is not None else None
     kind, offset, token_type = "flat", 0, given
-    if _begins_with_magic(path):
+    with IndexFile(path) as file:
+        magic = file.read(0, min(len(_MAGIC), file.size))
+    if magic == _MAGIC:
         kind = "npy"
         offset, token_type = _read_npy_head(path)
         if given is not None and given != token_type:
@@ -50,8 +51,7 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
     return TokenFile(
         kind=kind,
         path=path,
-        size=found.st_size,
-        mtime_ns=found.st_mtime_ns,
+        found=found,
         token_type=token_type,
         tokens=tokens,
         offset=offset,
@@ -67,11 +67,6 @@ def _token_type(dtype: str) -> str:
     if name not in TOKEN_TYPES:
         raise ConfigError(f"dtype: found {dtype!r}, expected one of {', '.join(TOKEN_TYPES)}")
     return TOKEN_TYPES[name]
-
-
-def _begins_with_magic(path: str) -> bool:
-    with IndexFile(path) as file:
-        return file.read(0, min(len(_MAGIC), file.size)) == _MAGIC
 
 
 def _read_npy_head(path: str) -> tuple[int, str]:
@@ -100,7 +95,6 @@ def _starts(path: str, offset: int, tokens: int, token_type: str, end: int) -> I
     """A document begins at the first token, and behind each token `end` but the last of the file."""
     yield np.zeros(min(tokens, 1), np.uint64)
     with IndexFile(path) as file:
-        for first in range(0, tokens, _READ):
-            ids = file.array("<" + token_type, offset, first, min(first + _READ, tokens))
+        for first, ids in file.pieces("<" + token_type, offset, tokens):
             starts = np.flatnonzero(ids == end).astype(np.uint64) + np.uint64(first + 1)
             yield starts[starts < tokens]

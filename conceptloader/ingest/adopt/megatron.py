@@ -19,7 +19,6 @@ _CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64
 # The format does not know these two. Without a negative value their bytes are those of the unsigned type.
 _NARROW = {"int8": "i1", "int16": "i2"}
 _TYPES = {**TOKEN_TYPES, **_NARROW}
-_READ = 1 << 22  # tokens looked at in one go
 _REBUILD = "the index is damaged or incomplete: copy it again, or run the preprocessing again"
 
 
@@ -47,8 +46,7 @@ def megatron_file(prefix: str) -> TokenFile:
     return TokenFile(
         kind="megatron",
         path=path,
-        size=found.st_size,
-        mtime_ns=found.st_mtime_ns,
+        found=found,
         token_type=token_type,
         tokens=tokens,
         index=index,
@@ -92,8 +90,7 @@ def _check_not_negative(path: str, token_type: str, tokens: int) -> None:
     Once is enough: readers refuse a file whose size or time of modification has changed since.
     """
     with IndexFile(path) as file:
-        for first in range(0, tokens, _READ):
-            ids = file.array("<" + token_type, 0, first, min(first + _READ, tokens))
+        for first, ids in file.pieces("<" + token_type, 0, tokens):
             wrong = np.flatnonzero(ids < 0)
             if len(wrong):
                 i = int(wrong[0])
@@ -129,7 +126,14 @@ def _starts(index: str) -> Iterator[Starts]:
             ends = base + np.cumsum(lengths, dtype=np.int64)
             firsts = ends - lengths
             pointers = file.array("<i8", pointers_at, a, b)
-            _check_sequences(index, a, lengths, pointers, firsts * int(token_type[1:]))
+            expected = firsts * int(token_type[1:])
+            wrong = np.flatnonzero((lengths < 0) | (pointers != expected))
+            if len(wrong):
+                i = int(wrong[0])
+                raise problem(
+                    index, f"sequence {a + i} of {int(lengths[i])} tokens at byte {int(pointers[i])}",
+                    f"sequences end to end in the .bin, this one at byte {int(expected[i])}", _REBUILD,
+                )  # fmt: skip
             while pending is not None:
                 placed = int(np.searchsorted(pending, b))
                 yield firsts[pending[:placed] - a].astype(np.uint64)
@@ -169,13 +173,3 @@ def _documents(file: IndexFile, offset: int, entries: int, sequences: int) -> It
             )  # fmt: skip
         yield documents
         last = int(documents[-1])
-
-
-def _check_sequences(index: str, first: int, lengths: Ints, pointers: Ints, expected: Ints) -> None:
-    wrong = np.flatnonzero((lengths < 0) | (pointers != expected))
-    if len(wrong):
-        i = int(wrong[0])
-        raise problem(
-            index, f"sequence {first + i} of {int(lengths[i])} tokens at byte {int(pointers[i])}",
-            f"sequences end to end in the .bin, this one at byte {int(expected[i])}", _REBUILD,
-        )  # fmt: skip

@@ -15,7 +15,7 @@ from conceptloader.storage.reads import open_file, read_at
 from conceptloader.storage.sample import WHOLE, sample_checksum
 
 Starts = NDArray[np.uint64]
-PIECE = 1 << 17  # index entries handled at a time
+PIECE = 1 << 17  # index entries or tokens handled at a time
 
 # Names under which other libraries know the token types that version 1 of the format reads.
 TOKEN_TYPES = {"uint8": "u1", "uint16": "u2", "uint32": "u4", "int32": "i4", "int64": "i8"}
@@ -33,8 +33,7 @@ class TokenFile:
 
     kind: str
     path: str
-    size: int
-    mtime_ns: int
+    found: os.stat_result
     token_type: str
     tokens: int
     offset: int = 0
@@ -46,10 +45,9 @@ class TokenFile:
 def stat_file(path: str, remedy: str) -> os.stat_result:
     """Raises: InputError for a file that is not there."""
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except OSError as error:
         raise InputError(f"{path}: found no readable file ({error.strerror}), expected one; {remedy}") from error
-    return found
 
 
 def problem(where: str, found: object, expected: str, remedy: str) -> InputError:
@@ -73,23 +71,21 @@ def read_content(file: TokenFile, full: bool) -> Content:
     Raises: InputError if the file was changed since it was described, ReadError.
     """
     with IndexFile(file.path) as source:
-        sample = sample_checksum(file.size, source.read)
+        sample = sample_checksum(source.size, source.read)
         content = Content(sample=sample)
-        if full or file.size <= WHOLE:
+        if full or source.size <= WHOLE:
             whole, tokens = xxhash.xxh3_64(), xxhash.xxh3_64()
             whole.update(source.read(0, file.offset))
             step = PIECE * int(file.token_type[1:])
-            for at in range(file.offset, file.size, step):
-                data = source.read(at, min(step, file.size - at))
+            for at in range(file.offset, source.size, step):
+                data = source.read(at, min(step, source.size - at))
                 whole.update(data)
                 tokens.update(data)
             content = Content(sample=sample, checksum=whole.hexdigest(), tokens=tokens.hexdigest())
     found = stat_file(file.path, "it was there a moment ago")
-    if (found.st_size, found.st_mtime_ns) != (file.size, file.mtime_ns):
-        expected = f"{file.size} bytes as of {file.mtime_ns} ns, as when it was looked at first"
-        raise problem(
-            file.path, f"{found.st_size} bytes as of {found.st_mtime_ns} ns", expected, "adopt it when it is complete"
-        )
+    now, then = (f"{one.st_size} bytes as of {one.st_mtime_ns} ns" for one in (found, file.found))
+    if now != then:
+        raise problem(file.path, now, f"{then}, as when it was looked at first", "adopt it when it is complete")
     return content
 
 

@@ -4,9 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader import __version__
 from conceptloader.errors import ConfigError, InputError
@@ -22,13 +24,13 @@ from conceptloader.format.tools.derived import moved, new_directory, write_manif
 from conceptloader.format.write.borders import with_border_windows
 from conceptloader.ingest.annotate.find import AMBIGUOUS, MISSING, find_many
 from conceptloader.ingest.annotate.place import Placer
-from conceptloader.ingest.annotate.rows import WHOLE, Items, RowParser, read_rows
+from conceptloader.ingest.annotate.rows import ITEM, WHOLE, RowParser
 from conceptloader.ingest.annotate.sort import Sorter
 from conceptloader.ingest.annotate.text import known_text
 from conceptloader.ingest.annotate.write import KINDS, ShardTracks
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import level_names
-from conceptloader.ingest.rows.inputs import Source, find_sources
+from conceptloader.ingest.rows.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
@@ -91,7 +93,7 @@ def annotate(
     track = options.check()
     sources = find_sources(inputs)
     manifest, allowed = load_manifest(dataset, roots)
-    with closing(Files(manifest, allowed)) as files, new_directory(out) as working:
+    with closing(Files(manifest, allowed)) as files, new_directory(out) as working, TemporaryFile(dir=working) as file:
         ds = Ranges(manifest, files, False, None)
         names = level_names(options.track, options.overlap, options.levels)
         taken = sorted(set(names) & {*manifest.tracks, *ds.field_names})
@@ -100,22 +102,28 @@ def annotate(
         if not manifest.num_documents:
             raise ConfigError(f"{ds.path}: found no document table, expected one; annotations belong to documents")
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
-        with Sorter(working) as sorter:
-            offsets = _sort(ds, sources, options, sorter)
-            texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
-            concepts = options.codec == "concepts"
-            placer = Placer(ds=ds, track=options.track, sources=sources, concepts=concepts, rules=options, texts=texts)
-            sure = texts is None or options.unit is not None or options.tokenizer is not None
-            for items, records in sorter.batches():
-                if not sure and (items["end"] != WHOLE).any():
-                    placer.check_unit(items)
-                    sure = True
-                for shard, found in placer.place(items, records):
-                    for name, spans in found.items():
-                        written[name].add(shard, spans)
+        sorter = Sorter(file)
+        offsets = _sort(ds, sources, options, sorter)
+        texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
+        concepts = options.codec == "concepts"
+        placer = Placer(ds=ds, track=options.track, sources=sources, concepts=concepts, rules=options, texts=texts)
+        sure = texts is None or options.unit is not None or options.tokenizer is not None
+        for items, records in sorter.batches():
+            if not sure and (items["end"] != WHOLE).any():
+                placer.check_unit(items)
+                sure = True
+            for shard, found in placer.place(items, records):
+                for name, spans in found.items():
+                    written[name].add(shard, spans)
         placer.losses.check(options.max_lost_spans, str(sources[0].path), "nothing was written")
-        vocabulary = _write_vocabulary(working, options)
-        _copy_tokenizer(ds.path, working)
+        vocabulary = None
+        if options.vocabulary is not None:
+            data, name = dump_vocabulary(options.vocabulary), f"{options.track}.vocabulary.json"
+            write_file(os.path.join(working, name), data)
+            vocabulary = describe_vocabulary(data, name, len(options.vocabulary))
+        kept = os.path.join(ds.path, TOKENIZER_FILE)  # so that windows can still be shown as text
+        if os.path.exists(kept):
+            write_file(os.path.join(working, TOKENIZER_FILE), read_file(kept, 1 << 30))
         manifest = _assemble(ds, os.path.abspath(out), written, options, vocabulary)
         done = {
             **options.to_json(),
@@ -124,7 +132,9 @@ def annotate(
         }
         annotated = {**manifest.extra.get("annotated", {}), options.track: done}
         manifest = replace(manifest, extra={**manifest.extra, "annotated": annotated})
-        manifest = _count_borders(manifest, working, names, ds.files.roots.given)
+        new = replace(manifest, tracks={name: manifest.tracks[name] for name in names})
+        counted = with_border_windows(new, Roots(working, ds.files.roots.given))
+        manifest = replace(manifest, tracks={**manifest.tracks, **counted.tracks})
         write_manifest(manifest, working)
     return manifest
 
@@ -134,72 +144,65 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
     codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
     concepts = Concepts(options.vocabulary) if options.codec == "concepts" else None
     parser = RowParser(codec, concepts, options.ignored)
+    rows: list[tuple[int, ...]] = []
+    records: list[bytes] = []
+    ids: list[str] = []
     size = total = 0
     offsets = False
 
-    def flush() -> int:
-        nonlocal offsets
-        items = parser.take()
-        _number(ds, sources, items)
-        sorter.add(items.items, items.records)
-        offsets = offsets or bool((items.items["end"] != WHOLE).any())
-        return len(items.items)
+    def flush() -> None:
+        nonlocal size, total, offsets
+        items = np.array(rows, ITEM)
+        _number(ds, sources, items, ids)
+        sorter.add(items, records)
+        size, total = 0, total + len(items)
+        offsets = offsets or bool((items["end"] != WHOLE).any())
+        for collected in (rows, records, ids):
+            collected.clear()
 
-    for source, number, row in read_rows(sources, options.max_line_bytes):
-        try:
-            size += parser.add(row, source, number)
-        except ValueError as error:
-            raise InputError(f"{sources[source].row_name(number)}: {error}") from error
-        if size > options.sort_bytes:
-            total += flush()
-            size = 0
-    total += flush()
-    for one in sources:
-        one.check_unchanged()
+    for i, source in enumerate(sources):
+        for number, row in read_rows(source, options.max_line_bytes):
+            try:
+                document, external, found = parser.parse(row)
+            except ValueError as error:
+                raise InputError(f"{source.row_name(number)}: {error}") from error
+            for start, end, record in found:
+                rows.append((document, start, end, len(record), i, number))
+                records.append(record)
+                ids.append(external)
+                size += len(record) + 150
+            if size > options.sort_bytes:
+                flush()
+    flush()
+    for source in sources:
+        source.check_unchanged()
     if not total:
         raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
     return offsets
 
 
-def _number(ds: Ranges, sources: Sequence[Source], found: Items) -> None:
+def _number(ds: Ranges, sources: Sequence[Source], items: NDArray[np.void], ids: Sequence[str]) -> None:
     """Fill in the numbers of documents given by external id. Raises: InputError for unknown and ambiguous ones."""
-    items = found.items
     by_id = np.flatnonzero(items["document"] < 0)
     if len(by_id):
         if not (ds.manifest.shards.files["documents.hash"].size > 0).any():
             where = sources[items["source"][by_id[0]]].row_name(items["row"][by_id[0]])
             raise InputError(
-                f"{where}: found id {found.ids[by_id[0]]!r}, expected the number of a document (key `document`), "
+                f"{where}: found id {ids[by_id[0]]!r}, expected the number of a document (key `document`), "
                 f"because {ds.path} keeps no ids"
             )
-        items["document"][by_id] = find_many(ds, [found.ids[i] for i in by_id.tolist()])
+        items["document"][by_id] = find_many(ds, [ids[i] for i in by_id.tolist()])
     bad = np.flatnonzero((items["document"] < 0) | (items["document"] >= ds.manifest.num_documents))
     if len(bad):
         i = int(bad[0])
         number = int(items["document"][i])
-        what = {MISSING: f"id {found.ids[i]!r}", AMBIGUOUS: f"id {found.ids[i]!r}, which several documents have"}
+        what = {MISSING: f"id {ids[i]!r}", AMBIGUOUS: f"id {ids[i]!r}, which several documents have"}
         shown = what.get(number, f"document {number}")
         remedy = "name it by its number (key `document`)" if number == AMBIGUOUS else "remove the row"
         raise InputError(
             f"{sources[items['source'][i]].row_name(items['row'][i])}: found {shown}, expected one of the "
             f"{ds.manifest.num_documents} documents of {ds.path} ({len(bad)} such annotations nearby); {remedy}"
         )
-
-
-def _write_vocabulary(working: str, options: AnnotateOptions) -> Vocabulary | None:
-    if options.vocabulary is None:
-        return None
-    data = dump_vocabulary(options.vocabulary)
-    name = f"{options.track}.vocabulary.json"
-    write_file(os.path.join(working, name), data)
-    return describe_vocabulary(data, name, len(options.vocabulary))
-
-
-def _copy_tokenizer(source: str, working: str) -> None:
-    """The definition that a build left beside its tokens, so that windows can still be shown as text."""
-    path = os.path.join(source, TOKENIZER_FILE)
-    if os.path.exists(path):
-        write_file(os.path.join(working, TOKENIZER_FILE), read_file(path, 1 << 30))
 
 
 def _assemble(
@@ -225,10 +228,3 @@ def _assemble(
     return replace(
         old, version=fmt.VERSION, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards
     )
-
-
-def _count_borders(manifest: Manifest, working: str, names: Sequence[str], roots: Sequence[str] | None) -> Manifest:
-    """The manifest with what the new tracks' spans across shard borders add to their counts."""
-    new = replace(manifest, tracks={name: manifest.tracks[name] for name in names})
-    counted = with_border_windows(new, Roots(working, roots))
-    return replace(manifest, tracks={**manifest.tracks, **counted.tracks})

@@ -13,27 +13,28 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.write.bulk import BulkSpans
 from conceptloader.ingest.annotate.rows import WHOLE
-from conceptloader.ingest.annotate.text import Read, Texts
+from conceptloader.ingest.annotate.text import Read, read_texts
 from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place_spans
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.inputs import Source
+from conceptloader.ingest.rows.tokenizer import TextTokenizer
 
 _DENSE = 64  # wanted documents are read with their neighbours if at least one in so many is wanted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placer:
-    """concepts: records are concept ids, whose union may be taken. texts: given if offsets are in characters. losses:
-    of what was placed so far."""
+    """concepts: records are concept ids, whose union may be taken. texts: what gives the text of documents, if
+    offsets are in characters. losses: of what was placed so far."""
 
     ds: Ranges
     track: str
     sources: Sequence[Source]
     concepts: bool
     rules: SpanRules
-    texts: Texts | None
+    texts: TextTokenizer | None
     losses: Losses = field(default_factory=Losses)
 
     def place(self, items: NDArray[np.void], records: Sequence[bytes]) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
@@ -71,7 +72,7 @@ class Placer:
             read = Read(offsets_of(stop - first), np.zeros(len(documents), bool), None, None)
         else:
             base = self.ds.shard_starts[shard]
-            read = self.texts.read(documents, first + base, stop + base)
+            read = read_texts(self.ds, self.texts, documents, first + base, stop + base)
         spans = self._raw(items, records, row, read)
         batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
         try:
@@ -89,7 +90,14 @@ class Placer:
         lengths = np.diff(read.offsets) if texts is None else np.array([len(text) for text in texts], np.int64)
         whole = items["end"] == WHOLE
         end = np.where(whole, lengths[row], items["end"])
-        self._check_ends(items, end, lengths[row], "tokens" if texts is None else "characters")
+        outside = end > lengths[row]
+        if outside.any():
+            i = int(np.argmax(outside))
+            raise InputError(
+                f"{self.where(items[i])}: found [{items['start'][i]}, {end[i]}), expected it within the "
+                f"{lengths[row[i]]} {'tokens' if texts is None else 'characters'} of the document; the offsets are of "
+                "another text or tokenizer, or in another unit (--unit)"
+            )
         if self.concepts:
             labels = Ragged(np.frombuffer(b"".join(records), "<u4"), offsets_of(items["size"] // 4))
         else:
@@ -104,15 +112,6 @@ class Placer:
             chosen = [records[i] for i in np.frombuffer(data, "<u4").tolist()]
             data, record_offsets = b"".join(chosen), offsets_of([len(record) for record in chosen])
         return BulkSpans(spans.start + shift, spans.end + shift, spans.record, data, record_offsets)
-
-    def _check_ends(self, items: NDArray[np.void], end: Ints, lengths: Ints, unit: str) -> None:
-        outside = end > lengths
-        if outside.any():
-            i = int(np.argmax(outside))
-            raise InputError(
-                f"{self.where(items[i])}: found [{items['start'][i]}, {end[i]}), expected it within the {lengths[i]} "
-                f"{unit} of the document; the offsets are of another text or tokenizer, or in another unit (--unit)"
-            )
 
     def where(self, item: np.void) -> str:
         """File, line and document of an item."""

@@ -1,7 +1,9 @@
 """Annotations by document, in bounded memory: sorted runs in one temporary file, merged a piece at a time."""
 
-import tempfile
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,33 +17,21 @@ _LEAST = 64
 class Sorter:
     """Collects items (dtype ITEM) with their records and gives them back by document, those of one as they came."""
 
-    def __init__(self, directory: str) -> None:
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - has no name, and ends with this object
+    def __init__(self, file: IO[bytes]) -> None:
+        """file: empty, for what does not fit into memory."""
+        self._file = file
         self._runs: list[_Run] = []
-        self._end = 0
-
-    def __enter__(self) -> "Sorter":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
     def add(self, items: NDArray[np.void], records: Sequence[bytes]) -> None:
         """A run: sorted here, so its size is what bounds the memory."""
         if not len(items):
             return
         order = np.argsort(items["document"], kind="stable")
-        head = items[order].tobytes()
-        self._file.seek(self._end)
-        self._file.write(head)
+        begin = self._file.seek(0, os.SEEK_END)
+        self._file.write(items[order].tobytes())
+        self._runs.append(_Run(self._file, begin, self._file.tell(), len(items)))
         for start in range(0, len(order), _MERGED):
             self._file.write(b"".join([records[i] for i in order[start : start + _MERGED].tolist()]))
-        self._runs.append(_Run(self, self._end, len(items)))
-        self._end = self._file.tell()
-
-    def read(self, offset: int, size: int) -> bytes:
-        self._file.seek(offset)
-        return self._file.read(size)
 
     def batches(self) -> Iterator[tuple[NDArray[np.void], list[bytes]]]:
         """Items with their records by document; a document is never spread over two batches."""
@@ -66,28 +56,28 @@ class Sorter:
             self._runs = [run for run in self._runs if run.left or len(run.items)]
 
 
+@dataclass
 class _Run:
     """A sorted run in the file; `items` and `records` are those in memory, `left` is how many are not yet."""
 
-    def __init__(self, sorter: Sorter, offset: int, count: int) -> None:
-        self.items = np.empty(0, ITEM)
-        self.records: list[bytes] = []
-        self.left = count
-        self._sorter = sorter
-        self._items_at = offset
-        self._data_at = offset + count * ITEM.itemsize
+    file: IO[bytes]
+    items_at: int
+    data_at: int
+    left: int
+    items: NDArray[np.void] = field(default_factory=lambda: np.empty(0, ITEM))
+    records: list[bytes] = field(default_factory=list)
 
     def load(self, count: int) -> None:
         count = min(count, self.left)
-        items = np.frombuffer(self._sorter.read(self._items_at, count * ITEM.itemsize), ITEM)
-        data = self._sorter.read(self._data_at, int(items["size"].sum()))
-        ends = np.cumsum(items["size"], dtype=np.int64)
-        starts = ends - items["size"]
+        self.file.seek(self.items_at)
+        items = np.frombuffer(self.file.read(count * ITEM.itemsize), ITEM)
+        self.file.seek(self.data_at)
+        sizes = items["size"].tolist()
         self.items = np.concatenate([self.items, items])
-        self.records += [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        self.records += map(self.file.read, sizes)
         self.left -= count
-        self._items_at += count * ITEM.itemsize
-        self._data_at += len(data)
+        self.items_at += count * ITEM.itemsize
+        self.data_at += sum(sizes)
 
     def take(self, limit: int | None) -> tuple[NDArray[np.void], list[bytes]]:
         """Remove the items of documents below `limit` (None: all)."""

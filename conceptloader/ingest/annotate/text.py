@@ -1,7 +1,6 @@
 """The text of stored documents, for offsets in characters: only where decoding and encoding again gives the tokens."""
 
 import json
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TextTokenizer, kept_tokenizer
 
 
 @dataclass(frozen=True)
@@ -25,73 +24,57 @@ class Read:
     places: Ints | None
 
 
-class Texts:
-    """Decodes documents of `ds` by `tokenizer`.
-
-    Raises: ConfigError if the dataset was made with another tokenizer, or if the tokenizer changes texts (normalizes
-    them, adds a space in front, is not of the byte-level kind), because then nobody can tell what an offset meant.
-    """
-
-    def __init__(self, ds: Ranges, tokenizer: TextTokenizer) -> None:
-        found = ds.manifest.tokenizer.name if ds.manifest.tokenizer else None
-        if found != tokenizer.name:
-            raise ConfigError(
-                f"{ds.path}: found tokens of {found or 'an unknown tokenizer'}, expected {tokenizer.name!r}, the one "
-                "given; give the tokenizer that the dataset was built with, or offsets in tokens (--unit tokens)"
-            )
-        problem = _loss(tokenizer)
-        if problem:
-            raise ConfigError(
-                f"tokenizer {tokenizer.name}: found {problem}, expected one that gives back every text exactly "
-                "(bytes, or byte-level BPE without a normalizer); give offsets in tokens (--unit tokens)"
-            )
-        self._ds = ds
-        self._tokenizer = tokenizer
-
-    def read(self, documents: Ints, first: Ints, stop: Ints) -> Read:
-        """Documents by number, which have tokens [first, stop) of the dataset. Raises: InputError for a document whose
-        tokens its text does not give back."""
-        stored = [self._ds.tokens(a, b) for a, b in zip(first.tolist(), stop.tolist(), strict=True)]
-        eos = np.array([len(ids) > 0 and ids[-1] == self._tokenizer.eos_id for ids in stored], bool)
-        wanted = [ids[: -1 if ended else None] for ids, ended in zip(stored, eos.tolist(), strict=True)]
-        texts = [self._tokenizer.decode(ids.tolist()) for ids in wanted]
-        tokens, places = self._tokenizer.encode(texts, [True] * len(texts))
-        for i, ids in enumerate(wanted):
-            if not np.array_equal(tokens.values[tokens.offsets[i] : tokens.offsets[i + 1]], ids):
-                raise InputError(
-                    f"{self._ds.path}: document {int(documents[i])}: found tokens that its text does not give back, "
-                    "expected the same tokens; give offsets in tokens (--unit tokens)"
-                )
-        return Read(tokens.offsets, eos, texts, places)
-
-
-def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) -> Texts | None:
-    """The text of the documents of `ds`, for offsets in `unit`: characters, or None for those of its build.
+def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) -> TextTokenizer | None:
+    """What gives the text of the documents of `ds`, for offsets in `unit`: characters, or None for those of its build.
 
     A build counts characters of text, and tokens of what is tokenized already; of tokens of unknown origin the text is
     known if the tokenizer is. tokenizer: by default the one that a build left beside its tokens.
 
-    Raises: ConfigError if offsets are in characters and there is no such tokenizer, or one that is not fit for this.
+    Raises: ConfigError if offsets are in characters and there is no such tokenizer, or it is not the dataset's, or it
+    changes texts (normalizes them, adds a space in front, is not of the byte-level kind), because then nobody can tell
+    what an offset meant.
     """
+    facts = ds.manifest.tokenizer
     if unit is None and tokenizer is None:
         columns = ds.manifest.extra.get("ingest", {}).get("columns", {})
-        facts = ds.manifest.tokenizer
         if facts is None or facts.name.startswith("unnamed-") or columns.get("tokens") is not None:
             return None
-    return Texts(ds, tokenizer or _kept(ds))
-
-
-def _kept(ds: Ranges) -> TextTokenizer:
-    facts = ds.manifest.tokenizer
-    if facts is not None and facts.name == "bytes":
-        return load_tokenizer("bytes")
-    path = os.path.join(ds.path, TOKENIZER_FILE)
-    if facts is None or not os.path.exists(path):
+    tokenizer = tokenizer or kept_tokenizer(ds)
+    if tokenizer is None:
         raise ConfigError(
             f"{ds.path}: found no tokenizer with the dataset, expected one for offsets in characters; give the one "
             "that it was built with (--tokenizer), or say that offsets count tokens (--unit tokens)"
         )
-    return load_tokenizer(path, facts.eos_id)
+    if facts is None or facts.name != tokenizer.name:
+        raise ConfigError(
+            f"{ds.path}: found tokens of {facts.name if facts else 'an unknown tokenizer'}, expected "
+            f"{tokenizer.name!r}, the one given; give the tokenizer that the dataset was built with, or offsets in "
+            "tokens (--unit tokens)"
+        )
+    problem = _loss(tokenizer)
+    if problem:
+        raise ConfigError(
+            f"tokenizer {tokenizer.name}: found {problem}, expected one that gives back every text exactly "
+            "(bytes, or byte-level BPE without a normalizer); give offsets in tokens (--unit tokens)"
+        )
+    return tokenizer
+
+
+def read_texts(ds: Ranges, tokenizer: TextTokenizer, documents: Ints, first: Ints, stop: Ints) -> Read:
+    """Documents by number, which have tokens [first, stop) of the dataset. Raises: InputError for a document whose
+    tokens its text does not give back."""
+    stored = [ds.tokens(a, b) for a, b in zip(first.tolist(), stop.tolist(), strict=True)]
+    eos = np.array([len(ids) > 0 and ids[-1] == tokenizer.eos_id for ids in stored], bool)
+    wanted = [ids[: -1 if ended else None] for ids, ended in zip(stored, eos.tolist(), strict=True)]
+    texts = [tokenizer.decode(ids.tolist()) for ids in wanted]
+    tokens, places = tokenizer.encode(texts, [True] * len(texts))
+    for i, ids in enumerate(wanted):
+        if not np.array_equal(tokens.values[tokens.offsets[i] : tokens.offsets[i + 1]], ids):
+            raise InputError(
+                f"{ds.path}: document {int(documents[i])}: found tokens that its text does not give back, "
+                "expected the same tokens; give offsets in tokens (--unit tokens)"
+            )
+    return Read(tokens.offsets, eos, texts, places)
 
 
 def _loss(tokenizer: TextTokenizer) -> str | None:

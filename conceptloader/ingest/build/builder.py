@@ -17,14 +17,14 @@ from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import Build, OtherBuild, create_build, difference, discard_unfinished, open_build
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.build.lost import Losses, check_losses, read_losses
-from conceptloader.ingest.build.plan import Piece, default_shard_bytes, piece_bytes, plan_shards
+from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
 from conceptloader.ingest.build.workers import run_tasks
 from conceptloader.ingest.place.rules import SpanRules, refuse_earlier_rules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.batch import BadRecord
 from conceptloader.ingest.rows.columns import METADATA_TRACK, Columns
-from conceptloader.ingest.rows.inputs import TIMES, Source, check_older, check_since_start
+from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.storage.durable import write_file
@@ -78,12 +78,12 @@ class Summary:
     Bad records are those of this run, all else is of the whole dataset."""
 
     path: str
-    shards: int = 0
-    kept_shards: int = 0
-    documents: int = 0
-    tokens: int = 0
-    lost_spans: int = 0
-    losses: Losses = field(default_factory=Losses)
+    shards: int
+    kept_shards: int
+    documents: int
+    tokens: int
+    lost_spans: int
+    losses: Losses
     bad_records: int = 0
     seconds: float = 0.0
 
@@ -116,35 +116,30 @@ def build_dataset(
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
     if not plan:
         raise InputError(f"{sources[0].path} (of {len(sources)} files): found an empty corpus, expected records")
-    inputs = [source.to_json() for source in sources]
-    pieces = [[piece.to_json() for piece in shard] for shard in plan]
     content = format_options(options)
     refuse_earlier_rules(path)
-    if os.path.exists(os.path.join(path, fmt.MANIFEST)):
-        return _complete(path, sources, content, inputs, pieces, options.max_lost_spans)
-    with build_lock(path):
-        if os.path.exists(os.path.join(path, fmt.MANIFEST)):  # another build has just ended
-            return _complete(path, sources, content, inputs, pieces, options.max_lost_spans)
-        build = _begin(path, sources, content, inputs, pieces)
+    target = os.path.join(path, fmt.MANIFEST)
+    with contextlib.nullcontext() if os.path.exists(target) else build_lock(path):
+        if os.path.exists(target):  # perhaps of another build that has just ended
+            return _complete(path, sources, content, plan, options.max_lost_spans)
+        build = _begin(path, sources, content, plan)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
-        summary = Summary(path)
         missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
-        summary.kept_shards = build.num_shards - len(missing)
-        _write_shards(build, sources, plan, options, missing, workers, summary, on_bad, watch)
-        summary.losses = check_losses(build, options.max_lost_spans)
+        kept = build.num_shards - len(missing)
+        bad = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
+        losses = check_losses(build, options.max_lost_spans)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(path, TIMES))
         manifest = finalize(path)
-    summary.shards, summary.documents, summary.tokens = build.num_shards, manifest.num_documents, manifest.num_tokens
-    summary.lost_spans = summary.losses.lost
-    summary.seconds = time.monotonic() - began
-    return summary
+    documents, tokens, seconds = manifest.num_documents, manifest.num_tokens, time.monotonic() - began
+    return Summary(path, build.num_shards, kept, documents, tokens, losses.lost, losses, bad, seconds)
 
 
-def _begin(path: str, sources: Sequence[Source], options: BuildOptions, inputs: list[Any], plan: list[Any]) -> Build:
+def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan) -> Build:
     """The build in `path`, new or taken up. One of other inputs or options makes room if no shard of it is finished."""
+    inputs = [source.to_json() for source in sources]
     try:
         build = create_build(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
@@ -160,13 +155,10 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, inputs: 
 def format_options(options: IngestOptions) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` whatever else decides the result."""
     options.check_rules()
-    tokenizer = options.tokenizer
-    facts = None
-    if tokenizer is not None:
+    if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
-    elif options.vocab_size is not None:
-        name = f"unnamed-{options.vocab_size}"
-        facts = Tokenizer(name=name, vocab_size=options.vocab_size, eos_id=options.eos_id)
+    elif (size := options.vocab_size) is not None:
+        facts = Tokenizer(name=f"unnamed-{size}", vocab_size=size, eos_id=options.eos_id)
     else:
         raise ConfigError("tokenizer: found none, expected the one of the tokens, or the size of its vocabulary")
     columns = options.columns
@@ -199,16 +191,16 @@ def format_options(options: IngestOptions) -> BuildOptions:
 
 
 def _complete(
-    path: str, sources: Sequence[Source], options: BuildOptions, inputs: Any, plan: Any, max_lost_spans: float
+    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, max_lost_spans: float
 ) -> Summary:
     """The summary of a dataset that is there already, if it is this one."""
     if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
         with contextlib.suppress(ConceptloaderError), build_lock(path):
             pass
     found = open_build(path)
-    wanted = options.to_json(found.vocabularies)
+    inputs = [source.to_json() for source in sources]
     built = {"options": found.options.to_json(found.vocabularies), "inputs": found.inputs, "plan": found.plan}
-    asked = {"options": wanted, "inputs": inputs, "plan": plan}
+    asked = {"options": options.to_json(found.vocabularies), "inputs": inputs, "plan": plan}
     problem = None
     if canonical_json(built) != canonical_json(asked):
         problem = difference(built, asked)
@@ -218,27 +210,26 @@ def _complete(
         raise ConfigError(
             f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory"
         )
-    check_older(path, sources)
+    check_since_start(path, sources, complete=True)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)
     losses.check(max_lost_spans, path, "the dataset is complete and stays as it is")
-    summary = Summary(path, found.num_shards, found.num_shards, manifest.num_documents, manifest.num_tokens)
-    summary.losses, summary.lost_spans = losses, losses.lost
-    return summary
+    shards, documents, tokens = found.num_shards, manifest.num_documents, manifest.num_tokens
+    return Summary(path, shards, shards, documents, tokens, losses.lost, losses)
 
 
 def _write_shards(
     build: Build,
     sources: Sequence[Source],
-    plan: Sequence[Sequence[Piece]],
+    plan: Plan,
     options: IngestOptions,
     missing: Sequence[int],
     workers: int,
-    summary: Summary,
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
-) -> None:
+) -> int:
+    """Write the `missing` shards. Returns: how many records were left out."""
     tokenizer: bytes | str | None = None
     if options.columns.text is not None:
         if options.tokenizer is None:
@@ -261,15 +252,16 @@ def _write_shards(
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
-    losses, told = Losses(), set[str]()
+    losses, told, bad = Losses(), set[str](), 0
 
     def on_news(_: int, progress: Progress) -> None:
+        nonlocal bad
         losses.add(progress.losses)
         for track, loss in losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_lost_spans * loss.spans and track not in told:
                 told.add(track)
                 log.warning("track %r so far: %s; above --max-lost-spans the build will fail", track, loss)
-        summary.bad_records += len(progress.bad)
+        bad += len(progress.bad)
         for record in progress.bad:
             if on_bad is not None:
                 on_bad(*record)
@@ -285,18 +277,19 @@ def _write_shards(
             errors.append(error)
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
-    if errors:
-        others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
-        if isinstance(errors[0], ReadError):
-            raise ReadError(
-                errors[0].errno,
-                f"{errors[0].strerror or errors[0]}{others}; what is finished is kept: make sure that the disk can be "
-                "written, then run the same command again",
-            )
-        finished = build.num_shards - len(errors)
-        kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
-        where = "build into another directory" if finished else "run again"
-        remedy, kind = f"mend the input and {where}", type(errors[0])
-        if kind is BadRecord:
-            remedy, kind = f"run again with --skip-bad FILE to leave such records out, or {remedy}", InputError
-        raise kind(f"{errors[0]}{others}; {kept}: {remedy}")
+    if not errors:
+        return bad
+    others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
+    if isinstance(errors[0], ReadError):
+        raise ReadError(
+            errors[0].errno,
+            f"{errors[0].strerror or errors[0]}{others}; what is finished is kept: make sure that the disk can be "
+            "written, then run the same command again",
+        )
+    finished = build.num_shards - len(errors)
+    kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
+    where = "build into another directory" if finished else "run again"
+    remedy, kind = f"mend the input and {where}", type(errors[0])
+    if kind is BadRecord:
+        remedy, kind = f"run again with --skip-bad FILE to leave such records out, or {remedy}", InputError
+    raise kind(f"{errors[0]}{others}; {kept}: {remedy}")

@@ -1,7 +1,7 @@
 """Spans that got no token: counted by track, shown by example, refused above a limit."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -111,8 +111,3 @@ def finalize_within(path: str | os.PathLike[str], max_lost_spans: float) -> Mani
         if all(build.is_finished(shard) for shard in range(build.num_shards)):
             check_losses(build, max_lost_spans)
         return finalize(path)
-
-
-def document_names(ids: Sequence[str], first: int, shard: str) -> Callable[[int], str]:
-    """Names for the documents of a batch whose first one is document `first` of a shard."""
-    return lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}"

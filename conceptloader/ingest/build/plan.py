@@ -1,7 +1,7 @@
 """The shard plan: which part of which input goes into which shard. A function of the inputs and of one size alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.rows.inputs import Source
@@ -9,8 +9,7 @@ from conceptloader.ingest.rows.inputs import Source
 _LEAST, _MOST, _SHARDS = 64 << 20, 16 << 30, 64
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of input file `source`: bytes [begin, end) of lines, row groups [begin, end) of a parquet file, or, as
     [0, 0), a whole compressed file. A line belongs to the piece that holds its first byte."""
 
@@ -18,8 +17,8 @@ class Piece:
     begin: int
     end: int
 
-    def to_json(self) -> list[int]:
-        return [self.source, self.begin, self.end]
+
+Plan = Sequence[Sequence[Piece]]  # the pieces of each shard, as they stand in build.json
 
 
 def default_shard_bytes(sources: Sequence[Source]) -> int:

@@ -12,8 +12,8 @@ import numpy as np
 from conceptloader.errors import InputError
 from conceptloader.format.write.build import Build, open_build
 from conceptloader.format.write.shard import ShardWriter
-from conceptloader.ingest.build.lost import NOTE, Losses, document_names
-from conceptloader.ingest.build.plan import Piece
+from conceptloader.ingest.build.lost import NOTE, Losses
+from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.workers import Tell
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import Placed, check_ids, place
@@ -141,19 +141,19 @@ class ShardFiller:
             assert batch.tokens is not None
             tokens = batch.tokens
         else:
-            tokens, places = self.tokenizer.encode(batch.texts, _with_spans(batch))
+            marked = np.zeros(len(batch.ids), bool)  # the documents of which the places of the tokens matter
+            for spans in batch.spans.values():
+                marked[spans.row] = True
+            tokens, places = self.tokenizer.encode(batch.texts, marked.tolist())
         check_ids(tokens, options.token_limit)
         placed = place(batch, tokens, places, self.eos, self.rules, np.dtype("<" + options.written_type))
-        losses.note(batch, placed.lost, document_names(batch.ids, self.writer.documents, self.writer.name))
+        ids, first, shard = batch.ids, self.writer.documents, self.writer.name
+        losses.note(
+            batch,
+            placed.lost,
+            lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}",
+        )
         return placed
-
-
-def _with_spans(batch: RowBatch) -> list[bool]:
-    """For which documents of a batch the places of the tokens matter."""
-    some = np.zeros(len(batch.ids), bool)
-    for spans in batch.spans.values():
-        some[spans.row] = True
-    return [bool(one) for one in some]
 
 
 def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:
@@ -162,7 +162,7 @@ def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int
     concepts = {track: Concepts(build.options.tracks[track].vocabulary) for track in job.columns.tracks}
     if source.row_groups is not None:
         parse: Callable[[Any], RowBatch] = TableParser(job.columns, concepts).parse
-        size = sum(source.row_groups[piece.begin : piece.end])
+        size = piece_bytes(source, piece)
         count = 0
         for table, first, share in read_row_groups(source.path, piece.begin, piece.end, job.columns):
             consumed = int(size * share) - count

@@ -2,22 +2,15 @@
 
 import contextlib
 import multiprocessing
-import pickle
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any
 
 from conceptloader.errors import ConceptloaderError
 
-
-class Tell(Protocol):
-    """Called by a task now and then, with any JSON value."""
-
-    def __call__(self, news: Any) -> None: ...
-
-
+Tell = Callable[[Any], None]  # called by a task now and then, with what can be pickled
 Task = Callable[[Any, Tell], Any]
 
 
@@ -105,7 +98,7 @@ def _work(connection: Connection, task: Task) -> None:
             try:
                 result = task(argument, lambda news: connection.send(("news", news)))
             except ConceptloaderError as error:
-                connection.send(("end", (None, _portable(error))))
+                connection.send(("end", (None, error)))
             except (BrokenPipeError, EOFError):
                 return
             except Exception:
@@ -114,12 +107,3 @@ def _work(connection: Connection, task: Task) -> None:
                 connection.send(("end", (result, None)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-
-
-def _portable(error: ConceptloaderError) -> ConceptloaderError:
-    """The error, if it survives pickling, else its message."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return ConceptloaderError(f"{type(error).__name__}: {error}")
-    return error

@@ -21,15 +21,13 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
     """
     if overlap not in OVERLAPS:
         raise ConfigError(f"overlap: found {overlap!r}, expected one of {', '.join(OVERLAPS)}")
-    if overlap != "levels":
-        levels = 1
-    spans = _take(spans, np.lexsort((-spans.end, spans.start, spans.row)))
+    spans = spans.take(np.lexsort((-spans.end, spans.start, spans.row)))
     if overlap == "union":
         return [_union(spans)]
     crossing = (spans.row[1:] == spans.row[:-1]) & (spans.start[1:] < spans.end[:-1])
     if not crossing.any():
-        empty = _take(spans, np.empty(0, np.int64))
-        return [spans] + [empty] * (levels - 1)
+        empty = spans.take(np.empty(0, np.int64))
+        return [spans] + [empty] * (levels - 1 if overlap == "levels" else 0)
     if overlap == "refuse":
         i = int(np.argmax(crossing)) + 1
         raise BadRow(
@@ -39,11 +37,7 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
             "spans (--overlap levels or union)",
         )
     level = _levels(spans, crossing, levels)
-    return [_take(spans, np.flatnonzero(level == i)) for i in range(levels)]
-
-
-def _take(spans: RawSpans, which: Ints) -> RawSpans:
-    return RawSpans(spans.row[which], spans.start[which], spans.end[which], spans.concepts.take(which))
+    return [spans.take(np.flatnonzero(level == i)) for i in range(levels)]
 
 
 def _levels(spans: RawSpans, crossing: NDArray[np.bool_], levels: int) -> Ints:

@@ -59,7 +59,8 @@ def place(
     fields = batch.fields
     if eos is not None:
         ends = tokens.offsets[1:]
-        tokens = append_each(tokens, eos, dtype)
+        values = np.insert(tokens.values.astype(dtype, copy=False), ends, eos)
+        tokens = Ragged(values, tokens.offsets + np.arange(len(lengths) + 1))
         fields = {name: _repeat_last(values, ends, lengths) for name, values in fields.items()}
     if batch.metadata is not None:
         spans[METADATA_TRACK] = _whole_documents(batch.metadata, tokens.offsets)
@@ -91,10 +92,8 @@ def place_spans(
         some = start < end
         lost[track] = np.flatnonzero(~some)
         lost[track] = lost[track][np.argsort(raw.row[lost[track]], kind="stable")]
-        which = np.flatnonzero(some)
-        resolved = resolve(
-            RawSpans(raw.row[which], start[which], end[which], raw.concepts.take(which)), rules.overlap, rules.levels
-        )
+        placed = RawSpans(raw.row, start, end, raw.concepts).take(np.flatnonzero(some))
+        resolved = resolve(placed, rules.overlap, rules.levels)
         last = _last_ends(resolved, len(lengths)) if rules.eos_span == "last" else None
         for name, level in zip(level_names(track, rules.overlap, rules.levels), resolved, strict=True):
             spans[name] = _finish(level, lengths, offsets, eos, last)
@@ -112,17 +111,6 @@ def check_ids(tokens: Ragged, limit: int) -> None:
             f"found token {values[i]} at position {i - tokens.offsets[row]}, expected ids in [0, {limit}), the "
             "vocabulary of the tokenizer; the tokens are of another tokenizer",
         )
-
-
-def append_each(lists: Ragged, value: int, dtype: Any) -> Ragged:
-    """`value` appended to each list, as `dtype`."""
-    n = len(lists)
-    values = np.empty(len(lists.values) + n, dtype)
-    offsets = lists.offsets + np.arange(n + 1)
-    for i, (begin, end) in enumerate(zip(lists.offsets[:-1].tolist(), lists.offsets[1:].tolist(), strict=True)):
-        values[begin + i : end + i] = lists.values[begin:end]
-    values[offsets[1:] - 1] = value
-    return Ragged(values, offsets)
 
 
 def _repeat_last(values: NDArray[Any], ends: Ints, lengths: Ints) -> NDArray[Any]:

@@ -10,14 +10,13 @@ from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import Ints, offsets_of
 
 
+@dataclass(eq=False)
 class BadRow(Exception):
     """Row `row` of a batch, or with -1 the whole file, cannot be ingested. Whoever knows the file turns this into an
     InputError."""
 
-    def __init__(self, row: int, problem: str) -> None:
-        super().__init__(problem)
-        self.row = row
-        self.problem = problem
+    row: int
+    problem: str
 
 
 class BadRecord(InputError):
@@ -53,6 +52,10 @@ class RawSpans:
     end: Ints
     concepts: Ragged
     whole: NDArray[np.bool_] | None = None
+
+    def take(self, spans: Ints) -> "RawSpans":
+        """Those at `spans`, in that order, none marked as whole."""
+        return RawSpans(self.row[spans], self.start[spans], self.end[spans], self.concepts.take(spans))
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Which columns of the input mean what. The same for jsonl keys and parquet columns."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conceptloader.errors import ConfigError
@@ -66,13 +66,4 @@ class Columns:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "tokens": self.tokens,
-            "id": self.id,
-            "tracks": dict(self.tracks),
-            "metadata": self.metadata,
-            "metadata_columns": list(self.metadata_columns),
-            "fields": dict(self.fields),
-            "ignored": list(self.ignored),
-        }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}

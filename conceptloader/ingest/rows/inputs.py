@@ -2,9 +2,9 @@
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import xxhash
 
@@ -12,7 +12,9 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
-from conceptloader.ingest.rows.table import row_group_sizes
+from conceptloader.ingest.rows.lines import read_lines
+from conceptloader.ingest.rows.records import parse_json
+from conceptloader.ingest.rows.table import read_objects, row_group_sizes
 from conceptloader.storage.durable import write_file
 
 TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
@@ -66,6 +68,26 @@ class Source:
         )
 
 
+def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, see `row_name`, row) of a file; limit: see `read_lines`; column: the only one that is wanted of parquet.
+
+    Raises: InputError naming file and line.
+    """
+    if source.row_groups is not None:
+        yield from read_objects(source.path, column)
+        return
+    number = 0
+    for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
+        for line in lines:
+            number += 1
+            if line.strip():
+                try:
+                    record = parse_json(line)
+                except ValueError as error:
+                    raise InputError(f"{source.row_name(number)}: {error}") from error
+                yield number, record
+
+
 def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     """The files that `inputs` name, in the given order; a directory stands for all of its files, sorted by path.
 
@@ -77,10 +99,10 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
         if os.path.isdir(given):
             found = sorted(os.path.join(root, name) for root, _, files in os.walk(given) for name in files)
             # .json is a usual name for other things too: such files are read only when they are named one by one
-            paths += [path for path in found if _kind(path) and not path.endswith(".json")]
+            paths += [path for path in found if _kind(path)[0] and not path.endswith(".json")]
         elif not os.path.exists(given):
             raise ConfigError(f"input {given}: found no such file or directory, expected one; check the path")
-        elif _kind(given) is None:
+        elif not _kind(given)[0]:
             raise ConfigError(
                 f"input {given}: found an unknown file name, expected one that ends in .jsonl, .jsonl.gz, .jsonl.zst "
                 "or .parquet; rename the file"
@@ -97,23 +119,21 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     if repeated:
         raise ConfigError(f"input {repeated}: found it twice, expected each file once; remove one of the two")
     top = os.path.commonpath([os.path.dirname(path) for path in real])
-    return [_describe(path, os.path.relpath(path, top)) for path in real]
+    return [_describe(path, os.path.relpath(path, top), *_kind(path)) for path in real]
 
 
-def _kind(path: str) -> tuple[str, str | None] | None:
-    """("lines" or "parquet", compression), or None for a file of another kind."""
+def _kind(path: str) -> tuple[str, str | None]:
+    """("lines" or "parquet", compression); ("", None) for a file of another kind."""
     stem, suffix = os.path.splitext(path)
     if suffix == ".parquet":
         return "parquet", None
     compression = _COMPRESSED.get(suffix)
     if compression:
         suffix = os.path.splitext(stem)[1]
-    return ("lines", compression) if suffix in _LINES else None
+    return ("lines", compression) if suffix in _LINES else ("", None)
 
 
-def _describe(path: str, name: str) -> Source:
-    kind = _kind(path)
-    assert kind is not None
+def _describe(path: str, name: str, kind: str, compression: str | None) -> Source:
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
@@ -121,9 +141,9 @@ def _describe(path: str, name: str) -> Source:
         sample = _sample(path, found.st_size)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    groups = row_group_sizes(path) if kind[0] == "parquet" else None
+    groups = row_group_sizes(path) if kind == "parquet" else None
     return Source(
-        path=path, name=name, compression=kind[1], row_groups=groups, size=found.st_size, sample=sample,
+        path=path, name=name, compression=compression, row_groups=groups, size=found.st_size, sample=sample,
         stamp=_stamp(found),
     )  # fmt: skip
 
@@ -142,29 +162,21 @@ def _sample(path: str, size: int) -> str:
     return digest.hexdigest()
 
 
-def check_older(directory: str, sources: Sequence[Source]) -> None:
-    """No input was modified after the build in `directory` began. Raises: OtherBuild."""
-    since = os.stat(os.path.join(directory, fmt.BUILD)).st_mtime_ns
-    for source in sources:
-        if source.stamp[0] > since:
-            _refuse(source, directory, since)
-
-
-def check_since_start(directory: str, sources: Sequence[Source]) -> None:
-    """No input has changed since the unfinished build in `directory` began. Together with the samples in build.json
-    this finds files that were edited, or replaced by older ones, between two runs. Raises: OtherBuild.
+def check_since_start(directory: str, sources: Sequence[Source], complete: bool = False) -> None:
+    """No input has changed since the build in `directory` began. Of one that goes on, together with the samples in
+    build.json, this finds files that were edited, or replaced by older ones, between two runs; of a `complete` one,
+    only those that were modified later. Raises: OtherBuild.
     """
-    path = os.path.join(directory, TIMES)
-    write_file(path, dump_json({"times": {source.name: source.stamp[0] for source in sources}}), exclusive=True)
-    times = load_json(path).take("times", dict)
+    began = os.stat(os.path.join(directory, fmt.BUILD)).st_mtime_ns
+    times = {source.name: source.stamp[0] for source in sources}
+    if not complete:
+        path = os.path.join(directory, TIMES)
+        write_file(path, dump_json({"times": times}), exclusive=True)
+        times = load_json(path).take("times", dict)
     for source in sources:
-        if source.stamp[0] != times.get(source.name):
-            _refuse(source, directory, times.get(source.name))
-    check_older(directory, sources)
-
-
-def _refuse(source: Source, directory: str, time: int | None) -> NoReturn:
-    raise OtherBuild(
-        f"{source.path}: found it changed since the build in {directory} began (modified at {source.stamp[0]} ns, then "
-        f"{time} ns), expected unchanged inputs; build into another directory"
-    )
+        now, then = source.stamp[0], times.get(source.name)
+        if now != then or now > began:
+            raise OtherBuild(
+                f"{source.path}: found it changed since the build in {directory} began (modified at {now} ns, then "
+                f"{then if now != then else began} ns), expected unchanged inputs; build into another directory"
+            )

@@ -1,10 +1,10 @@
 """Lines of a file, of a part of a file or of a compressed file, in blocks of bounded size."""
 
 import gzip
-import io
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, BinaryIO
 
 from conceptloader.base.packages import need
 from conceptloader.errors import InputError
@@ -29,9 +29,9 @@ def read_lines(
     """
     count = 0
     try:
-        with open(path, "rb", buffering=0) as file:
-            read = _decompressed(file, compression) if compression else _ranged(file, begin, end)
-            for block in _blocks(read, limit):
+        with open(path, "rb", buffering=CHUNK) as file:
+            chunks = _decompressed(file, compression) if compression else _ranged(file, begin, end)
+            for block in _blocks(chunks, limit):
                 lines = block.split(b"\n")
                 if not lines[-1]:
                     lines.pop()
@@ -67,14 +67,14 @@ def lines_before(path: str, offset: int) -> int:
     return count
 
 
-def _blocks(read: Callable[[], bytes | None], limit: int) -> Iterator[bytes]:
-    """What `read` returns, until None, cut so that each block consists of whole lines.
+def _blocks(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
+    """The chunks, cut so that each block consists of whole lines.
 
     Of a line that grows over `limit`, more than `limit` bytes are handed out as its all: the caller refuses it.
     """
     parts: list[bytes] = []
     size = 0
-    while (chunk := read()) is not None:
+    for chunk in chunks:
         cut = chunk.rfind(b"\n") + 1
         if cut:
             yield b"".join([*parts, chunk[:cut]])
@@ -88,94 +88,59 @@ def _blocks(read: Callable[[], bytes | None], limit: int) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _ranged(file: io.FileIO, begin: int, end: int | None) -> Callable[[], bytes | None]:
-    """Reads the lines that begin in [begin, end), a chunk at a call."""
-    last = file.seek(0, io.SEEK_END)
-    stop = last if end is None else min(end, last)
-    at = begin
+def _ranged(file: BinaryIO, begin: int, end: int | None) -> Iterator[bytes]:
+    """The lines that begin in [begin, end), a chunk at a time."""
     if begin:  # the line which byte begin - 1 is part of belongs to the piece before
-        at = begin - 1 + _line_rest(file, begin - 1)
-    done = at >= stop
-
-    def read() -> bytes | None:
-        nonlocal at, done
-        if done:
-            return None
-        file.seek(at)
-        chunk = file.read(min(CHUNK, stop - at) if at < stop else CHUNK)
-        if at >= stop:  # the rest of the last line
-            chunk = chunk[: chunk.find(b"\n") + 1 or len(chunk)]
-            file.seek(at + len(chunk))
-        at += len(chunk)
-        done = not chunk or at == last or (at >= stop and chunk.endswith(b"\n"))
-        return chunk
-
-    return read
+        file.seek(begin - 1)
+        for _ in _rest_of_line(file):
+            pass
+    last = b"\n"
+    while chunk := file.read(CHUNK if end is None else max(0, min(CHUNK, end - file.tell()))):
+        last = chunk
+        yield chunk
+    if not last.endswith(b"\n"):
+        yield from _rest_of_line(file)
 
 
-def _line_rest(file: io.FileIO, offset: int) -> int:
-    """Bytes from `offset` up to and including the next line feed, or to the end of the file."""
-    file.seek(offset)
-    size = 0
-    while chunk := file.read(CHUNK):
-        cut = chunk.find(b"\n") + 1
-        if cut:
-            return size + cut
-        size += len(chunk)
-    return size
+def _rest_of_line(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.readline(CHUNK):
+        yield chunk
+        if chunk.endswith(b"\n"):
+            return
 
 
-def _decompressed(file: io.FileIO, compression: str) -> Callable[[], bytes | None]:
-    """Decompresses a file of any number of members or frames, about a chunk at a call, however far the data expand.
+def _decompressed(file: BinaryIO, compression: str) -> Iterator[bytes]:
+    """The content of a file of any number of members or frames, about a chunk at a time, however far the data expand.
 
     At the end of the data, not of a frame: EOFError.
     """
-    new = _new_gzip if compression == "gz" else _new_zstd(file.name)
-    stored = io.BufferedReader(file, CHUNK)
+    parts: list[bytes] = []
+    size = 0
+    for part in _expanded(file, compression):
+        parts.append(part)
+        size += len(part)
+        if size >= CHUNK:
+            held = b"".join(parts)
+            yield from (held[at : at + 2 * CHUNK] for at in range(0, size, 2 * CHUNK))  # in one piece: no copy
+            parts, size = [], 0
+    yield b"".join(parts)
+
+
+def _expanded(file: BinaryIO, compression: str) -> Iterator[bytes]:
+    new: Callable[[], Any] = partial(zlib.decompressobj, wbits=31)
+    if compression == "zst":
+        zstandard = need("zstandard", f"{file.name}: found a .zst file but no zstandard package to read it")
+        new = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
     stream: Any = None
-    rest = held = b""
-    at = 0
-
-    def expand() -> bytes | None:
-        nonlocal stream, rest
-        data = rest or stored.read(_STORED[compression])
-        rest = b""
-        if not data:
-            if stream is not None:
-                raise EOFError("the file ends within it")
-            return None
-        if stream is None:
-            stream = new()
-        decompressed: bytes = stream.decompress(data)
-        if stream.eof:
-            rest, stream = stream.unused_data, None
-        return decompressed
-
-    def read() -> bytes | None:
-        nonlocal held, at
-        if at == len(held):
-            parts: list[bytes] = []
-            size = 0
-            while size < CHUNK and (part := expand()) is not None:
-                parts.append(part)
-                size += len(part)
-            if not parts:
-                return None
-            held, at = b"".join(parts), 0
-        found = held[at : at + 2 * CHUNK]  # of what has expanded far; else all of it, and no copy
-        at += len(found)
-        return found
-
-    return read
-
-
-def _new_gzip() -> Any:
-    return zlib.decompressobj(wbits=31)
-
-
-def _new_zstd(path: Any) -> Callable[[], Any]:
-    zstandard = need("zstandard", f"{path}: found a .zst file but no zstandard package to read it")
-    return lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+    while data := file.read(_STORED[compression]):
+        while data:
+            stream = stream or new()
+            yield stream.decompress(data)
+            data = b""
+            if stream.eof:
+                data, stream = stream.unused_data, None
+    if stream is not None:
+        raise EOFError("the file ends within it")
 
 
 try:

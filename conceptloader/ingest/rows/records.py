@@ -1,18 +1,16 @@
 """Records, such as lines of JSON, to batches. What can be wrong with one is found here or in `place`."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_lines
 from conceptloader.ingest.rows.vocabulary import Concepts
 
 _SPAN_KEYS = {"start", "end", "concepts"}
@@ -92,25 +90,6 @@ class LineParser(RecordParser):
                 record[self._columns.content] = cut[1]
                 return record
         return parse_json(row)
-
-
-def read_records(
-    path: str, compression: str | None = None, limit: int = MAX_LINE_BYTES
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number from 1, record) of a jsonl file; empty lines are passed over. See read_lines.
-
-    Raises: InputError naming file and line.
-    """
-    number = 0
-    for lines, _ in read_lines(path, compression=compression, limit=limit):
-        for line in lines:
-            number += 1
-            if line.strip():
-                try:
-                    record = parse_json(line)
-                except ValueError as error:
-                    raise InputError(f"{path}: line {number}: {error}") from error
-                yield number, record
 
 
 def parse_json(line: bytes) -> dict[str, Any]:

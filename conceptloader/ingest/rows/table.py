@@ -46,16 +46,18 @@ def column_names(path: str) -> list[str]:
         return list(file.schema_arrow.names)
 
 
-def read_column(path: str, name: str) -> Iterator[Any]:
-    """The values of one column as Python objects; none if the file has no such column."""
+def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number of the row from 0, row as Python objects); column: the only one that is wanted, if it is there."""
+    row = 0
     with open_parquet(path) as file:
-        if name not in file.schema_arrow.names:
-            return
+        wanted = None if column is None else [name for name in file.schema_arrow.names if name == column]
         try:
-            for table in file.iter_batches(batch_size=1024, columns=[name], use_threads=False):
-                yield from table.column(0).to_pylist()
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: column {name!r}: cannot be read ({error}); write the file again") from error
+            for table in file.iter_batches(batch_size=1 << 10, columns=wanted, use_threads=False):
+                for value in table.to_pylist():
+                    yield row, value
+                    row += 1
+        except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
+            raise InputError(f"{path}: from row {row} on: cannot be read ({error}); write the file again") from error
 
 
 def read_row_groups(path: str, begin: int, end: int, columns: Columns) -> Iterator[tuple[Any, int, float]]:
@@ -101,7 +103,12 @@ class TableParser:
         if columns.text is not None:
             texts = _each(given[columns.text], lambda value: check_text(value, columns.content))
         else:
-            tokens = _integer_lists(given[columns.content], columns.content)
+            column = given[columns.content]
+            if column.null_count:
+                row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+                raise BadRow(row, f"{columns.content}: found null, expected a list")
+            values, offsets = _lists(column, columns.content, "a list of integers")
+            tokens = Ragged(_numbers(values, columns.content, offsets), offsets)
         rows = table.num_rows
         ids = _each(given[columns.id], check_id) if columns.id in given else [""] * rows
         spans = {
@@ -115,22 +122,16 @@ class TableParser:
         return RowBatch(ids=ids, texts=texts, tokens=tokens, spans=spans, metadata=self._metadata(given), fields=fields)
 
     def _metadata(self, given: Mapping[str, Any]) -> list[bytes] | None:
+        import pyarrow as pa
+
         if self._packer is None:
             return None
         columns, packer = self._columns, self._packer
-        names = [name for name in ([columns.metadata] if columns.metadata else []) if name in given]
-        names += [name for name in columns.metadata_columns if name in given]
-        values = [_each(given[name], _plain) for name in names]
-        records = []
-        for row, found in enumerate(zip(*values, strict=True)):
-            try:
-                records.append(packer.encode(collect_metadata(dict(zip(names, found, strict=True)), columns)))
-            except ValueError as error:
-                raise BadRow(row, str(error)) from error
+        names = [name for name in (columns.metadata, *columns.metadata_columns) if name is not None and name in given]
         if not names:
-            rows = len(next(iter(given.values())))
-            records = [packer.encode({})] * rows
-        return records
+            return [packer.encode({})] * len(next(iter(given.values())))
+        objects = pa.StructArray.from_arrays([given[name] for name in names], names=names)
+        return _each(objects, lambda found: packer.encode(collect_metadata(_plain(found), columns)))
 
 
 def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:
@@ -189,14 +190,6 @@ def _numbers(values: Any, name: str, offsets: Ints, kinds: str = "iu") -> NDArra
         expected = "integers" if kinds == "iu" else "numbers"
         raise BadRow(-1, f"column {name!r}: found type {values.type}, expected {expected}")
     return array
-
-
-def _integer_lists(column: Any, name: str) -> Ragged:
-    if column.null_count:
-        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise BadRow(row, f"{name}: found null, expected a list")
-    values, offsets = _lists(column, name, "a list of integers")
-    return Ragged(_numbers(values, name, offsets), offsets)
 
 
 def _aligned(column: Any, name: str, tokens: Ragged | None) -> NDArray[Any]:

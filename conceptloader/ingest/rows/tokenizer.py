@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.ingest.rows.batch import Ragged
+from conceptloader.storage.reads import read_file
 
 TOKENIZER_FILE = ".tokenizer.json"  # the copy beside the tokens
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")
@@ -117,7 +119,7 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
     eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one
     of the usual names that the vocabulary has, else None.
 
-    Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are damaged.
+    Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are damaged, ReadError.
     """
     if source == "bytes":
         if eos not in (None, 256):
@@ -136,12 +138,21 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
             f"tokenizer {source}: found no such file or folder, expected bytes, a tokenizer.json or a transformers "
             "folder"
         )
-    try:
-        with open(path, "rb") as file:
-            definition = file.read()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    return FileTokenizer(definition, path, eos)
+    return FileTokenizer(read_file(path, 1 << 30), path, eos)
+
+
+def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
+    """The tokenizer of a dataset: the built-in one, or the one that a build left beside it or beside its tokens."""
+    facts = ds.manifest.tokenizer
+    if facts is None or facts.name == "bytes":
+        return BytesTokenizer() if facts else None
+    for directory in dict.fromkeys((ds.path, os.path.dirname(ds.files.path("stream.bin", 0)))):
+        path = os.path.join(directory, TOKENIZER_FILE)
+        if os.path.exists(path):
+            tokenizer = load_tokenizer(path, facts.eos_id)
+            if tokenizer.name == facts.name:
+                return tokenizer
+    return None
 
 
 def spread_bytes(byte: NDArray[np.int16], places: Ints) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from conceptloader.errors import InputError
 from conceptloader.storage.reads import read_file
 
-_LIMIT = 1 << 30
-
 
 def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     """Names of concepts, index = concept id, from a file in UTF-8: a JSON list of names, or one name per line.
@@ -16,7 +14,7 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     Raises: InputError naming file and line for broken UTF-8, empty or repeated names, anything but names.
     """
     file = os.fspath(path)
-    data = read_file(file, _LIMIT)
+    data = read_file(file, 1 << 30)
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")  # a byte order mark
     except UnicodeDecodeError as error:
@@ -52,19 +50,19 @@ class Concepts:
     def __init__(self, names: Sequence[str] | None) -> None:
         self.ids: Mapping[str, int] = {name: i for i, name in enumerate(names)} if names else {}
         self.limit = len(names) if names else 1 << 32
+        self._expected = (
+            f"one of the {self.limit} names of the vocabulary or an id below {self.limit}"
+            if names
+            else "an id in [0, 2**32), since no vocabulary was given (--concepts-vocabulary, --vocabulary)"
+        )
 
     def id(self, value: object) -> int:
         """The id of a concept given by name or id. Raises: ValueError, whose message says what is wrong."""
         if isinstance(value, str):
             found = self.ids.get(value)
             if found is None:
-                raise ValueError(f"found the unknown concept {value!r:.100}, expected {self.expected()}")
+                raise ValueError(f"found the unknown concept {value!r:.100}, expected {self._expected}")
             return found
         if type(value) is not int or not 0 <= value < self.limit:
-            raise ValueError(f"found the concept {value!r:.100}, expected {self.expected()}")
+            raise ValueError(f"found the concept {value!r:.100}, expected {self._expected}")
         return value
-
-    def expected(self) -> str:
-        if self.ids:
-            return f"one of the {self.limit} names of the vocabulary or an id below {self.limit}"
-        return "an id in [0, 2**32), since no vocabulary was given (--concepts-vocabulary, --vocabulary)"

@@ -14,10 +14,10 @@ _PUBLIC = {
     "MegatronData": "data",
     "SplitIterator": "batches",
     "concepts": "launch",
-    "get_batch": "own_script",
+    "get_batch": "launch",
     "install": "launch",
-    "setup": "own_script",
-    "train_valid_test_datasets_provider": "own_script",
+    "setup": "launch",
+    "train_valid_test_datasets_provider": "launch",
 }
 
 __all__ = sorted(_PUBLIC)

@@ -36,12 +36,13 @@ FROM_STOCK = frozenset({"input_ids", "labels", "loss_mask", "position_ids"})  # 
 
 @dataclass(frozen=True)
 class Field:
-    """One tensor of a sample. `shape` leaves the batch out; `sequence` says that shape[0] runs over the tokens."""
+    """One tensor of a sample. `shape` leaves the batch out; `along`: the dimension of a batch that runs over the tokens
+    and is cut for context parallelism, 0 for none."""
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...] = ()
-    sequence: bool = False
+    along: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,24 +97,20 @@ def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
         if name not in FROM_STOCK:
             # BlendedDataset's dataset_id is an int16.
             dtype = torch.int16 if name == "dataset_id" else TORCH_TYPES[spec.dtype]
-            along = name == "document_ids" or name.endswith("_span_index")
-            fields.append(Field(name, dtype, spec.shape[1:], sequence=along))
+            per_token = name == "document_ids" or name.endswith("_span_index")
+            fields.append(Field(name, dtype, spec.shape[1:], along=int(per_token)))
     return tuple(fields)
 
 
 def stock_fields(rules: SampleRules) -> tuple[Field, ...]:
     """The tensors of a sample that GPTDataset has too."""
     length = rules.seq_length
-    fields = [
-        Field("tokens", torch.int64, (length,), sequence=True),
-        Field("labels", torch.int64, (length,), sequence=True),
-        Field("loss_mask", torch.float32, (length,), sequence=True),
-        Field("position_ids", torch.int64, (length,), sequence=True),
-    ]
+    types = {"tokens": torch.int64, "labels": torch.int64, "loss_mask": torch.float32, "position_ids": torch.int64}
+    fields = [Field(name, dtype, (length,), along=1) for name, dtype in types.items()]
     if rules.inter_document_masking:
         fields += [Field("cu_seqlens", torch.int32, (length + 1,)), Field("max_seqlen", torch.int32)]
     elif rules.create_attention_mask:
-        fields.append(Field("attention_mask", torch.bool, (1, length, length)))
+        fields.append(Field("attention_mask", torch.bool, (1, length, length), along=2))
     return tuple(fields)
 
 

@@ -8,11 +8,12 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from conceptloader.base.patching import Patch, Upstream, around
+from conceptloader.base.patching import Patch, Upstream
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
 
@@ -90,46 +91,26 @@ class Run:
             raise ConfigError(
                 "no trainer has started since the adapter was installed; call install() before DistributedTrainer"
             )
-        return self.open_stage(config, **kwargs)
-
-    def open_stage(
-        self,
-        args: Any,
-        *,
-        global_batch_size: int,
-        sequence_length: int,
-        train_steps: int,
-        current_iteration: int,
-        seed: int,
-        parallel_context: Any,
-        consumed_samples: int,
-        consumed_tokens_per_dataset_folder: Mapping[str, int],
-        last_stages_consumed_tokens_per_dataset_folder: Mapping[str, int],
-        **unused: Any,
-    ) -> tuple[StageDataset, dict[str, Any]]:
-        """The dataset of a data stage of ours, checked against the checkpoint's past, and what it will read.
-
-        Raises ResumeError if what decided past samples has changed, ConfigError for everything else.
-        """
+        asked = SimpleNamespace(**kwargs)
         self.dataset = make_dataset(
-            open_blend(args.settings(seed).with_seq_len(sequence_length)),
-            args.options(),
+            open_blend(config.settings(asked.seed).with_seq_len(asked.sequence_length)),
+            config.options(),
             saved=self.saved,
             stage=self.config.data_stages[-1].name,
-            consumed_in_stage=consumed_samples,
-            tokens=consumed_tokens_per_dataset_folder,
-            earlier=last_stages_consumed_tokens_per_dataset_folder,
+            consumed_in_stage=asked.consumed_samples,
+            tokens=asked.consumed_tokens_per_dataset_folder,
+            earlier=asked.last_stages_consumed_tokens_per_dataset_folder,
             vocabulary=self.config.model.model_config.vocab_size,
         )
-        plan = report(self.dataset, (train_steps - current_iteration) * global_batch_size)
-        if parallel_context.world_pg.rank() == 0:
+        plan = report(self.dataset, (asked.train_steps - asked.current_iteration) * asked.global_batch_size)
+        if asked.parallel_context.world_pg.rank() == 0:
             write_run_log(
                 Path(self.config.checkpoints.checkpoints_path),
                 self.dataset,
-                step=current_iteration,
-                global_batch_size=global_batch_size,
+                step=asked.current_iteration,
+                global_batch_size=asked.global_batch_size,
                 micro_batch_size=self.config.tokens.micro_batch_size,
-                dp_size=parallel_context.dp_pg.size(),
+                dp_size=asked.parallel_context.dp_pg.size(),
             )
         return self.dataset, plan
 
@@ -146,16 +127,7 @@ class Run:
             # Concept tensors may well be: they go round the checks, which still see everything else.
             NANOTRON.apply([sanity_patch(self)])
         mend_losses()
-        return make_dataloader(
-            dataset,
-            micro_batch_size=kwargs["micro_batch_size"],
-            parallel_context=kwargs["parallel_context"],
-            input_pp_rank=kwargs["input_pp_rank"],
-            output_pp_rank=kwargs["output_pp_rank"],
-            position_ids=kwargs.get("use_position_ids", False),
-            num_workers=kwargs["num_workers"],
-            pin_memory=kwargs.get("dataloader_pin_memory", True),
-        )
+        return make_dataloader(dataset, **kwargs)
 
     def save(self, original: Function, *args: Any, root_folder: Any, parallel_context: Any, **kwargs: Any) -> None:
         # First ours: the original ends with a barrier, behind which any rank writes latest.txt.
@@ -192,51 +164,46 @@ def patches(run: Run) -> list[Patch]:
         Patch(
             module="nanotron.config.config",
             name="from_dict",
-            make=around(from_dict),
-            parameters=("data_class", "data", "config"),
+            by=from_dict,
+            parameters="data_class data config",
             caller="get_config_from_dict",
             line="return from_dict( data_class=config_class, data=config_dict, config=dacite.Config(",
         ),
         Patch(
             module="nanotron.trainer",
             name="parse_ckpt_path",
-            make=around(run.parse_ckpt_path),
-            parameters=("config", "parallel_context"),
+            by=run.parse_ckpt_path,
+            parameters="config parallel_context",
             caller="DistributedTrainer.pre_init",
             line="self.init_checkpoint_path = parse_ckpt_path(config=self.config, parallel_context=",
         ),
         Patch(
             module="transformers",
             name="AutoTokenizer.from_pretrained",
-            make=around(run.from_pretrained),
+            by=run.from_pretrained,
             line="tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)",
         ),
         Patch(
             module="nanotron.data.tokenized_bytes",
             name="get_tb_datasets",
-            make=around(run.get_tb_datasets),
-            parameters=(
-                *("config", "global_batch_size", "sequence_length", "train_steps", "current_iteration", "seed"),
-                *("parallel_context", "consumed_samples", "consumed_tokens_per_dataset_folder"),
-                "last_stages_consumed_tokens_per_dataset_folder",
-            ),
+            by=run.get_tb_datasets,
+            parameters="config global_batch_size sequence_length train_steps current_iteration seed parallel_context "
+            "consumed_samples consumed_tokens_per_dataset_folder last_stages_consumed_tokens_per_dataset_folder",
             line="train_dataset, data_log = get_tb_datasets(",
         ),
         Patch(
             module="nanotron.data.tokenized_bytes",
             name="get_tb_dataloader",
-            make=around(run.get_tb_dataloader),
-            parameters=(
-                *("dataset", "micro_batch_size", "num_workers", "consumed_samples", "parallel_context"),
-                *("input_pp_rank", "output_pp_rank", "use_position_ids"),
-            ),
+            by=run.get_tb_dataloader,
+            parameters="dataset micro_batch_size num_workers consumed_samples parallel_context input_pp_rank "
+            "output_pp_rank use_position_ids",
             line="dataloader = get_tb_dataloader(",
         ),
         Patch(
             module="nanotron.trainer",
             name="save",
-            make=around(run.save),
-            parameters=("root_folder", "training_metadata", "parallel_context"),
+            by=run.save,
+            parameters="root_folder training_metadata parallel_context",
             caller="DistributedTrainer.save_checkpoint",
             line="save( model=self.unwrapped_model,",
         ),
@@ -248,8 +215,8 @@ def sanity_patch(run: Run) -> Patch:
     return Patch(
         module="nanotron.trainer",
         name="sanity_check_dataloader",
-        make=around(run.sanity_check_dataloader),
-        parameters=("dataloader", "parallel_context", "config"),
+        by=run.sanity_check_dataloader,
+        parameters="dataloader parallel_context config",
         caller="DistributedTrainer._update_dataloader_based_on_training_stages",
         line="self.current_dataloader = sanity_check_dataloader( dataloader=dataloader, parallel_context=",
     )
@@ -261,7 +228,7 @@ def mend_losses() -> None:
         patch = Patch(
             module=f"nanotron.models.{model}",
             name="masked_mean",
-            make=around(losses.masked_mean),  # a TorchScript function shows no parameters
+            by=losses.masked_mean,  # a TorchScript function shows no parameters
             caller="Loss.forward",
             line="loss = masked_mean(loss, label_mask, dtype=torch.float)",
         )

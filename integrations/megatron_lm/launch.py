@@ -176,8 +176,7 @@ def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *arg
 
 # pretrain_gpt.py calls BlendedMegatronDatasetBuilder(...).build(): every split comes from here.
 BUILD = Patch(
-    module="megatron.core.datasets.blended_megatron_dataset_builder",
-    name="BlendedMegatronDatasetBuilder.build",
+    target="megatron.core.datasets.blended_megatron_dataset_builder:BlendedMegatronDatasetBuilder.build",
     by=build,
     parameters="self",
     caller="BlendedMegatronDatasetBuilder.build",
@@ -185,8 +184,7 @@ BUILD = Patch(
 )
 # The iterator that get_batch reads; ours keeps keys aside which get_batch would drop or slice.
 ITERATOR = Patch(
-    module="megatron.training.training",
-    name="RerunDataIterator",
+    target="megatron.training.training:RerunDataIterator",
     by=lambda stock, iterable: SplitIterator(iterable),
     parameters="iterable",
     caller="build_train_valid_test_data_iterators",
@@ -194,8 +192,7 @@ ITERATOR = Patch(
 )
 # --dataloader-type cyclic: a list of torch.randperm on every rank.
 CYCLIC = Patch(
-    module="megatron.training.datasets.data_samplers",
-    name="MegatronPretrainingRandomSampler",
+    target="megatron.training.datasets.data_samplers:MegatronPretrainingRandomSampler",
     by=cyclic,
     parameters="dataset total_samples consumed_samples micro_batch_size data_parallel_rank data_parallel_size "
     "data_sharding",
@@ -204,8 +201,7 @@ CYCLIC = Patch(
 )
 # The one moment at which the checkpoint's arguments are known and nothing has been read yet.
 CHECK = Patch(
-    module="megatron.training.checkpointing",
-    name="check_checkpoint_args",
+    target="megatron.training.checkpointing:check_checkpoint_args",
     by=check_arguments,
     parameters="checkpoint_args",
     caller="load_checkpoint",

@@ -9,6 +9,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +35,7 @@ NANOTRON = Upstream(
 )
 
 
+@dataclass
 class Run:
     """The run that nanotron's trainer starts; its methods stand for the functions of those names.
 
@@ -41,10 +43,9 @@ class Run:
     any. dataset: the data stage that is trained, once run_train.py has asked for it; None for a stage of another type.
     """
 
-    def __init__(self) -> None:
-        self.config: Any = None
-        self.saved: State | None = None
-        self.dataset: StageDataset | None = None
+    config: Any = None
+    saved: State | None = None
+    dataset: StageDataset | None = None
 
     def start(self, config: Any, checkpoint: Any) -> None:
         """The trainer was given `config` and resumes from the folder `checkpoint`, or from nothing (None)."""
@@ -162,46 +163,40 @@ def patches(run: Run) -> list[Patch]:
     """What every run with nanotron main needs. Where run_train.py is the caller, there is no line to look for."""
     return [
         Patch(
-            module="nanotron.config.config",
-            name="from_dict",
+            target="nanotron.config.config:from_dict",
             by=from_dict,
             parameters="data_class data config",
             caller="get_config_from_dict",
             line="return from_dict( data_class=config_class, data=config_dict, config=dacite.Config(",
         ),
         Patch(
-            module="nanotron.trainer",
-            name="parse_ckpt_path",
+            target="nanotron.trainer:parse_ckpt_path",
             by=run.parse_ckpt_path,
             parameters="config parallel_context",
             caller="DistributedTrainer.pre_init",
             line="self.init_checkpoint_path = parse_ckpt_path(config=self.config, parallel_context=",
         ),
         Patch(
-            module="transformers",
-            name="AutoTokenizer.from_pretrained",
+            target="transformers:AutoTokenizer.from_pretrained",
             by=run.from_pretrained,
             line="tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)",
         ),
         Patch(
-            module="nanotron.data.tokenized_bytes",
-            name="get_tb_datasets",
+            target="nanotron.data.tokenized_bytes:get_tb_datasets",
             by=run.get_tb_datasets,
             parameters="config global_batch_size sequence_length train_steps current_iteration seed parallel_context "
             "consumed_samples consumed_tokens_per_dataset_folder last_stages_consumed_tokens_per_dataset_folder",
             line="train_dataset, data_log = get_tb_datasets(",
         ),
         Patch(
-            module="nanotron.data.tokenized_bytes",
-            name="get_tb_dataloader",
+            target="nanotron.data.tokenized_bytes:get_tb_dataloader",
             by=run.get_tb_dataloader,
             parameters="dataset micro_batch_size num_workers consumed_samples parallel_context input_pp_rank "
             "output_pp_rank use_position_ids",
             line="dataloader = get_tb_dataloader(",
         ),
         Patch(
-            module="nanotron.trainer",
-            name="save",
+            target="nanotron.trainer:save",
             by=run.save,
             parameters="root_folder training_metadata parallel_context",
             caller="DistributedTrainer.save_checkpoint",
@@ -213,8 +208,7 @@ def patches(run: Run) -> list[Patch]:
 def sanity_patch(run: Run) -> Patch:
     """For micro batches with keys beyond nanotron's own."""
     return Patch(
-        module="nanotron.trainer",
-        name="sanity_check_dataloader",
+        target="nanotron.trainer:sanity_check_dataloader",
         by=run.sanity_check_dataloader,
         parameters="dataloader parallel_context config",
         caller="DistributedTrainer._update_dataloader_based_on_training_stages",
@@ -226,13 +220,12 @@ def mend_losses() -> None:
     """Let the stock models that nanotron has loaded show their losses per token, and bear a mask without a token."""
     for model in ("llama", "qwen", "starcoder2"):
         patch = Patch(
-            module=f"nanotron.models.{model}",
-            name="masked_mean",
+            target=f"nanotron.models.{model}:masked_mean",
             by=losses.masked_mean,  # a TorchScript function shows no parameters
             caller="Loss.forward",
             line="loss = masked_mean(loss, label_mask, dtype=torch.float)",
         )
-        if hasattr(sys.modules.get(patch.module), patch.name):
+        if hasattr(sys.modules.get(f"nanotron.models.{model}"), patch.attribute):
             NANOTRON.apply([patch])
 
 

@@ -6,8 +6,9 @@
 Open data.py first: all that the other ways in are made of.
 """
 
-from importlib import import_module
 from typing import Any
+
+from conceptloader.base.packages import public
 
 _PUBLIC = {
     "ConceptDataset": "dataset",
@@ -24,6 +25,4 @@ __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return public(__name__, _PUBLIC, name)

@@ -192,20 +192,16 @@ def batch_schedule(args: Namespace) -> BatchSchedule:
 
 def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
     """(from_consumed, batch size) pairs of "0:768 250B:1536": thresholds in tokens, K, M, B, T for powers of 1000."""
-    rule = []
-    for entry in text.replace(",", " ").split():
-        threshold, _, size = entry.partition(":")
-        rule.append((in_units(threshold, text) // seq_length, in_units(size, text)))
-    return tuple(sorted(rule))
 
+    def number(word: str) -> int:
+        unit = UNITS.get(word[-1:].upper())
+        try:
+            return int(float(word[:-1]) * unit) if unit else int(word)
+        except ValueError as error:
+            raise ConfigError(f"--step-batch-size-schedule {text}: found {word!r}, expected a number") from error
 
-def in_units(word: str, where: str) -> int:
-    """12, 1.5K or 250B as an integer."""
-    unit = UNITS.get(word[-1:].upper())
-    try:
-        return int(float(word[:-1]) * unit) if unit else int(word)
-    except ValueError as error:
-        raise ConfigError(f"--step-batch-size-schedule {where}: found {word!r}, expected a number") from error
+    pairs = (entry.partition(":") for entry in text.replace(",", " ").split())
+    return tuple(sorted((number(threshold) // seq_length, number(size)) for threshold, _, size in pairs))
 
 
 def first_sample(args: Namespace) -> int:

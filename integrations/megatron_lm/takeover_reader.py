@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -76,7 +76,7 @@ class Joined:
         return self.dataset.file_of(kind, self.cut(token, token + 1)[0][1].start)
 
 
-def joined_view(source: Any, dataset_id: int, seq_length: int, tracks: tuple[str, ...]) -> View:
+def joined_view(source: Any, dataset_id: int, seq_length: int, tracks: Iterable[str]) -> View:
     """A view of one window, the whole of `source` (Joined or Dataset): all that a sample, or a layout, looks at."""
     member = Member(
         dataset=str(dataset_id), seq_len=seq_length, windows=1, stream_fingerprint="", token_range=(0, seq_length + 1)
@@ -88,23 +88,23 @@ def joined_view(source: Any, dataset_id: int, seq_length: int, tracks: tuple[str
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
 class StockReader:
     """Batches of a StockSplit.
 
     Documents end where Megatron sees them end, at its end-of-document token: masks do not change in mid-run.
     """
 
-    def __init__(self, split: "StockSplit", layout: BatchLayout) -> None:
-        self.split, self.layout = split, layout
-        self.tracks = tuple(track.name for track in layout.tracks)
+    split: "StockSplit"
+    layout: BatchLayout
 
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch:
         """The batch of sample indices uint64 [B], with `pieces`: borders of the pieces in the B * S inputs."""
-        size, views, pieces = self.layout.seq_len, [], [0]
+        size, tracks, views, pieces = self.layout.seq_len, [track.name for track in self.layout.tracks], [], [0]
         for row, index in enumerate(samples.tolist()):
             k, parts = self.split.data.sample(index)
             joined = Joined(self.split.datasets[k], parts)
-            views.append(joined_view(joined, k, size, self.tracks))
+            views.append(joined_view(joined, k, size, tracks))
             pieces += [row * size + border for border in joined.borders[1:-1].tolist() if border < size]
             pieces.append((row + 1) * size)
         order: Any = None  # the windows are given
@@ -178,7 +178,7 @@ class StockSplit:
             name: dataclasses.replace(options, max_spans=min(options.max_spans or length, length))
             for name, options in config.concepts.items()
         }
-        views = [joined_view(dataset, k, length, tuple(tracks)) for k, dataset in enumerate(self.datasets)]
+        views = [joined_view(dataset, k, length, tracks) for k, dataset in enumerate(self.datasets)]
         return BatchLayout.of(views, length, outputs, tracks)
 
     def reader(self, concepts: bool) -> Reader:

@@ -42,9 +42,7 @@ class Member:
 
     def is_read(self, window: int) -> bool:
         """False for a window that is quarantined."""
-        if in_quarantined_shard(self.view, window):
-            return False
-        return not quarantined(self.view, *self.token_range(window))
+        return not in_quarantined_shard(self.view, window) and not quarantined(self.view, *self.token_range(window))
 
     def windows_of(self, document: int) -> range:
         """The windows that read any token of a document of the dataset, be it only as the label of their last input."""

@@ -73,7 +73,12 @@ def when_concept(
     Raises ConfigError if no dataset has the track, or none that has it knows the name.
     """
     ids = _concept_ids(run, run.find(dataset), track, concept)
-    return (one for index, number in ids.items() for one in _concept_seen(run, index, track, number, num_samples))
+    return (
+        ConceptSeen(**time, inputs=inputs, labels=labels)
+        for index, number in ids.items()
+        for window, inputs, labels in concept_windows(run.member(index), track, number)
+        for time in _times(run, index, window, num_samples)
+    )
 
 
 def _times(run: Run, index: int, window: int, num_samples: int | None) -> Iterator[dict[str, Any]]:
@@ -85,12 +90,6 @@ def _times(run: Run, index: int, window: int, num_samples: int | None) -> Iterat
         if sample is not None and (num_samples is None or sample < num_samples):
             places = run.places(sample)
             yield {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch, "window": window}
-
-
-def _concept_seen(run: Run, index: int, track: str, concept: int, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for window, inputs, labels in concept_windows(run.member(index), track, concept):
-        for time in _times(run, index, window, num_samples):
-            yield ConceptSeen(**time, inputs=inputs, labels=labels)
 
 
 def _concept_ids(run: Run, indices: Sequence[int], track: str, concept: str | int) -> dict[int, int]:

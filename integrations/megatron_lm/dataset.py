@@ -28,8 +28,6 @@ Sample = dict[str, torch.Tensor]
 Ints = npt.NDArray[np.int64]
 
 STOCK_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "cu_seqlens", "max_seqlen")
-
-
 TORCH_TYPES = {"i8": torch.int64, "i4": torch.int32, "u1": torch.uint8, "f4": torch.float32}
 FROM_STOCK = frozenset({"input_ids", "labels", "loss_mask", "position_ids"})  # they go by Megatron's names
 
@@ -71,15 +69,10 @@ class SampleRules:
             )
         if config.hybrid_context_parallel:
             raise ConfigError("--hybrid-context-parallel: not supported, it needs samples of differing length")
-        return cls(
-            seq_length=config.sequence_length,
-            reset_position_ids=config.reset_position_ids,
-            reset_attention_mask=config.reset_attention_mask,
-            eod_mask_loss=config.eod_mask_loss,
-            create_attention_mask=config.create_attention_mask,
-            inter_document_masking=getattr(config, "inter_document_masking", False),
-            pad=pad,
-        )
+        same = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
+        rules: dict[str, Any] = {name: getattr(config, name) for name in same}
+        rules["inter_document_masking"] = getattr(config, "inter_document_masking", False)
+        return cls(seq_length=config.sequence_length, pad=pad, **rules)
 
 
 def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
@@ -240,8 +233,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
             tokens, labels, loss_mask = (batch[name][row] for name in ("input_ids", "labels", "loss_mask"))
             sample = make_sample(tokens, labels, loss_mask, starts, pieces, self.rules)
         for field in self.fields:
-            value = torch.as_tensor(batch[field.name][row])
-            sample[field.name] = value.to(field.dtype)
+            sample[field.name] = torch.as_tensor(batch[field.name][row]).to(field.dtype)
         if "dataset_id" in batch:
             sample["dataset_id"] = torch.tensor(int(batch["dataset_id"][row]), dtype=torch.int16)
         return sample

@@ -5,7 +5,7 @@ while one of them holds it leaves it locked in the child for ever. Without it, a
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -20,14 +20,8 @@ class lazy(Generic[T]):
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> "lazy[T]": ...
-
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-
-    def __get__(self, instance: Any, owner: type) -> Any:
+    def __get__(self, instance: Any, owner: type) -> T:
         if instance is None:
-            return self
+            return self  # type: ignore[return-value]  # for help() and its like
         value = instance.__dict__[self._name] = self._function(instance)
         return value

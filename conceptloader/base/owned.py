@@ -3,12 +3,13 @@
 import contextlib
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 
 def distrust_file(status: os.stat_result) -> str | None:
     """Why an open file may hold what somebody else wrote; None if only its user and root can."""
-    return _foreign(status, _ours()) if stat.S_ISREG(status.st_mode) else "it is no file"
+    return _foreign(status) if stat.S_ISREG(status.st_mode) else "it is no file"
 
 
 def distrust(directory: str, *, above: bool = True) -> str | None:
@@ -21,14 +22,14 @@ def distrust(directory: str, *, above: bool = True) -> str | None:
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode):
         return "it is a symbolic link or a file"
-    reason = _foreign(status, _ours())
+    reason = _foreign(status)
     if reason or not above:
         return reason
-    trusted = _ours() | _unmapped()
+    unmapped = _unmapped()
     for path in sorted({*Path(directory).parents, *Path(os.path.realpath(directory)).parents}):
         status = os.lstat(path)
         shared = stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX
-        if reason := _foreign(status, trusted, writable=0 if shared else 0o022):
+        if reason := _foreign(status, unmapped, writable=0 if shared else 0o022):
             return f"{path}, where it is: {reason}"
     return None
 
@@ -41,16 +42,12 @@ def make_directory(directory: str) -> None:
                 path.mkdir(0o755)
 
 
-def _foreign(status: os.stat_result, trusted: set[int], writable: int = 0o022) -> str | None:
-    if status.st_uid not in trusted:
+def _foreign(status: os.stat_result, trusted: Collection[int] = (), writable: int = 0o022) -> str | None:
+    if status.st_uid not in (0, os.geteuid(), *trusted):
         return f"it belongs to user {status.st_uid}, not to user {os.geteuid()} who runs this"
     if status.st_mode & writable:
         return f"others can write to it (mode {stat.S_IMODE(status.st_mode):o})"
     return None
-
-
-def _ours() -> set[int]:
-    return {0, os.geteuid()}
 
 
 def _unmapped() -> set[int]:

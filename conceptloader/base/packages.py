@@ -1,5 +1,6 @@
-"""Packages that only some uses need, and which extra of ours installs them."""
+"""What is imported only when it is used: packages that only some uses need, and the public names of an adapter."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -12,3 +13,10 @@ def need(module: str, problem: str, extra: str = "ingest") -> Any:
         return import_module(module)
     except ImportError as error:
         raise ConfigError(f"{problem}; pip install 'conceptloader[{extra}]'") from error
+
+
+def public(package: str, modules: Mapping[str, str], name: str) -> Any:
+    """For a package's __getattr__: its public name `name`. modules: by name, the module of the package that has it."""
+    if name not in modules:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return getattr(import_module(f"{package}.{modules[name]}"), name)

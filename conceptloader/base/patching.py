@@ -6,9 +6,10 @@ changed, so that a release in which they have moved on is refused instead of tra
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from conceptloader.errors import ConfigError
@@ -16,61 +17,49 @@ from conceptloader.errors import ConfigError
 _MARK = "conceptloader_original"
 
 
-def around(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    """For Patch.make: the replacement calls function(original, ...) with its own arguments behind."""
-
-    def make(original: Any) -> Any:
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            return function(original, *args, **kwargs)
-
-        return replacement
-
-    return make
-
-
 @dataclass(frozen=True, kw_only=True)
 class Patch:
-    """Replace attribute `name` (dotted: of a class) of `module`.
+    """Replace `target`, "module:name" (dotted: of a class).
 
-    make: from the original to its replacement. parameters: what the original must take.
-    caller: the function of `module` (dotted: of a class) in which `line` must stand; "" where that is a script, which
-        may be anyone's: then `line` is for the reader.
+    by: called in its place, with the original before the arguments. parameters: names that the original must take,
+        separated by spaces.
+    caller: the function of that module in which `line` must stand; "" where that is a script, which may be anyone's:
+        then `line` is for the reader.
     """
 
-    module: str
-    name: str
-    make: Callable[[Any], Any]
-    parameters: tuple[str, ...] = ()
+    target: str
+    by: Callable[..., Any]
+    parameters: str = ""
     caller: str = ""
     line: str
 
+    @property
+    def attribute(self) -> str:
+        """Its own name."""
+        return re.split("[.:]", self.target)[-1]
+
     def resolve(self) -> tuple[Any, Any]:
         """(the object whose attribute is replaced, the original). ImportError or AttributeError if there is none."""
-        owner: Any = import_module(self.module)
-        *path, last = self.name.split(".")
-        for part in path:
-            owner = getattr(owner, part)
-        return owner, getattr(owner, last)
+        module, name = self.target.split(":")
+        owner = resolve_name(f"{module}:{name.rpartition('.')[0]}")
+        return owner, getattr(owner, self.attribute)
 
     def refusal(self, original: Any) -> str:
         """Why `original` is not what this patch was written for; "" if it is."""
         if self.parameters:
             found = inspect.signature(original).parameters
-            absent = [name for name in self.parameters if name not in found]
+            absent = [name for name in self.parameters.split() if name not in found]
             if absent:
                 return f"it takes {', '.join(found)}, expected {', '.join(absent)} too"
-        if self.caller and self.line not in _source(self.module, self.caller):
+        if self.caller and self.line not in _source(f"{self.target.partition(':')[0]}:{self.caller}"):
             return f"`{self.line}` was not found in {self.caller}"
         return ""
 
 
-def _source(module: str, name: str) -> str:
-    found: Any = import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
+def _source(name: str) -> str:
     try:
-        return " ".join(inspect.getsource(found).split())
-    except (OSError, TypeError):  # it isn't there, or no Python
+        return " ".join(inspect.getsource(resolve_name(name)).split())
+    except (AttributeError, OSError, TypeError):  # it isn't there, or no Python
         return ""
 
 
@@ -91,7 +80,7 @@ class Upstream:
             reason = str(error)
         if reason:
             raise ConfigError(
-                f"cannot hook into {self.name} at {patch.module}.{patch.name}: {reason} (conceptloader knows "
+                f"cannot hook into {self.name} at {patch.target.replace(':', '.')}: {reason} (conceptloader knows "
                 f"{self.seen}); {self.otherwise}"
             )
         return owner, original
@@ -101,9 +90,16 @@ class Upstream:
         for patch, (owner, original) in [(patch, self.original(patch)) for patch in patches]:
             if hasattr(original, _MARK):
                 continue
-            replacement = patch.make(original)
+            replacement = _instead(patch.by, original)
             if inspect.isroutine(original):
                 replacement = functools.wraps(original)(replacement)
             setattr(replacement, _MARK, original)
             bound = isinstance(owner, type) and inspect.ismethod(original)
-            setattr(owner, patch.name.split(".")[-1], staticmethod(replacement) if bound else replacement)
+            setattr(owner, patch.attribute, staticmethod(replacement) if bound else replacement)
+
+
+def _instead(by: Callable[..., Any], original: Any) -> Any:
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return by(original, *args, **kwargs)
+
+    return replacement

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
@@ -72,9 +71,8 @@ def write_dataset(
     mode: "document", or by default a stream. encoding: of all tracks. vocabularies: track -> names of its concepts;
     default "concept-0", "concept-1", ...
     """
-    names = sorted({name for document in documents for name in document.spans})
     tracks = {}
-    for name in names:
+    for name in sorted({name for document in documents for name in document.spans}):
         used = {concept for d in documents for _, _, ids in d.spans.get(name, ()) for concept in ids}
         vocabulary = (vocabularies or {}).get(name) or [f"concept-{k}" for k in range(max(used, default=-1) + 1)]
         tracks[name] = TrackOptions(encoding=encoding, vocabulary=vocabulary)
@@ -83,8 +81,7 @@ def write_dataset(
         tokenizer=Tokenizer(name="synthetic", vocab_size=vocab_size, eos_id=0),
         tracks=tracks,
     )
-    borders = [len(documents) * k // shards for k in range(shards + 1)]
-    plan = [[low, high] for low, high in pairwise(borders)]
+    plan = [[len(documents) * k // shards for k in (shard, shard + 1)] for shard in range(shards)]
     build = create_build(path, options, plan=plan)
     for shard, (low, high) in enumerate(plan):
         with build.shard(shard) as writer:

@@ -67,10 +67,9 @@ def global_steps(
 
 def rows_of(batch: Mapping[str, Any]) -> list[Row]:
     """A batch by its samples."""
-    arrays = {name: np.asarray(value) for name, value in batch.items() if np.ndim(value)}
-    size = len(arrays["sample_index"])
-    aligned = {name: array for name, array in arrays.items() if len(array) == size and name != "cu_seqlens"}
-    return [{name: array[k] for name, array in aligned.items()} for k in range(size)]
+    size = len(batch["sample_index"])
+    arrays = {name: np.asarray(value) for name, value in batch.items() if np.ndim(value) and name != "cu_seqlens"}
+    return [{name: array[k] for name, array in arrays.items() if len(array) == size} for k in range(size)]
 
 
 def check_resume(make: MakeLoader, before: Layout, after: Sequence[Layout], steps: int) -> None:
@@ -82,17 +81,16 @@ def check_resume(make: MakeLoader, before: Layout, after: Sequence[Layout], step
     Raises AssertionError that names stop, layout and sample.
     """
     first = list(global_steps(make, before, steps))
-    reference = [row for step in range(steps) for row in first[step][0]]
+    reference = [row for rows, _ in first for row in rows]
     indices = [int(row["sample_index"]) for row in reference]
     assert indices == list(range(indices[0], indices[0] + len(indices))), f"samples out of turn: {indices}"
     for stop in range(1, steps):
         tail = reference[stop * before.global_batch_size :]
         for layout in after:
-            number = len(tail) // layout.global_batch_size
-            resumed = global_steps(make, layout, number, first[stop - 1][1])
-            rows = [row for step, _ in resumed for row in step]
-            for expected, found in zip(tail, rows, strict=False):
-                _check_equal(expected, found, f"stopped after step {stop}, resumed with {layout}")
+            resumed = global_steps(make, layout, len(tail) // layout.global_batch_size, first[stop - 1][1])
+            found = (row for rows, _ in resumed for row in rows)
+            for one, other in zip(tail, found, strict=False):
+                _check_equal(one, other, f"stopped after step {stop}, resumed with {layout}")
 
 
 def _check_equal(expected: Row, found: Row, where: str) -> None:

@@ -1,5 +1,7 @@
 """Hypothesis strategies for what a loader is made of. Needs the hypothesis package."""
 
+from math import prod
+
 from hypothesis import strategies as st
 
 from conceptloader.order.mixture import Mixture, Phase
@@ -12,14 +14,8 @@ def layouts(
     max_dp_size: int = 8, max_micro_batch_size: int = 4, max_micro_batches: int = 3
 ) -> st.SearchStrategy[Layout]:
     """Ways to spread a run over ranks and micro batches."""
-    return st.builds(
-        lambda dp_size, micro, count: Layout(
-            dp_size=dp_size, micro_batch_size=micro, global_batch_size=dp_size * micro * count
-        ),
-        st.integers(1, max_dp_size),
-        st.integers(1, max_micro_batch_size),
-        st.integers(1, max_micro_batches),
-    )
+    sizes = st.tuples(*(st.integers(1, most) for most in (max_dp_size, max_micro_batch_size, max_micro_batches)))
+    return sizes.map(lambda s: Layout(dp_size=s[0], micro_batch_size=s[1], global_batch_size=prod(s)))
 
 
 @st.composite
@@ -43,8 +39,8 @@ def mixtures(draw: st.DrawFn, max_datasets: int = 5, max_size: int = 1000, max_s
 def documents(max_count: int = 20, max_mean_length: int = 60) -> st.SearchStrategy[list[RawDocument]]:
     """Documents with spans of one track, "concepts", for write_dataset."""
     return st.builds(
-        lambda count, seed, mean: random_documents(count, seed=seed, mean_length=mean),
+        random_documents,
         st.integers(1, max_count),
-        st.integers(0, 1 << 32),
-        st.integers(1, max_mean_length),
+        seed=st.integers(0, 1 << 32),
+        mean_length=st.integers(1, max_mean_length),
     )

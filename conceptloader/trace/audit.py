@@ -10,8 +10,6 @@ import numpy as np
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Outputs
-from conceptloader.errors import ConfigError
-from conceptloader.order.partition import Plan
 from conceptloader.trace.record import Launch, Line, checksums
 from conceptloader.trace.run import Run
 
@@ -95,16 +93,18 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
 
 def _reader(run: Run, launch: Launch) -> ReferenceReader:
     """Reads tokens at the sequence length of a start; members of other lengths had no samples in it."""
-    seq_len = launch.start.seq_len or run.blend.config.seq_len
-    if seq_len is None:
-        raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
+    seq_len = run.seq_len(launch.start.seq_len)
     views = [view if view is None or view.member.seq_len in (None, seq_len) else None for view in run.blend.views]
     layout = BatchLayout.of(views, seq_len, Outputs(position_ids="off"))
     return ReferenceReader(run.blend.order, views, layout)
 
 
 def _compare(reader: ReferenceReader, launch: Launch, line: Line) -> Difference | None:
-    expected = _planned(launch.start.plan, line.step, line.micro_batch, line.dp_rank)
+    plan = launch.start.plan
+    expected = None  # the plan has no such share
+    if line.step >= plan.start_step and line.dp_rank < plan.partition.dp_size:
+        rows = plan.micro_batches(line.step, line.dp_rank)
+        expected = rows[line.micro_batch].tolist() if line.micro_batch < len(rows) else None
     pairs: list[tuple[str, Any, Any]] = [("samples", expected, list(line.samples))]
     if expected == list(line.samples):
         batch = reader.read(np.array(expected, np.uint64))
@@ -117,14 +117,6 @@ def _compare(reader: ReferenceReader, launch: Launch, line: Line) -> Difference 
             where = {"launch": launch.number, "step": line.step, "micro_batch": line.micro_batch}
             return Difference(**where, dp_rank=line.dp_rank, what=what, expected=wanted, recorded=found)
     return None
-
-
-def _planned(plan: Plan, step: int, micro_batch: int, dp_rank: int) -> list[int] | None:
-    """Samples of one share of a step; None if the plan has no such share."""
-    if step < plan.start_step or dp_rank >= plan.partition.dp_size:
-        return None
-    rows = plan.micro_batches(step, dp_rank)
-    return [int(sample) for sample in rows[micro_batch]] if micro_batch < len(rows) else None
 
 
 def _not_once(
@@ -140,10 +132,5 @@ def _not_once(
                     times = done.get(step, Counter())[micro_batch, dp_rank]
                     if times != 1:
                         where = {"launch": launch.number, "step": step, "micro_batch": micro_batch, "dp_rank": dp_rank}
-                        samples = [int(sample) for sample in row]
-                        yield Difference(
-                            **where,
-                            what="repeated" if times else "missing",
-                            expected=samples,
-                            recorded=[samples] * times,
-                        )
+                        what, samples = "repeated" if times else "missing", row.tolist()
+                        yield Difference(**where, what=what, expected=samples, recorded=[samples] * times)

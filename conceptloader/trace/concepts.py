@@ -1,6 +1,6 @@
 """Which windows hold tokens with a concept. No index by concept exists: the track is read once, in large pieces."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,35 +28,31 @@ def concept_windows(member: Member, track: str, concept: int) -> Iterator[tuple[
     for low in range(0, count, some):
         windows = range(low, min(low + some, count))
         begin, end = np.array([member.token_range(window) for window in windows], np.int64).T
-        coverage = _Coverage(dataset, track, having, int(begin[0]), int(end[-1]))
-        inputs = coverage.between(begin, np.minimum(end, begin + size))
-        labels = coverage.between(np.minimum(begin + 1, end), end)
+        up_to = _counter(dataset, track, having, int(begin[0]), int(end[-1]))
+        inputs = up_to(np.minimum(end, begin + size)) - up_to(begin)
+        labels = up_to(end) - up_to(np.minimum(begin + 1, end))
         for k in np.flatnonzero(inputs + labels).tolist():
             yield windows[k], int(inputs[k]), int(labels[k])
 
 
-class _Coverage:
-    """How many tokens of a range belong to certain records: having[shard] says to which."""
+def _counter(dataset: Dataset, track: str, having: Sequence[Bools], first: int, last: int) -> Callable[[Ints], Ints]:
+    """How many tokens of [first, each position) belong to certain records: having[shard] says to which."""
+    starts, lengths = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]  # an empty run, so that there is one
+    for shard, a, b, base in dataset.parts(first, last):
+        if having[shard].any():
+            start, end, _, _, record = dataset.reader.runs(shard, track, a, b)
+            chosen = having[shard][record]
+            starts.append(start[chosen] + base)
+            lengths.append((end - start)[chosen])
+    start, length = np.concatenate(starts), np.concatenate(lengths)
+    before = np.cumsum(length) - length
 
-    def __init__(self, dataset: Dataset, track: str, having: Sequence[Bools], first: int, last: int) -> None:
-        starts, lengths = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]  # an empty run, so that there is one
-        for shard, a, b, base in dataset.parts(first, last):
-            if having[shard].any():
-                start, end, _, _, record = dataset.reader.runs(shard, track, a, b)
-                chosen = having[shard][record]
-                starts.append(start[chosen] + base)
-                lengths.append((end - start)[chosen])
-        self._starts, self._lengths = np.concatenate(starts), np.concatenate(lengths)
-        self._before = np.cumsum(self._lengths) - self._lengths
-
-    def between(self, first: Ints, last: Ints) -> Ints:
-        """How many in each [first, last)."""
-        return self._up_to(last) - self._up_to(first)
-
-    def _up_to(self, tokens: Ints) -> Ints:
-        k = np.searchsorted(self._starts, tokens, side="right") - 1
-        counted: Ints = self._before[k] + np.minimum(tokens - self._starts[k], self._lengths[k])
+    def up_to(tokens: Ints) -> Ints:
+        k = np.searchsorted(start, tokens, side="right") - 1
+        counted: Ints = before[k] + np.minimum(tokens - start[k], length[k])
         return counted
+
+    return up_to
 
 
 def _records_with(dataset: Dataset, shard: int, track: str, concept: int) -> Bools:

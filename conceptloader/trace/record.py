@@ -7,7 +7,7 @@ the RunStart of that start; the others say step, micro batch, samples, their dat
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
 
 RECORD_VERSION = 1
+_OF_A_LINE = ("step", "micro_batch", "samples", "datasets", "checksums")
 
 
 def checksums(input_ids: npt.ArrayLike, labels: npt.ArrayLike) -> list[str]:
@@ -118,16 +119,13 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
         head = next(found, None)
         if head is None:
             continue  # killed before its first line
-        try:
-            launch, dp_rank, start = int(head["launch"]), int(head["dp_rank"]), RunStart(**head["start"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise FormatError(f"{path}, line 1: {error}; expected a record as Recorder writes it") from error
+        launch, start = head
         known = starts.setdefault(launch, start)
-        if _without_time(known) != _without_time(start):
+        if replace(known, time=start.time) != start:
             raise FormatError(
                 f"{path}: start {launch} was {start} here, {known} on another rank; expected the same start"
             )
-        lines.setdefault(launch, []).extend(_line(path, entry, dp_rank) for entry in found)
+        lines.setdefault(launch, []).extend(found)
     launches: list[Launch] = []
     stop: int | None = None
     for number in sorted(starts, reverse=True):
@@ -137,29 +135,28 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
     return launches
 
 
-def _read_file(path: Path) -> Iterator[dict[str, Any]]:
+def _read_file(path: Path) -> Iterator[Any]:
+    """(launch, start), then its lines. Nothing for a file that holds no whole line."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ReadError(f"{path}: cannot read the record: {error}") from error
+    dp_rank = -1
     for number, line in enumerate(data.split(b"\n")[:-1], 1):  # without what a kill left unfinished
         try:
             entry = json.loads(line)
             if not isinstance(entry, dict) or (number == 1) != ("record_version" in entry):
                 raise ValueError("no line of a record")
-        except (ValueError, RecursionError) as error:
+            if number == 1:
+                dp_rank = int(entry["dp_rank"])
+                found: Any = int(entry["launch"]), RunStart(**entry["start"])
+            else:
+                known = {name: entry.pop(name) for name in _OF_A_LINE}
+                found = Line(dp_rank=dp_rank, more=entry, **known)
+        except KeyError as error:
+            raise FormatError(
+                f"{path}, line {number}: found no {error}, expected a line as Recorder writes it"
+            ) from error
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise FormatError(f"{path}, line {number}: {error}; expected a record as Recorder writes it") from error
-        yield entry
-
-
-def _line(path: Path, entry: dict[str, Any], dp_rank: int) -> Line:
-    names = ("step", "micro_batch", "samples", "datasets", "checksums")
-    try:
-        known = {name: entry.pop(name) for name in names}
-    except KeyError as error:
-        raise FormatError(f"{path}: found a line without {error}, expected {', '.join(names)}") from error
-    return Line(dp_rank=dp_rank, more=entry, **known)
-
-
-def _without_time(start: RunStart) -> dict[str, Any]:
-    return {key: value for key, value in asdict(start).items() if key != "time"}
+        yield found

@@ -42,9 +42,7 @@ class Member:
 
     def is_read(self, window: int) -> bool:
         """False for a window that is quarantined."""
-        if in_quarantined_shard(self.view, window):
-            return False
-        return not quarantined(self.view, *self.token_range(window))
+        return not in_quarantined_shard(self.view, window) and not quarantined(self.view, *self.token_range(window))
 
     def windows_of(self, document: int) -> range:
         """The windows that read any token of a document of the dataset, be it only as the label of their last input."""
@@ -86,13 +84,17 @@ class Run:
 
         Raises ConfigError if the configuration does not say how many tokens of a document a sample takes.
         """
-        return [None if view is None else self._member(view) for view in self.blend.views]
+        return [
+            None if view is None else Member(view=view, seq_len=self.seq_len(view.member.seq_len))
+            for view in self.blend.views
+        ]
 
-    def _member(self, view: View) -> Member:
-        seq_len = view.member.seq_len or self.blend.config.seq_len
+    def seq_len(self, given: int | None) -> int:
+        """Tokens of a sample: `given`, or what the configuration says. Raises ConfigError if neither does."""
+        seq_len = given or self.blend.config.seq_len
         if seq_len is None:
             raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
-        return Member(view=view, seq_len=seq_len)
+        return seq_len
 
     def member(self, index: int) -> Member:
         """A member by its index. Raises ConfigError if its dataset has left the configuration."""

@@ -1,13 +1,28 @@
 """What a sample is made of: its documents and the records of its spans."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from conceptloader.order.partition import Place
 from conceptloader.trace.run import Interval, Member, Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One sample. sample: the trainer's index. places: steps, micro batches, ranks and slots, if they are known."""
+
+    sample: int
+    places: list[Place]
+    dataset: str
+    epoch: int
+    window: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {**asdict(self), "places": [place._asdict() for place in self.places]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,40 +56,28 @@ class SpanPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleTrace:
-    """sample: the trainer's index. places: its steps and ranks, if they are known.
-
-    tokens: [start, stop) of the dataset that it reads; None if it touches a quarantined range: nothing is read then.
+class SampleTrace(Seen):
+    """tokens: [start, stop) of the dataset that the sample reads; None if it touches a quarantined range: nothing is
+    read then.
     """
 
-    sample: int
-    places: list[Place]
-    dataset: str
-    epoch: int
-    window: int
-    tokens: Interval | None
-    documents: list[DocumentPart]
-    spans: dict[str, list[SpanPart]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {**asdict(self), "places": [place._asdict() for place in self.places]}
+    tokens: Interval | None = None
+    documents: list[DocumentPart] = field(default_factory=list)
+    spans: dict[str, list[SpanPart]] = field(default_factory=dict)
 
 
 def trace_sample(run: Run, sample: int) -> SampleTrace:
     """Everything about one sample. Reads its documents and spans, not its tokens."""
     index, epoch, window = run.blend.order.sample(sample)
     member = run.member(index)
-    read = member.is_read(window)
-    return SampleTrace(
-        sample=sample,
-        places=run.places(sample),
-        dataset=run.name(index),
-        epoch=epoch,
-        window=window,
-        tokens=member.token_range(window) if read else None,
-        documents=list(_documents(member, window)) if read else [],
-        spans={track: list(_spans(member, window, track)) for track in member.tracks} if read else {},
+    found = SampleTrace(sample=sample, places=run.places(sample), dataset=run.name(index), epoch=epoch, window=window)
+    if not member.is_read(window):
+        return found
+    return replace(
+        found,
+        tokens=member.token_range(window),
+        documents=list(_documents(member, window)),
+        spans={track: list(_spans(member, window, track)) for track in member.tracks},
     )
 
 
@@ -107,13 +110,10 @@ def _spans(member: Member, window: int, track: str) -> Iterator[SpanPart]:
             end=int(spans.end[k]),
             begins_before=bool(spans.begins_before[k]),
             ends_after=bool(spans.ends_after[k]),
-            record=_plain(record),
+            record=record.tolist()
+            if isinstance(record, np.ndarray)
+            else record.hex()
+            if isinstance(record, bytes)
+            else record,
             names=None if vocabulary is None else [vocabulary[concept] for concept in record],
         )
-
-
-def _plain(record: Any) -> Any:
-    """A record as JSON can hold it."""
-    if isinstance(record, np.ndarray):
-        return record.tolist()
-    return record.hex() if isinstance(record, bytes) else record

@@ -4,32 +4,17 @@ Nothing here looks through the run: an answer costs the same for a run of a thou
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from conceptloader.errors import ConfigError
-from conceptloader.order.partition import Place
 from conceptloader.trace.concepts import concept_windows
 from conceptloader.trace.run import Interval, Run
+from conceptloader.trace.samples import Seen
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """One sample. places: steps, micro batches, ranks and slots, if they are known."""
-
-    sample: int
-    places: list[Place]
-    dataset: str
-    epoch: int
-    window: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {**asdict(self), "places": [place._asdict() for place in self.places]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DocumentSeen(_Seen):
+class DocumentSeen(Seen):
     """A sample that holds some of a document: at which positions [start, end) of input_ids and of labels, or None."""
 
     document: int
@@ -38,7 +23,7 @@ class DocumentSeen(_Seen):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConceptSeen(_Seen):
+class ConceptSeen(Seen):
     """A sample with tokens that carry a concept: how many of its inputs, how many of its labels."""
 
     inputs: int
@@ -68,7 +53,13 @@ def when_document(
             f"document: found no {document!r} in {', '.join(sorted(map(run.name, indices)))}, expected an id as in the "
             "input; documents without ids are asked for by dataset and number"
         )
-    seen = [one for index, number in found for one in _document_seen(run, index, number, num_samples)]
+    seen = []
+    for index, number in found:
+        member = run.member(index)
+        for window in member.windows_of(number):
+            inputs, labels = member.positions(window, *member.dataset.document_range(number))
+            for time in _times(run, index, window, num_samples):
+                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 
 
@@ -82,11 +73,16 @@ def when_concept(
     Raises ConfigError if no dataset has the track, or none that has it knows the name.
     """
     ids = _concept_ids(run, run.find(dataset), track, concept)
-    return (one for index, number in ids.items() for one in _concept_seen(run, index, track, number, num_samples))
+    return (
+        ConceptSeen(**time, inputs=inputs, labels=labels)
+        for index, number in ids.items()
+        for window, inputs, labels in concept_windows(run.member(index), track, number)
+        for time in _times(run, index, window, num_samples)
+    )
 
 
 def _times(run: Run, index: int, window: int, num_samples: int | None) -> Iterator[dict[str, Any]]:
-    """Each time that a window is read: the fields of _Seen."""
+    """Each time that a window is read: the fields of Seen."""
     if not run.member(index).is_read(window):
         return
     for epoch in run.epochs(index, num_samples):
@@ -96,37 +92,21 @@ def _times(run: Run, index: int, window: int, num_samples: int | None) -> Iterat
             yield {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch, "window": window}
 
 
-def _document_seen(run: Run, index: int, number: int, num_samples: int | None) -> Iterator[DocumentSeen]:
-    member = run.member(index)
-    for window in member.windows_of(number):
-        inputs, labels = member.positions(window, *member.dataset.document_range(number))
-        for time in _times(run, index, window, num_samples):
-            yield DocumentSeen(**time, document=number, inputs=inputs, labels=labels)
-
-
-def _concept_seen(run: Run, index: int, track: str, concept: int, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for window, inputs, labels in concept_windows(run.member(index), track, concept):
-        for time in _times(run, index, window, num_samples):
-            yield ConceptSeen(**time, inputs=inputs, labels=labels)
-
-
 def _concept_ids(run: Run, indices: Sequence[int], track: str, concept: str | int) -> dict[int, int]:
     """Index of each member that knows the concept -> its id there."""
-    datasets = {index: run.member(index).dataset for index in indices}
-    holding = {
-        index: [name for name, entry in dataset.tracks.items() if entry.codec == "concepts"]
-        for index, dataset in datasets.items()
-    }
-    having = {index: datasets[index] for index, names in holding.items() if track in names}
+    tracks = {index: run.member(index).dataset.tracks for index in indices}
+    known = {index: [name for name, entry in of.items() if entry.codec == "concepts"] for index, of in tracks.items()}
+    having = [index for index, names in known.items() if track in names]
     if not having:
-        known = sorted({name for names in holding.values() for name in names})
-        raise ConfigError(f"track: found {track!r}, expected one that holds concepts: {known}")
+        raise ConfigError(
+            f"track: found {track!r}, expected one that holds concepts: {sorted(set().union(*known.values()))}"
+        )
     if isinstance(concept, int):
         return dict.fromkeys(having, concept)
-    vocabularies = {index: d.vocabulary(track) or [] for index, d in having.items()}
+    vocabularies = {index: run.member(index).dataset.vocabulary(track) or [] for index in having}
     found = {index: names.index(concept) for index, names in vocabularies.items() if concept in names}
     if not found:
-        all_names = sorted({name for names in vocabularies.values() for name in names})
+        all_names = sorted(set().union(*vocabularies.values()))
         raise ConfigError(
             f"concept: found {concept!r}, expected one of {len(all_names)} names in the vocabulary of track {track}, "
             f"such as {', '.join(all_names[:10])}"

@@ -6,8 +6,9 @@ task that depends on it. The name of this package is not that of datatrove, lest
 Open writer.py first.
 """
 
-from importlib import import_module
 from typing import Any
+
+from conceptloader.base.packages import public
 
 _PUBLIC = {"ConceptStreamWriter": "writer", "ConceptStreamFinalize": "writer"}
 
@@ -15,6 +16,4 @@ __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return public(__name__, _PUBLIC, name)

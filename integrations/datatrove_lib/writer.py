@@ -1,8 +1,7 @@
 """Pipeline steps for datatrove: tokenize and write one shard per task, then finalize."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -17,7 +16,7 @@ from conceptloader.ingest.build.shard import Rows, ShardFiller
 from conceptloader.ingest.place.rules import check_fraction, refuse_earlier_rules
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import RecordParser
-from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, load_tokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
@@ -63,33 +62,38 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         super().__init__()
         # Plain values only: executors pickle the step, or write it as JSON.
         self.out = os.path.abspath(out)
-        self.tokenizer = tokenizer
-        self.spans = dict(spans or {})
-        self.vocabularies = dict(vocabularies or {})
-        self.metadata = list(metadata)
-        self.eos = eos
+        self.tokenizer, self.eos = tokenizer, eos
+        self.spans, self.vocabularies, self.metadata = dict(spans or {}), dict(vocabularies or {}), list(metadata)
         self.rules: dict[str, Any] = {"align": align, "eos_span": eos_span, "overlap": overlap, "levels": levels}
-        self.append_eos = append_eos
-        self.encoding = encoding
+        self.append_eos, self.encoding = append_eos, encoding
         self.skip_bad = skip_bad
         self.batch_documents = batch_documents
 
     def run(self, data: Iterable[Any] | None, rank: int = 0, world_size: int = 1) -> None:
         """Write shard `rank` of `world_size`."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
-        tokenizer = load_tokenizer(self.tokenizer, self.eos)
-        options = self._options(tokenizer)
-        build = self._build(options, tokenizer, world_size)
+        given = {
+            k: load_vocabulary(names) if isinstance(names, str) else names for k, names in self.vocabularies.items()
+        }
+        options = IngestOptions(
+            columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
+            tokenizer=load_tokenizer(self.tokenizer, self.eos),
+            vocabularies=given,
+            append_eos=self.append_eos,
+            encoding=self.encoding,
+            **self.rules,
+        )
+        build = self._build(options, world_size)
         if build.is_finished(rank):
             self.stat_update("finished before")
             return
-        columns, skip_bad = options.columns, self.skip_bad
-        parser = _DocumentParser(columns, {track: Concepts(options.vocabularies.get(track)) for track in self.spans})
+        parser = _DocumentParser(options.columns, {track: Concepts(given.get(track)) for track in self.spans})
+        rest = iter(data or ())
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
-            filler = ShardFiller(writer, tokenizer, options.eos, options.rules, skip_bad)
-            for documents in _batches(data or (), self.batch_documents):
-                name = partial(_name, documents)
-                rows = Rows(f"task {rank}", documents, parser.parse, range(len(documents)), name)
+            filler = ShardFiller(writer, options.tokenizer, options.eos, options.rules, self.skip_bad)
+            while documents := list(islice(rest, self.batch_documents)):
+                names = [f"document {document.id!r:.100}" for document in documents]
+                rows = Rows(f"task {rank}", documents, parser.parse, range(len(documents)), names.__getitem__)
                 with self.track_time("batch"):
                     progress = filler.add(rows)
                 for _ in progress.bad:
@@ -99,36 +103,21 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
                     self.stat_update("tokens", value=progress.tokens)
                     self.stat_update("spans without a token", value=progress.losses.lost)
 
-    def _options(self, tokenizer: TextTokenizer) -> IngestOptions:
-        return IngestOptions(
-            columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
-            tokenizer=tokenizer,
-            append_eos=self.append_eos,
-            **self.rules,
-            vocabularies={
-                track: load_vocabulary(names) if isinstance(names, str) else names
-                for track, names in self.vocabularies.items()
-            },
-            encoding=self.encoding,
-        )
-
-    def _build(self, options: IngestOptions, tokenizer: TextTokenizer, shards: int) -> Build:
+    def _build(self, options: IngestOptions, shards: int) -> Build:
         """The build of all tasks, begun by whichever comes first."""
-        wanted = format_options(options)
-        plan = list(range(shards))
+        wanted, plan = format_options(options), list(range(shards))
         refuse_earlier_rules(self.out)
         if os.path.exists(os.path.join(self.out, fmt.MANIFEST)):  # finalized: this task is run again
             found = open_build(self.out)
-            same = [found.plan, found.options.to_json(found.vocabularies)] == [plan, wanted.to_json(found.vocabularies)]
-            if not same:
+            if (found.plan, found.options.to_json(found.vocabularies)) != (plan, wanted.to_json(found.vocabularies)):
                 raise ConfigError(
                     f"{self.out}: found a complete dataset of other options or another number of tasks, expected a new "
                     "directory; nothing was changed"
                 )
             return found
         build = create_build(self.out, wanted, plan=plan)
-        if tokenizer.definition is not None:
-            write_file(os.path.join(self.out, TOKENIZER_FILE), tokenizer.definition, exclusive=True)
+        if options.tokenizer is not None and options.tokenizer.definition is not None:
+            write_file(os.path.join(self.out, TOKENIZER_FILE), options.tokenizer.definition, exclusive=True)
         return build
 
 
@@ -138,10 +127,6 @@ class _DocumentParser(RecordParser):
     def read(self, row: Any) -> dict[str, Any]:
         kept = {key: row.metadata[key] for key in self._known if key in row.metadata}
         return {**kept, "id": row.id, "text": row.text}
-
-
-def _name(documents: Sequence[Any], number: int) -> str:
-    return f"document {documents[number].id!r:.100}"
 
 
 class ConceptStreamFinalize(PipelineStep):  # type: ignore[misc]
@@ -167,9 +152,3 @@ class ConceptStreamFinalize(PipelineStep):  # type: ignore[misc]
             raise ConfigError(f"finalize: found {world_size} tasks, expected one; give it an executor of its own")
         if not os.path.exists(os.path.join(self.out, fmt.MANIFEST)):
             finalize_within(self.out, self.max_lost_spans)
-
-
-def _batches(data: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    rest = iter(data)
-    while batch := list(islice(rest, size)):
-        yield batch

@@ -6,24 +6,23 @@
 Open data.py first: all that the other ways in are made of.
 """
 
-from importlib import import_module
 from typing import Any
+
+from conceptloader.base.packages import public
 
 _PUBLIC = {
     "ConceptDataset": "dataset",
     "MegatronData": "data",
     "SplitIterator": "batches",
     "concepts": "launch",
-    "get_batch": "own_script",
+    "get_batch": "launch",
     "install": "launch",
-    "setup": "own_script",
-    "train_valid_test_datasets_provider": "own_script",
+    "setup": "launch",
+    "train_valid_test_datasets_provider": "launch",
 }
 
 __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return public(__name__, _PUBLIC, name)

@@ -28,9 +28,9 @@ def aligned(fields: Sequence[Field]) -> list[Field]:
     return sorted(fields, key=lambda f: -f.dtype.itemsize)
 
 
-def buffer_bytes(fields: Sequence[Field], batch: int) -> int:
-    """Size of the packed buffer of `batch` samples."""
-    return sum(batch * prod(f.shape) * f.dtype.itemsize for f in fields)
+def num_bytes(field: Field, batch: int) -> int:
+    """Of `batch` samples in a packed buffer."""
+    return batch * prod(field.shape) * field.dtype.itemsize
 
 
 def checked(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field], batch: int) -> Tensors:
@@ -53,12 +53,9 @@ def pack(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field]) -> torch.
 
 def unpack(buffer: torch.Tensor, fields: Sequence[Field], batch: int) -> Tensors:
     """The tensors of a packed buffer, as views of it."""
-    tensors, at = {}, 0
-    for f in aligned(fields):
-        size = batch * prod(f.shape) * f.dtype.itemsize
-        tensors[f.name] = buffer[at : at + size].view(f.dtype).view(batch, *f.shape)
-        at += size
-    return tensors
+    ordered = aligned(fields)
+    parts = buffer.split_with_sizes([num_bytes(f, batch) for f in ordered])
+    return {f.name: part.view(f.dtype).view(batch, *f.shape) for f, part in zip(ordered, parts, strict=True)}
 
 
 def context_slice(tensor: torch.Tensor, dim: int, cp_rank: int, cp_size: int) -> torch.Tensor:
@@ -80,13 +77,21 @@ def merge_samples(tensors: Tensors, fields: Sequence[Field], seq_length: int) ->
     """A micro batch as the one long sequence that --dataloader-inter-document-masking trains on.
 
     Fields along the sequence become [1, B * S] and point into span slots of all samples: a `_span_index` k of sample b
-    into slot b * max_spans + k, and `_spans` of sample b begin at b * S. The other fields become [1, B * ..., ...].
+    into slot b * max_spans + k, and `_spans` of sample b begin at b * S. Padded cu_seqlens [B, S + 1] become int32
+    [n + 1], max_seqlen the largest one. The other fields become [1, B * ..., ...].
     """
     merged = {}
     for f in fields:
         tensor = tensors[f.name]
         batch = tensor.shape[0]
         sample = torch.arange(batch, dtype=tensor.dtype, device=tensor.device)
+        if f.name == "max_seqlen":
+            merged[f.name] = tensor.max()
+            continue
+        if f.name == "cu_seqlens":
+            starts = (tensor + (sample * seq_length)[:, None])[tensor < seq_length]
+            merged[f.name] = torch.cat((starts, starts.new_tensor([batch * seq_length])))
+            continue
         if f.name.endswith("_span_index"):
             spans = next(g.shape[0] for g in fields if g.name == f.name.removesuffix("_index") + "s")
             tensor = torch.where(tensor < 0, tensor, tensor + (sample * spans)[:, None])
@@ -142,21 +147,43 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
         return stock, kept
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConceptReader:
-    """Gives the concept tensors of each micro batch to the ranks of the configured stages.
+def device() -> torch.device:
+    """Where the model computes."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
-    fields: what a sample has beside Megatron's keys (dataset.fields_of), the same on all ranks.
-    packed: whether micro batches are merged to one sequence (--dataloader-inter-document-masking).
+
+def share(tensors: Tensors | None, fields: Sequence[Field], batch: int) -> Tensors:
+    """Broadcast `fields` from tensor-parallel rank 0, which alone has `tensors`, to its group."""
+    found = None if tensors is None else checked(tensors, fields, batch)
+    if parallel_state.get_tensor_model_parallel_world_size() == 1 and found is not None:
+        return {name: tensor.to(device(), non_blocking=True) for name, tensor in found.items()}
+    if found is not None:
+        buffer = pack(found, fields).to(device(), non_blocking=True)
+    else:
+        size = sum(num_bytes(f, batch) for f in fields)
+        buffer = torch.empty(size, dtype=torch.uint8, device=device())
+    torch.distributed.broadcast(
+        buffer,
+        parallel_state.get_tensor_model_parallel_src_rank(),
+        group=parallel_state.get_tensor_model_parallel_group(),
+    )
+    return unpack(buffer, fields, batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReader:
+    """Gives the tensors of each micro batch to the ranks that need them.
+
+    rules: what a sample holds of Megatron's keys. fields: what it has beside them (dataset.fields_of), the same on all
+    ranks, for the stages `stage`.
     """
 
+    rules: SampleRules
     fields: Sequence[Field]
     stage: Stage
-    seq_length: int
     micro_batch_size: int
-    packed: bool = False
 
-    def __call__(
+    def concepts(
         self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None
     ) -> Tensors | None:
         """Call once in each forward step, on all tensor-parallel ranks. None on other stages than the configured ones.
@@ -174,62 +201,24 @@ class ConceptReader:
                     "start the script with conceptloader.launch, or take the tensors from conceptloader's get_batch"
                 )
             kept = data_iterator.take_concepts()
-        return self.cut(share(kept, self.fields, micro_batch_size or self.micro_batch_size))
+        return self._share(kept, self.fields, micro_batch_size)
 
-    def cut(self, tensors: Tensors) -> Tensors:
-        """The part of this context-parallel rank."""
-        if self.packed:
-            tensors = merge_samples(tensors, self.fields, self.seq_length)
-        cp_size = parallel_state.get_context_parallel_world_size()
-        cp_rank = parallel_state.get_context_parallel_rank()
-        for f in self.fields:
-            if f.sequence:
-                tensors[f.name] = context_slice(tensors[f.name], 1, cp_rank, cp_size)
-        return tensors
+    def get_batch(
+        self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None
+    ) -> Tensors:
+        """For scripts of one's own: Megatron's keys and the concept tensors in one broadcast.
 
-
-def device() -> torch.device:
-    """Where the model computes."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def share(tensors: Tensors | None, fields: Sequence[Field], batch: int) -> Tensors:
-    """Broadcast `fields` from tensor-parallel rank 0, which alone has `tensors`, to its group."""
-    found = None if tensors is None else checked(tensors, fields, batch)
-    if parallel_state.get_tensor_model_parallel_world_size() == 1 and found is not None:
-        return {name: tensor.to(device(), non_blocking=True) for name, tensor in found.items()}
-    if found is not None:
-        buffer = pack(found, fields).to(device(), non_blocking=True)
-    else:
-        buffer = torch.empty(buffer_bytes(fields, batch), dtype=torch.uint8, device=device())
-    torch.distributed.broadcast(
-        buffer,
-        parallel_state.get_tensor_model_parallel_src_rank(),
-        group=parallel_state.get_tensor_model_parallel_group(),
-    )
-    return unpack(buffer, fields, batch)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchReader:
-    """A get_batch for scripts of one's own: Megatron's keys and the concept tensors in one broadcast.
-
-    rules: what a sample holds. concepts: what goes to the configured stages besides."""
-
-    rules: SampleRules
-    concepts: ConceptReader
-
-    def __call__(self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None) -> Tensors:
-        """Call once in each forward step, on all ranks of the stage. A stage that needs nothing gets {}.
+        Call once in each forward step, on all ranks of the stage. A stage that needs nothing gets {}.
 
         Returns: on the first and last pipeline stage tokens, labels, position_ids int64 [B, S], loss_mask float32
             [B, S] and, if the rules ask for it, attention_mask bool [B, 1, S, S]; on the concept stages those tensors
             too. Everything is cut for context parallelism. With inter_document_masking the samples of the micro batch
             are one sequence [1, B * S], and cu_seqlens int32 [n + 1] and max_seqlen int32 [] are there on every stage.
         """
-        stock = stock_fields(self.rules) if self.reads_tokens(vp_stage) else ()
-        extra = tuple(self.concepts.fields) if self.concepts.stage.here(vp_stage) else ()
-        if not stock and not extra:
+        reads_tokens = self.rules.inter_document_masking or is_first_or_last_stage(vp_stage)
+        extra = self.fields if self.stage.here(vp_stage) else ()
+        fields = (*(stock_fields(self.rules) if reads_tokens else ()), *extra)
+        if not fields:
             return {}
         batch = None
         if parallel_state.get_tensor_model_parallel_rank() == 0:
@@ -238,35 +227,19 @@ class BatchReader:
             batch = next(data_iterator)
             if isinstance(data_iterator, SplitIterator) and extra:
                 batch = {**batch, **data_iterator.take_concepts()}
-        size = micro_batch_size or self.concepts.micro_batch_size
-        tensors = share(batch, (*stock, *extra), size)
-        found = self.concepts.cut({f.name: tensors[f.name] for f in extra}) if extra else {}
-        return (self.cut({f.name: tensors[f.name] for f in stock}) if stock else {}) | found
+        return self._share(batch, fields, micro_batch_size)
 
-    def reads_tokens(self, vp_stage: int | None = None) -> bool:
-        """Whether the (virtual) stage of this process needs Megatron's own keys."""
-        return self.rules.inter_document_masking or is_first_or_last_stage(vp_stage)
-
-    def cut(self, batch: Tensors) -> Tensors:
+    def _share(self, tensors: Tensors | None, fields: Sequence[Field], micro_batch_size: int | None) -> Tensors:
         """The part of this context-parallel rank."""
+        found = share(tensors, fields, micro_batch_size or self.micro_batch_size)
         if self.rules.inter_document_masking:
-            batch = merge_documents(batch, self.rules.seq_length)
-        cp_rank = parallel_state.get_context_parallel_rank()
+            found = merge_samples(found, fields, self.rules.seq_length)
         cp_size = parallel_state.get_context_parallel_world_size()
-        for key, tensor in batch.items():
-            if key not in ("cu_seqlens", "max_seqlen"):
-                batch[key] = context_slice(tensor, 2 if key == "attention_mask" else 1, cp_rank, cp_size)
-        return batch
-
-
-def merge_documents(batch: Tensors, length: int) -> Tensors:
-    """Samples [B, S] with padded cu_seqlens [B, S + 1] as one sequence [1, B * S] with cu_seqlens int32 [n + 1]."""
-    merged = {key: tensor.reshape(1, -1) for key, tensor in batch.items()}
-    starts = [row[row < length] + b * length for b, row in enumerate(batch["cu_seqlens"])]
-    end = torch.tensor([length * len(starts)], dtype=torch.int32, device=starts[0].device)
-    merged["cu_seqlens"] = torch.cat((*starts, end)).int()
-    merged["max_seqlen"] = batch["max_seqlen"].max()
-    return merged
+        cp_rank = parallel_state.get_context_parallel_rank()
+        for f in fields:
+            if f.along:
+                found[f.name] = context_slice(found[f.name], f.along, cp_rank, cp_size)
+        return found
 
 
 def is_first_or_last_stage(vp_stage: int | None = None) -> bool:

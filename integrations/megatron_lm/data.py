@@ -1,27 +1,26 @@
 """The data of a run: what Megatron's command line and our configuration say together, and where it goes on."""
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from megatron.core import parallel_state
 from megatron.core.datasets.utils import Split
 
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import batch_layout, open_reader
-from conceptloader.blend import Blend, Config, open_blend
+from conceptloader.blend import Blend, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 
-from .batches import BatchReader, ConceptReader, SplitIterator, is_first_or_last_stage
+from .batches import BatchReader, SplitIterator, is_first_or_last_stage
 from .dataset import ConceptDataset, Reader, SampleRules, data_loader, fields_of
 from .options import Stage, for_evaluation, load_configs, one_pass, wanted
-from .takeover_reader import open_taken_over
+from .takeover_reader import StockSplit, open_taken_over
 
 logger = logging.getLogger(__name__)
 
@@ -30,35 +29,9 @@ WHERE = "conceptloader's state in the checkpoint"
 NO_STATE = "loader"  # the name under which a checkpoint without our state is accepted
 
 
-class SampleSource(Protocol):
-    """The samples of a split: in an order of ours (OurSplit), or taken over from Megatron (takeover_reader)."""
-
-    @property
-    def spec(self) -> OrderSpec: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def one_pass(self) -> int:
-        """Samples of all datasets together."""
-
-    def check(self, num_samples: int) -> None:
-        """Raise ConfigError if a run of `num_samples` samples is longer than the data may give."""
-
-    def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "SampleSource":
-        """The split with which a run goes on. Raises ResumeError if its past has changed."""
-
-    def layout(self, concepts: bool) -> BatchLayout:
-        """Arrays of a batch, with or without the concept tensors."""
-
-    def reader(self, concepts: bool) -> Reader:
-        """Reads samples by their index."""
-
-
 @dataclass(frozen=True)
 class OurSplit:
-    """A split in an order of ours, see SampleSource."""
+    """The samples of a split in an order of ours. Those taken over from Megatron are a takeover_reader.StockSplit."""
 
     blend: Blend
     rules: SampleRules
@@ -68,23 +41,24 @@ class OurSplit:
         return self.blend.spec
 
     @property
-    def seed(self) -> int:
-        return self.blend.config.seed
-
-    @property
     def one_pass(self) -> int:
+        """Samples of all datasets together."""
         return sum(view.count for view in self.blend.views if view is not None)
 
     def check(self, num_samples: int) -> None:
+        """Raise ConfigError if a run of `num_samples` samples is longer than the data may give."""
         self.blend.order.check_run(num_samples)
 
     def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "OurSplit":
+        """The split with which a run goes on. Raises ResumeError if its past has changed."""
         return OurSplit(self.blend.resume(saved, consumed, allow_changed=accept), self.rules)
 
     def layout(self, concepts: bool) -> BatchLayout:
+        """Arrays of a batch, with or without the concept tensors."""
         return batch_layout(self._blend(concepts))
 
     def reader(self, concepts: bool) -> Reader:
+        """Reads samples by their index."""
         return open_reader(self._blend(concepts))
 
     def _blend(self, concepts: bool) -> Blend:
@@ -92,6 +66,9 @@ class OurSplit:
         borders = config.outputs.loss_mask_borders or self.rules.eod_mask_loss
         outputs = dataclasses.replace(config.outputs, cu_seqlens=self.rules.needs_borders, loss_mask_borders=borders)
         return dataclasses.replace(self.blend, config=dataclasses.replace(config, outputs=outputs))
+
+
+SampleSource = OurSplit | StockSplit
 
 
 class MegatronData:
@@ -132,31 +109,24 @@ class MegatronData:
         self.dataset_config = dataset_config
         self.consumed = consumed
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself
-        length = self.rules.seq_length
-        self._configs = load_configs(config, valid, test, split, length, dataset_config.random_seed)
-        of_train = self._configs[0]
-        self._no_evaluation = split is None and valid is None and test is None
-        self._stock: Sequence[SampleSource | None] | None = None
-        if of_train.order == "megatron":
-            if sizes is None or not self._no_evaluation:
+        length, seed = self.rules.seq_length, dataset_config.random_seed
+        self._configs = load_configs(config, valid, test, split, length, seed)
+        self._evaluates = (split, valid, test) != (None, None, None)
+        self._stock: Sequence[StockSplit | None] | None = None
+        opened: SampleSource
+        if self._configs[0].order == "megatron":
+            if sizes is None or self._evaluates:
                 raise ConfigError("order: megatron: takes its splits from Megatron's arguments, and needs their sizes")
-            self._stock = open_taken_over(of_train, dataset_config, sizes, self.rules)
-            if self._stock[0] is None:
-                raise ConfigError("order: megatron: the run that is taken over has no training split")
-            opened: SampleSource = self._stock[0]
+            opened, *_ = self._stock = open_taken_over(self._configs[0], dataset_config, sizes, self.rules)
         else:
             if dataset_config.blend or dataset_config.blend_per_split:
                 raise ConfigError("--data-path: found with --conceptloader-config as well; give one of the two")
-            opened = OurSplit(open_blend(of_train), self.rules)
+            opened = OurSplit(open_blend(self._configs[0]), self.rules)
         self.train = continued(opened, saved, consumed, accept)
-        self.concepts = ConceptReader(
-            fields=fields_of(self.train.layout(concepts=True)),
-            stage=stage if isinstance(stage, Stage) else Stage(stage),
-            seq_length=length,
-            micro_batch_size=micro_batch_size,
-            packed=self.rules.inter_document_masking,
-        )
-        self.get_batch = BatchReader(rules=self.rules, concepts=self.concepts)
+        fields = fields_of(self.train.layout(concepts=True))
+        stage = stage if isinstance(stage, Stage) else Stage(stage)
+        self.batches = BatchReader(rules=self.rules, fields=fields, stage=stage, micro_batch_size=micro_batch_size)
+        self.concepts, self.get_batch = self.batches.concepts, self.batches.get_batch
 
     @property
     def spec(self) -> OrderSpec:
@@ -185,99 +155,85 @@ class MegatronData:
         """
         if sizes[0]:
             self.train.check(first + sizes[0])
-        if self._no_evaluation and self._stock is None and sizes[1] != 0:
+        if not self._evaluates and self._stock is None and sizes[1] != 0:
             raise ConfigError(
                 f"evaluation: {sizes[1] or 'all'} samples are asked for and there is no data; give --split or "
                 "--conceptloader-valid-config, or switch it off with --eval-iters 0"
             )
-        build = functools.partial(self._dataset, tokens=self._tokens(is_built_on_rank, vp_stage), vp_stage=vp_stage)
-        train = None if sizes[0] == 0 else build(self.train, sizes[0], Split.train, first=first)
-        return [train, self._evaluation(Split.valid, sizes[1], build), self._evaluation(Split.test, sizes[2], build)]
+        reads = parallel_state.get_tensor_model_parallel_rank() == 0
+        asked = is_built_on_rank() if is_built_on_rank is not None else is_first_or_last_stage(vp_stage)
+        # With inter-document masking Megatron's get_batch reads on every stage.
+        tokens = reads and (asked or self.rules.inter_document_masking)
+        concepts = reads and self.batches.stage.here(vp_stage)
+
+        def build(opened: SampleSource, split: Any, first: int = 0) -> ConceptDataset | None:
+            if not tokens and not concepts:
+                return None
+            size = sizes[split.value]
+            return ConceptDataset(
+                opened.reader(concepts),
+                opened.one_pass if size is None else size,
+                split,
+                self.dataset_config,
+                fields=self.batches.fields if concepts else (),
+                tokens=tokens,
+                first=first,
+                seed=opened.spec.seed,
+            )
+
+        built: list[Built] = [build(self.train, Split.train, first) if sizes[0] != 0 else None]
+        for split in (Split.valid, Split.test):
+            found = self._evaluation(split, sizes[split.value])
+            if isinstance(found, list):
+                built.append([build(one, split) for one in found])
+            else:
+                built.append(None if found is None else build(found, split))
+        return built
 
     def iterator(self, dataset: ConceptDataset | None, *, num_workers: int = 0) -> SplitIterator | None:
         """Micro batches of this data-parallel rank from the consumed samples on, for get_batch and the schedules."""
         if dataset is None:
             return None
-        size, consumed = self.concepts.micro_batch_size, self.consumed - dataset.first
-        return SplitIterator(iter(data_loader(dataset, size, consumed, num_workers)))
+        loader = data_loader(dataset, self.batches.micro_batch_size, self.consumed - dataset.first, num_workers)
+        return SplitIterator(iter(loader))
 
-    def _tokens(self, is_built_on_rank: Callable[[], bool] | None, vp_stage: int | None) -> bool:
-        """Whether Megatron's get_batch reads on this rank. With inter-document masking it does so on every stage."""
-        if parallel_state.get_tensor_model_parallel_rank() != 0:
-            return False
-        asked = is_built_on_rank() if is_built_on_rank is not None else is_first_or_last_stage(vp_stage)
-        return asked or self.rules.inter_document_masking
-
-    def _dataset(
-        self, opened: SampleSource, size: int | None, split: Any, *, tokens: bool, vp_stage: int | None, first: int = 0
-    ) -> ConceptDataset | None:
-        here = parallel_state.get_tensor_model_parallel_rank() == 0 and self.concepts.stage.here(vp_stage)
-        if not tokens and not here:
-            return None
-        return ConceptDataset(
-            opened.reader(concepts=here),
-            opened.one_pass if size is None else size,
-            split,
-            self.dataset_config,
-            fields=self.concepts.fields if here else (),
-            tokens=tokens,
-            first=first,
-            seed=opened.seed,
-        )
-
-    def _evaluation(self, split: Any, size: int | None, build: Callable[..., ConceptDataset | None]) -> Built:
+    def _evaluation(self, split: Any, size: int | None) -> SampleSource | list[OurSplit] | None:
+        """The samples of an evaluation split, or of each of its datasets; None without samples."""
+        config = self._configs[split.value]
         if size == 0:
             return None
         if self._stock is not None:
-            stock = self._stock[split.value]
-            return None if stock is None else build(stock, size, split)
-        config = self._configs[split.value]
+            stock: StockSplit | None = self._stock[split.value]
+            return stock
         if config is None:
             return None
-
-        def open_split(of: Config) -> OurSplit:
-            return OurSplit(open_blend(of), self.rules)
-
         if split == Split.valid and getattr(self.dataset_config, "multiple_validation_sets", None):
-            return [build(open_split(one_pass(config, [name])), size, split) for name in config.names]
-        return build(open_split(one_pass(config) if size is None else for_evaluation(config)), size, split)
+            return [OurSplit(open_blend(one_pass(config, [name])), self.rules) for name in config.names]
+        return OurSplit(open_blend(one_pass(config) if size is None else for_evaluation(config)), self.rules)
 
 
 def continued(
     split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
 ) -> SampleSource:
-    """The split with which a run goes on from a checkpoint, `saved` being our state in it.
+    """The split with which a run goes on from a checkpoint at `consumed` samples, `saved` being our state in it.
 
-    Raises ResumeError if what decided the consumed samples has changed, or is not known.
-    """
-    if saved is None or not consumed:
-        expect_no_past(split.spec, consumed, accept)
-        return split
-    return split.resumed(read_state(saved, consumed), consumed, accept)
+    `order: megatron` is meant to go on from a checkpoint of Megatron's own loader, which has none.
 
-
-def read_state(state: Mapping[str, Any], consumed: int) -> OrderSpec:
-    """The order spec of a checkpoint at `consumed` samples.
-
-    Raises ResumeError if it is damaged, of a later release, or of another position.
-    """
-    saved = OrderState.read(state, WHERE)
-    if saved.consumed not in (None, consumed):
-        raise ResumeError(
-            f"{WHERE}: saved at {saved.consumed} consumed samples, but the run goes on at {consumed}; take the state "
-            "and the count from one checkpoint. For a state at another position ask MegatronData.state(consumed)"
-        )
-    return saved.spec
-
-
-def expect_no_past(current: OrderSpec, consumed: int, accept: Collection[str]) -> None:
-    """For a checkpoint without our state. Raises ResumeError if samples were consumed, unless that is meant.
-
-    `order: megatron` is meant to go on from a checkpoint of Megatron's own loader.
+    Raises ResumeError if what decided the consumed samples has changed, or is not known: the state is missing, damaged,
+    of a later release, or of another position.
     """
     if not consumed:
-        return
-    if current.order == "megatron":
+        return split
+    if saved is not None:
+        state = OrderState.read(saved, WHERE)
+        if state.consumed not in (None, consumed):
+            raise ResumeError(
+                f"{WHERE}: saved at {state.consumed} consumed samples, but the run goes on at {consumed}; take the "
+                "state and the count from one checkpoint. For a state at another position ask "
+                "MegatronData.state(consumed)"
+            )
+        return split.resumed(state.spec, consumed, accept)
+    if split.spec.order == "megatron":
         logger.info("taking over a run of Megatron's own loader at %d consumed samples", consumed)
     elif NO_STATE in accept:
         logger.warning("the first %d samples came from another loader, as accepted", consumed)
@@ -287,3 +243,4 @@ def expect_no_past(current: OrderSpec, consumed: int, accept: Collection[str]) -
             "them; expected one of ours. To go on with the samples of Megatron's loader use `order: megatron`; "
             f"to go on with sample {consumed} of this configuration, accept the difference by its name, {NO_STATE}"
         )
+    return split

@@ -28,20 +28,19 @@ Sample = dict[str, torch.Tensor]
 Ints = npt.NDArray[np.int64]
 
 STOCK_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "cu_seqlens", "max_seqlen")
-
-
 TORCH_TYPES = {"i8": torch.int64, "i4": torch.int32, "u1": torch.uint8, "f4": torch.float32}
 FROM_STOCK = frozenset({"input_ids", "labels", "loss_mask", "position_ids"})  # they go by Megatron's names
 
 
 @dataclass(frozen=True)
 class Field:
-    """One tensor of a sample. `shape` leaves the batch out; `sequence` says that shape[0] runs over the tokens."""
+    """One tensor of a sample. `shape` leaves the batch out; `along`: the dimension of a batch that runs over the tokens
+    and is cut for context parallelism, 0 for none."""
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...] = ()
-    sequence: bool = False
+    along: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +69,10 @@ class SampleRules:
             )
         if config.hybrid_context_parallel:
             raise ConfigError("--hybrid-context-parallel: not supported, it needs samples of differing length")
-        return cls(
-            seq_length=config.sequence_length,
-            reset_position_ids=config.reset_position_ids,
-            reset_attention_mask=config.reset_attention_mask,
-            eod_mask_loss=config.eod_mask_loss,
-            create_attention_mask=config.create_attention_mask,
-            inter_document_masking=getattr(config, "inter_document_masking", False),
-            pad=pad,
-        )
+        same = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
+        rules: dict[str, Any] = {name: getattr(config, name) for name in same}
+        rules["inter_document_masking"] = getattr(config, "inter_document_masking", False)
+        return cls(seq_length=config.sequence_length, pad=pad, **rules)
 
 
 def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
@@ -96,24 +90,20 @@ def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
         if name not in FROM_STOCK:
             # BlendedDataset's dataset_id is an int16.
             dtype = torch.int16 if name == "dataset_id" else TORCH_TYPES[spec.dtype]
-            along = name == "document_ids" or name.endswith("_span_index")
-            fields.append(Field(name, dtype, spec.shape[1:], sequence=along))
+            per_token = name == "document_ids" or name.endswith("_span_index")
+            fields.append(Field(name, dtype, spec.shape[1:], along=int(per_token)))
     return tuple(fields)
 
 
 def stock_fields(rules: SampleRules) -> tuple[Field, ...]:
     """The tensors of a sample that GPTDataset has too."""
     length = rules.seq_length
-    fields = [
-        Field("tokens", torch.int64, (length,), sequence=True),
-        Field("labels", torch.int64, (length,), sequence=True),
-        Field("loss_mask", torch.float32, (length,), sequence=True),
-        Field("position_ids", torch.int64, (length,), sequence=True),
-    ]
+    types = {"tokens": torch.int64, "labels": torch.int64, "loss_mask": torch.float32, "position_ids": torch.int64}
+    fields = [Field(name, dtype, (length,), along=1) for name, dtype in types.items()]
     if rules.inter_document_masking:
         fields += [Field("cu_seqlens", torch.int32, (length + 1,)), Field("max_seqlen", torch.int32)]
     elif rules.create_attention_mask:
-        fields.append(Field("attention_mask", torch.bool, (1, length, length)))
+        fields.append(Field("attention_mask", torch.bool, (1, length, length), along=2))
     return tuple(fields)
 
 
@@ -243,8 +233,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
             tokens, labels, loss_mask = (batch[name][row] for name in ("input_ids", "labels", "loss_mask"))
             sample = make_sample(tokens, labels, loss_mask, starts, pieces, self.rules)
         for field in self.fields:
-            value = torch.as_tensor(batch[field.name][row])
-            sample[field.name] = value.to(field.dtype)
+            sample[field.name] = torch.as_tensor(batch[field.name][row]).to(field.dtype)
         if "dataset_id" in batch:
             sample["dataset_id"] = torch.tensor(int(batch["dataset_id"][row]), dtype=torch.int16)
         return sample

@@ -1,19 +1,27 @@
 """What conceptloader.launch puts under an unmodified script: four patches, and the run that they serve.
 
 Nothing else in this adapter changes Megatron. Seen in core_v0.16.1 and in main (core 0.20).
+
+For a script of one's own the same run, with one of the patches:
+
+from conceptloader.integrations import megatron_lm
+
+megatron_lm.setup("data.yaml", core_gpt_dataset_config_from_args)
+...
+batch = megatron_lm.get_batch(data_iterator, vp_stage)                              # in forward_step
+pretrain(..., megatron_lm.train_valid_test_datasets_provider, ...)
 """
 
-import logging
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
-from torch.utils.data import DataLoader
 
-from conceptloader.base.patching import Patch, Upstream, around
+from conceptloader.base.patching import Patch, Upstream
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
@@ -22,9 +30,7 @@ from conceptloader.order.progress.runlog import RunLog, RunStart
 from .batches import SplitIterator, Tensors
 from .data import Built, MegatronData, OurSplit, continued
 from .dataset import ConceptDataset, Cyclic, SampleRules, data_loader
-from .options import Options, batch_schedule, first_sample, load_configs, take_options
-
-logger = logging.getLogger(__name__)
+from .options import Options, Stage, batch_schedule, first_sample, load_configs, take_options
 
 MEGATRON = Upstream(
     name="Megatron-LM",
@@ -34,16 +40,18 @@ MEGATRON = Upstream(
 )
 
 
+@dataclass
 class Run:
     """The run of this process. `data` is there once Megatron has asked for its datasets.
 
-    dataset_config: for own_script, from Megatron's arguments to a GPTDatasetConfig.
+    dataset_config: for a script of one's own, from Megatron's arguments to a GPTDatasetConfig. saved: our state in the
+    checkpoint that was loaded.
     """
 
-    def __init__(self, options: Options, dataset_config: Callable[[Any], Any] | None = None) -> None:
-        self.options, self.dataset_config = options, dataset_config
-        self.saved: dict[str, Any] | None = None  # our state in the checkpoint that was loaded
-        self.data: MegatronData | None = None
+    options: Options
+    dataset_config: Callable[[Any], Any] | None = None
+    saved: dict[str, Any] | None = None
+    data: MegatronData | None = None
 
     def datasets(
         self,
@@ -59,20 +67,21 @@ class Run:
         first = first_sample(args)
         if self.data is None:
             self.data = MegatronData(
-                self.options.config,
-                config,
+                **vars(self.options),
+                dataset_config=config,
                 micro_batch_size=args.micro_batch_size,
-                valid=self.options.valid,
-                test=self.options.test,
                 split=args.split if config.mock else None,
-                stage=self.options.stage,
                 consumed=args.consumed_train_samples,
                 saved=self.saved,
-                accept=self.options.accept,
                 sizes=sizes,
             )
             args.conceptloader = self.data.state()  # Megatron saves its arguments with every checkpoint
-            self.log_start(args)
+            if args.rank == 0 and args.save:
+                schedule = batch_schedule(args).at(args.iteration, args.consumed_train_samples)
+                partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=args.data_parallel_size)
+                Path(args.save).mkdir(parents=True, exist_ok=True)
+                start = RunStart.of(self.data.spec, schedule, partition, args.seq_length)
+                RunLog(args.save).append(start, self.data.spec)
         datasets = self.data.datasets(sizes, is_built_on_rank=is_built_on_rank, vp_stage=vp_stage, first=first)
         if args.dataloader_type != "external":
             return datasets
@@ -83,8 +92,7 @@ class Run:
         """An iterator in place of a dataset, for --dataloader-type external."""
         if dataset is None or isinstance(dataset, list):
             return dataset and [self.external(d, args, consumed) for d in dataset]
-        loader = data_loader(dataset, args.micro_batch_size, consumed, args.num_workers)
-        return ExternalLoader(loader, lambda: args.consumed_train_samples)
+        return ExternalLoader(iter(data_loader(dataset, args.micro_batch_size, consumed, args.num_workers)), args)
 
     def check(self, checkpoint_args: Namespace) -> None:
         """After check_checkpoint_args: keep our state of the checkpoint, refuse a changed past before data is read."""
@@ -98,17 +106,8 @@ class Run:
         split = OurSplit(open_blend(config), SampleRules(seq_length=args.seq_length))
         continued(split, self.saved, getattr(checkpoint_args, "consumed_train_samples", 0), options.accept)
 
-    def log_start(self, args: Namespace) -> None:
-        """Append this start to the run log beside the checkpoints, on one process."""
-        if args.rank != 0 or not args.save or self.data is None:
-            return
-        schedule = batch_schedule(args).at(args.iteration, args.consumed_train_samples)
-        partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=args.data_parallel_size)
-        Path(args.save).mkdir(parents=True, exist_ok=True)
-        start = RunStart.of(self.data.spec, schedule, partition, args.seq_length)
-        RunLog(args.save).append(start, self.data.spec)
 
-
+@dataclass
 class ExternalLoader:
     """What --dataloader-type external passes through: an iterator over micro batches that can save its state.
 
@@ -116,19 +115,18 @@ class ExternalLoader:
     has read ahead, or what another pipeline stage has read, does not enter.
     """
 
-    def __init__(self, loader: DataLoader[Any], consumed_samples: Any) -> None:
-        self._batches = iter(loader)
-        self._consumed_samples = consumed_samples
+    batches: Iterator[Any]
+    args: Namespace
 
     def __iter__(self) -> Iterator[Any]:
-        return self
+        return self.batches
 
     def __next__(self) -> Any:
-        return next(self._batches)
+        return next(self.batches)
 
     def save_state(self) -> dict[str, int]:
         """For Megatron's maybe_save_dataloader_state. Resuming needs nothing but Megatron's own consumed samples."""
-        return {"version": 1, "consumed_samples": int(self._consumed_samples())}
+        return {"version": 1, "consumed_samples": int(self.args.consumed_train_samples)}
 
 
 _run: Run | None = None
@@ -138,11 +136,6 @@ def start(run: Run) -> None:
     """`run` is that of this process from now on."""
     global _run
     _run = run
-
-
-def current_run() -> Run | None:
-    """The run of this process, if it was started with options of ours."""
-    return _run
 
 
 def current_data() -> MegatronData:
@@ -183,40 +176,34 @@ def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *arg
 
 # pretrain_gpt.py calls BlendedMegatronDatasetBuilder(...).build(): every split comes from here.
 BUILD = Patch(
-    module="megatron.core.datasets.blended_megatron_dataset_builder",
-    name="BlendedMegatronDatasetBuilder.build",
-    make=around(build),
-    parameters=("self",),
+    target="megatron.core.datasets.blended_megatron_dataset_builder:BlendedMegatronDatasetBuilder.build",
+    by=build,
+    parameters="self",
     caller="BlendedMegatronDatasetBuilder.build",
     line="datasets = self._build_blended_dataset_splits()",
 )
 # The iterator that get_batch reads; ours keeps keys aside which get_batch would drop or slice.
 ITERATOR = Patch(
-    module="megatron.training.training",
-    name="RerunDataIterator",
-    make=lambda stock: SplitIterator,
-    parameters=("iterable",),
+    target="megatron.training.training:RerunDataIterator",
+    by=lambda stock, iterable: SplitIterator(iterable),
+    parameters="iterable",
     caller="build_train_valid_test_data_iterators",
     line="return RerunDataIterator(iter(dataloader))",
 )
 # --dataloader-type cyclic: a list of torch.randperm on every rank.
 CYCLIC = Patch(
-    module="megatron.training.datasets.data_samplers",
-    name="MegatronPretrainingRandomSampler",
-    make=around(cyclic),
-    parameters=(
-        *("dataset", "total_samples", "consumed_samples", "micro_batch_size"),
-        *("data_parallel_rank", "data_parallel_size", "data_sharding"),
-    ),
+    target="megatron.training.datasets.data_samplers:MegatronPretrainingRandomSampler",
+    by=cyclic,
+    parameters="dataset total_samples consumed_samples micro_batch_size data_parallel_rank data_parallel_size "
+    "data_sharding",
     caller="build_pretraining_data_loader",
     line="batch_sampler = MegatronPretrainingRandomSampler( dataset, total_samples=len(dataset),",
 )
 # The one moment at which the checkpoint's arguments are known and nothing has been read yet.
 CHECK = Patch(
-    module="megatron.training.checkpointing",
-    name="check_checkpoint_args",
-    make=around(check_arguments),
-    parameters=("checkpoint_args",),
+    target="megatron.training.checkpointing:check_checkpoint_args",
+    by=check_arguments,
+    parameters="checkpoint_args",
     caller="load_checkpoint",
     line="check_checkpoint_args(checkpoint_args",
 )
@@ -247,3 +234,39 @@ def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: 
     stages (--conceptloader-concept-stage), None on the others. In evaluation with another micro batch size pass that.
     """
     return current_data().concepts(data_iterator, vp_stage, micro_batch_size)
+
+
+def setup(
+    config: Path | str,
+    dataset_config: Callable[[Any], Any],
+    *,
+    valid: Path | str | None = None,
+    test: Path | str | None = None,
+    stage: str = "last",
+    accept: Collection[str] = (),
+) -> None:
+    """For a script of one's own, before pretrain(): say what is read. The arguments are those of MegatronData.
+
+    dataset_config: from Megatron's arguments to a GPTDatasetConfig, such as pretrain_gpt.py's
+    core_gpt_dataset_config_from_args. One patch is applied, which compares the state in a checkpoint.
+    """
+    options = Options(config=config, valid=valid, test=test, stage=Stage(stage), accept=tuple(accept))
+    start(Run(options, dataset_config))
+    MEGATRON.apply([CHECK])
+
+
+def train_valid_test_datasets_provider(sizes: Sequence[int | None], vp_stage: int | None = None) -> list[Any]:
+    """What pretrain() takes: train, valid and test datasets of this process, None where it reads nothing."""
+    from megatron.training import get_args
+
+    if _run is None or _run.dataset_config is None:
+        raise ConfigError("train_valid_test_datasets_provider: call conceptloader's setup() before pretrain()")
+    return _run.datasets(_run.dataset_config(get_args()), sizes, None, vp_stage)
+
+
+train_valid_test_datasets_provider.is_distributed = True  # type: ignore[attr-defined]  # Megatron calls it on all ranks
+
+
+def get_batch(data_iterator: Any, vp_stage: int | None = None) -> Tensors:
+    """Megatron's tensors and the concept tensors of a micro batch, see batches.BatchReader.get_batch."""
+    return current_data().get_batch(data_iterator, vp_stage)

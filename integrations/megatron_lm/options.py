@@ -6,9 +6,10 @@ Megatron never sees the launcher's options, so its parser needs no patch.
 import argparse
 import dataclasses
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from megatron.core import parallel_state
 from megatron.core.datasets.blended_megatron_dataset_config import (
@@ -16,11 +17,10 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
     parse_and_normalize_split,
 )
 
-from conceptloader.blend import Config, QuarantineConfig, load_config
+from conceptloader.blend import Config, load_config
 from conceptloader.errors import ConfigError
 from conceptloader.order.schedule import BatchSchedule
 
-Share = tuple[float, float]
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -43,8 +43,7 @@ class Stage:
             return self.name == "all"
         ranks = parallel_state.get_pipeline_model_parallel_world_size()
         chunks = parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1
-        wanted = {"first": 0, "last": ranks * chunks - 1}.get(self.name)
-        wanted = int(self.name) if wanted is None else wanted
+        wanted = {"first": 0, "last": ranks * chunks - 1}[self.name] if not self.name.isdecimal() else int(self.name)
         if wanted >= ranks * chunks:
             raise ConfigError(f"concept stage: found {wanted}, but the pipeline has {ranks * chunks} stages (from 0)")
         if chunks > 1 and vp_stage is None:
@@ -71,37 +70,30 @@ def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
 
     Raises ConfigError for an unknown option of ours, or one without --conceptloader-config.
     """
-    parser = argparse.ArgumentParser(
-        prog="conceptloader options", allow_abbrev=False, add_help=False, exit_on_error=False
-    )
-    parser.add_argument("--conceptloader-config", type=Path)
-    parser.add_argument("--conceptloader-valid-config", type=Path)
-    parser.add_argument("--conceptloader-test-config", type=Path)
-    parser.add_argument("--conceptloader-concept-stage", default=None)
-    parser.add_argument("--conceptloader-accept", nargs="+", default=[])
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
+    known = [f"--conceptloader-{word}" for word in ("accept", "concept-stage", "config", "test-config", "valid-config")]
+    for name in known:
+        parser.add_argument(name, nargs="+" if name.endswith("accept") else None)
     try:
         found, rest = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise ConfigError(str(error)) from error
     unknown = [word for word in rest if word.startswith("--conceptloader")]
     if unknown:
-        known = sorted(action.option_strings[0] for action in parser._actions)
         raise ConfigError(f"{unknown[0]}: no such option, expected one of {', '.join(known)}")
     if found.conceptloader_config is None:
-        others = [name for name, value in vars(found).items() if value]
+        others = [name for name in known if getattr(found, name[2:].replace("-", "_"))]
         if others:
-            raise ConfigError(f"--{others[0].replace('_', '-')}: needs --conceptloader-config as well")
+            raise ConfigError(f"{others[0]}: needs --conceptloader-config as well")
         return None, rest
-    return (
-        Options(
-            config=found.conceptloader_config,
-            valid=found.conceptloader_valid_config,
-            test=found.conceptloader_test_config,
-            stage=Stage(found.conceptloader_concept_stage or "last"),
-            accept=tuple(found.conceptloader_accept),
-        ),
-        rest,
+    options = Options(
+        config=found.conceptloader_config,
+        valid=found.conceptloader_valid_config,
+        test=found.conceptloader_test_config,
+        stage=Stage(found.conceptloader_concept_stage or "last"),
+        accept=tuple(found.conceptloader_accept or ()),
     )
+    return options, rest
 
 
 def load_configs(
@@ -114,70 +106,56 @@ def load_configs(
 
     Raises ConfigError for --split together with a file for valid or test, and for another sequence length in a file.
     """
-    own = [None if path is None else load(path, seq_length, seed) for path in (train, valid, test)]
-    assert own[0] is not None
-    if split is None:
-        return own[0], own[1], own[2]
-    if own[1] is not None or own[2] is not None:
-        raise ConfigError(f"--split {split}: found with a configuration for valid or test as well; give one of the two")
-    shares = convert_split_vector_to_split_matrix(parse_and_normalize_split(split))
-    parts = [None if share is None else with_share(own[0], share) for share in shares]
-    if parts[0] is None:
+    own = [
+        None if path is None else load_config(path, defaults={"seed": seed}).with_seq_len(seq_length)
+        for path in (train, valid, test)
+    ]
+    if split is not None:
+        if own[1:] != [None, None]:
+            raise ConfigError(
+                f"--split {split}: found with a configuration for valid or test as well; give one of the two"
+            )
+        shares = convert_split_vector_to_split_matrix(parse_and_normalize_split(split))
+        own = [None if share is None or own[0] is None else with_share(own[0], share) for share in shares]
+    of_train, of_valid, of_test = own
+    if of_train is None:
         raise ConfigError(f"--split {split}: leaves nothing to train on")
-    return parts[0], parts[1], parts[2]
+    return of_train, of_valid, of_test
 
 
-def load(path: Path | str, seq_length: int, seed: int) -> Config:
-    """One file, at Megatron's sequence length."""
-    return load_config(path, defaults={"seed": seed}).with_seq_len(seq_length)
-
-
-def with_share(config: Config, share: Share) -> Config:
+def with_share(config: Config, share: tuple[float, float]) -> Config:
     """The same datasets, each cut down to [share[0], share[1]) of what its own `split` leaves."""
     datasets = {}
     for name, entry in config.datasets.items():
         low, high = entry.split or (0.0, 1.0)
-        datasets[name] = dataclasses.replace(entry, split=(inside(low, high, share[0]), inside(low, high, share[1])))
+        # Exactly `high` at 1, so that neighbouring splits meet.
+        cut = [high if at >= 1 else low + (high - low) * at for at in share]
+        datasets[name] = dataclasses.replace(entry, split=(cut[0], cut[1]))
     return dataclasses.replace(config, datasets=datasets)
-
-
-def inside(low: float, high: float, share: float) -> float:
-    """The point at `share` of [low, high]; exactly `high` at 1, so that neighbouring splits meet."""
-    return high if share >= 1 else low + (high - low) * share
 
 
 def for_evaluation(config: Config) -> Config:
     """Its blend at sample 0, for as long as it lasts: no phases, skips or limits of the training."""
-    if config.order == "megatron":
-        return config
-    at_start = config.phases[0].weights if config.phases and config.phases[0].start == 0 else None
-    weights = dict.fromkeys(config.datasets, 0.0) | dict(
-        at_start or {name: entry.weight or 0.0 for name, entry in config.datasets.items()}
-    )
-    names = [name for name in config.datasets if weights.get(name)] or list(config.datasets)
-    entries = {
-        name: dataclasses.replace(config.datasets[name], max_epochs=None, weight=weights.get(name) or None)
-        for name in names
-    }
-    return dataclasses.replace(config, phases=(), skip=(), datasets=entries, quarantine=quarantine_of(config, names))
+    weights = {name: entry.weight for name, entry in config.datasets.items()}
+    if config.phases and config.phases[0].start == 0:
+        weights = dict(config.phases[0].weights)
+    kept = {name: weights[name] for name in config.datasets if weights.get(name)}
+    return _reduced(config, kept or dict.fromkeys(config.datasets))
 
 
 def one_pass(config: Config, names: Iterable[str] | None = None) -> Config:
     """Every window of the datasets (default: all) once, in order: for --full-validation."""
+    weights = dict.fromkeys(config.datasets if names is None else names)
+    return _reduced(config, weights, order="sequential", weights="given")
+
+
+def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -> Config:
+    """Some of the datasets with their weights, without what belongs to the course of a training."""
     if config.order == "megatron":
         return config
-    kept = list(config.datasets if names is None else names)
-    entries = {name: dataclasses.replace(config.datasets[name], max_epochs=None, weight=None) for name in kept}
-    return dataclasses.replace(
-        config, order="sequential", phases=(), skip=(), weights="given",
-        datasets=entries, quarantine=quarantine_of(config, kept),
-    )  # fmt: skip
-
-
-def quarantine_of(config: Config, names: Iterable[str]) -> tuple[QuarantineConfig, ...]:
-    """The damaged ranges of some of the datasets."""
-    kept = set(names)
-    return tuple(entry for entry in config.quarantine if entry.dataset in kept)
+    datasets = {n: dataclasses.replace(config.datasets[n], max_epochs=None, weight=w) for n, w in kept.items()}
+    quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
+    return dataclasses.replace(config, phases=(), skip=(), datasets=datasets, quarantine=quarantine, **changes)
 
 
 def wanted(config: Config, concepts: bool) -> Config:
@@ -188,10 +166,9 @@ def wanted(config: Config, concepts: bool) -> Config:
     if config.outputs.position_ids == "document":
         raise ConfigError("outputs.position_ids: found document; with Megatron say --reset-position-ids instead")
     outputs = dataclasses.replace(config.outputs, position_ids="off")
-    if concepts:
-        return dataclasses.replace(config, outputs=outputs)
-    outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False)
-    return dataclasses.replace(config, outputs=outputs, concepts={})
+    if not concepts:
+        outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False)
+    return dataclasses.replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
 
 
 def batch_schedule(args: Namespace) -> BatchSchedule:
@@ -215,20 +192,16 @@ def batch_schedule(args: Namespace) -> BatchSchedule:
 
 def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
     """(from_consumed, batch size) pairs of "0:768 250B:1536": thresholds in tokens, K, M, B, T for powers of 1000."""
-    rule = []
-    for entry in text.replace(",", " ").split():
-        threshold, _, size = entry.partition(":")
-        rule.append((in_units(threshold, text) // seq_length, in_units(size, text)))
-    return tuple(sorted(rule))
 
+    def number(word: str) -> int:
+        unit = UNITS.get(word[-1:].upper())
+        try:
+            return int(float(word[:-1]) * unit) if unit else int(word)
+        except ValueError as error:
+            raise ConfigError(f"--step-batch-size-schedule {text}: found {word!r}, expected a number") from error
 
-def in_units(word: str, where: str) -> int:
-    """12, 1.5K or 250B as an integer."""
-    unit = UNITS.get(word[-1:].upper())
-    try:
-        return int(float(word[:-1]) * unit) if unit else int(word)
-    except ValueError as error:
-        raise ConfigError(f"--step-batch-size-schedule {where}: found {word!r}, expected a number") from error
+    pairs = (entry.partition(":") for entry in text.replace(",", " ").split())
+    return tuple(sorted((number(threshold) // seq_length, number(size)) for threshold, _, size in pairs))
 
 
 def first_sample(args: Namespace) -> int:

@@ -5,8 +5,6 @@ Megatron wrote what decides its order into index files: a blend (dataset_index, 
 own builder is asked which files they are, and told to map them.
 """
 
-import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,51 +16,46 @@ from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.errors import ConfigError
 
-logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Piece:
-    """Tokens [start, stop) of a .bin file, in tokens."""
-
-    start: int
-    stop: int
-
-
-def map_index(folder: str | None, base: str, suffix: str) -> npt.NDArray[Any]:
-    """An index file, read-only. ConfigError, naming files of the same kind that do exist, if it is not there."""
+def map_indices(folder: str | None, base: str, *suffixes: str) -> tuple[npt.NDArray[Any], ...]:
+    """Index files, read-only. ConfigError, naming files of the same kind that do exist, if one is not there."""
     if folder is None:
         raise ConfigError("order: megatron: no --data-cache-path; pass the one that the run was started with")
-    path = Path(folder, f"{base}-{suffix}.npy")
-    try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        split = base.split("-", 1)[1]
-        others = sorted(p.name for p in Path(folder).glob(f"*-{split}-{suffix}.npy"))[:5]
-        raise ConfigError(
-            f"order: megatron: {path} does not exist; files for other arguments: {', '.join(others) or 'none'}. "
-            "Use the command line of the run that is taken over, unchanged in data paths, weights, --split, --seed, "
-            "--seq-length, tokenizer and the number of training and evaluation samples (see its *-description.txt)"
-        ) from error
-    return array
+    arrays = []
+    for suffix in suffixes:
+        path = Path(folder, f"{base}-{suffix}.npy")
+        try:
+            arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
+        except FileNotFoundError as error:
+            split = base.split("-", 1)[1]
+            others = sorted(p.name for p in Path(folder).glob(f"*-{split}-{suffix}.npy"))[:5]
+            raise ConfigError(
+                f"order: megatron: {path} does not exist; files for other arguments: {', '.join(others) or 'none'}. "
+                "Use the command line of the run that is taken over, unchanged in data paths, weights, --split, "
+                "--seed, --seq-length, tokenizer and the number of training and evaluation samples (see its "
+                "*-description.txt)"
+            ) from error
+    return tuple(arrays)
 
 
 class MappedGPTDataset(GPTDataset):  # type: ignore[misc]
     """GPTDataset with its index files mapped, whatever the caching options."""
 
-    def _build_document_sample_shuffle_indices(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    def _build_document_sample_shuffle_indices(self) -> tuple[npt.NDArray[Any], ...]:
         folder = self.config.path_to_cache or str(Path(self.dataset.path_prefix, "cache", "GPTDataset_indices"))
         base = f"{self.unique_description_hash}-GPTDataset-{self.index_split.name}"
-        document, sample, shuffle = (
-            map_index(folder, base, kind) for kind in ("document_index", "sample_index", "shuffle_index")
-        )
-        return document, sample, shuffle
+        return map_indices(folder, base, "document_index", "sample_index", "shuffle_index")
 
     def __len__(self) -> int:
         return len(self.sample_index) - 1
 
-    def pieces(self, index: int) -> list[Piece]:
-        """Where the tokens of sample `index` lie, S + 1 of them unless the data ended before."""
+    @property
+    def datasets(self) -> "list[MappedGPTDataset]":
+        """As those of a blend."""
+        return [self]
+
+    def sample(self, index: int) -> tuple[int, list[range]]:
+        """(0, where its tokens lie in the .bin file, S + 1 of them unless the data ended before)."""
         low = self.dataset.index
         k = int(self.shuffle_index[index])
         (first, first_offset), (last, last_offset) = (map(int, self.sample_index[j]) for j in (k, k + 1))
@@ -72,22 +65,24 @@ class MappedGPTDataset(GPTDataset):  # type: ignore[misc]
             begin = int(low.sequence_pointers[document]) // low.dtype_size
             start = begin + (first_offset if n == first else 0)
             stop = begin + (last_offset + 1 if n == last else int(low.sequence_lengths[document]))
-            pieces.append(Piece(start, stop))
-        return pieces
+            pieces.append(range(start, stop))
+        return 0, pieces
 
 
 class MappedBlend(BlendedDataset):  # type: ignore[misc]
     """BlendedDataset with its index files mapped."""
 
-    def _build_indices(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def _build_indices(self) -> tuple[npt.NDArray[Any], ...]:
         base = f"{self.unique_description_hash}-BlendedDataset-{self.split.name}"
-        blend, samples = (
-            map_index(self.config.path_to_cache, base, kind) for kind in ("dataset_index", "dataset_sample_index")
-        )
-        return blend, samples
+        return map_indices(self.config.path_to_cache, base, "dataset_index", "dataset_sample_index")
 
     def __len__(self) -> int:
         return len(self.dataset_index)
+
+    def sample(self, index: int) -> tuple[int, list[range]]:
+        """(number of the dataset in the blend, where its tokens lie)."""
+        k = int(self.dataset_index[index])
+        return k, self.datasets[k].sample(int(self.dataset_sample_index[index]))[1]
 
 
 # The names are part of what Megatron hashes into its file names.
@@ -114,32 +109,3 @@ class MappingBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
             for prefix, sizes in zip(prefixes, sizes_per_dataset, strict=True)
         ]
         return [list(of_split) for of_split in zip(*built, strict=True)]
-
-
-@dataclass(frozen=True)
-class StockOrder:
-    """What Megatron's loader would return for each sample of one split: (dataset number in the blend, pieces).
-
-    data: what MappingBuilder built: a MappedBlend, or one MappedGPTDataset.
-    """
-
-    data: Any
-
-    @property
-    def datasets(self) -> list[MappedGPTDataset]:
-        return self.data.datasets if isinstance(self.data, MappedBlend) else [self.data]
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def sample(self, index: int) -> tuple[int, list[Piece]]:
-        """(number of the dataset in the blend, where its tokens lie)."""
-        if not isinstance(self.data, MappedBlend):
-            return 0, self.data.pieces(index)
-        k = int(self.data.dataset_index[index])
-        return k, self.datasets[k].pieces(int(self.data.dataset_sample_index[index]))
-
-    def identity(self) -> dict[str, Any]:
-        """What decides this order: Megatron's own hashes of its index files, for the order spec."""
-        hashes = {"datasets": [d.unique_description_hash for d in self.datasets], "samples": len(self)}
-        return hashes | {"blend": self.data.unique_description_hash} if isinstance(self.data, MappedBlend) else hashes

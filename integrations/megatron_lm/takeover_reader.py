@@ -3,10 +3,10 @@
 import copy
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Config, View
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.read.source import TokenSource
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
@@ -25,42 +24,24 @@ from conceptloader.storage.stores import is_url
 
 from .dataset import Ints, Reader, SampleRules
 from .options import wanted
-from .takeover import MappedGPTDataset, MappingBuilder, Piece, StockOrder
+from .takeover import MappedBlend, MappedGPTDataset, MappingBuilder
 
 
-@dataclass(frozen=True)
-class Joined(TokenSource):
-    """The tokens of some pieces of a dataset, end to end, as a source of tokens."""
+class Joined:
+    """The tokens of some pieces of a dataset, end to end: what batch.plain asks of a Dataset."""
 
-    dataset: Dataset
-    pieces: Sequence[Piece]
+    def __init__(self, dataset: Dataset, pieces: Sequence[range]) -> None:
+        self.dataset, self.pieces = dataset, pieces
+        self.files, self.tracks, self.tokenizer = dataset.files, dataset.tracks, dataset.tokenizer
+        self.borders: Ints = np.cumsum([0, *map(len, pieces)])  # where each piece begins, and the end of the last one
 
-    mode = "token-stream"
-
-    @property
-    def files(self) -> Any:
-        return self.dataset.files
-
-    @property
-    def tracks(self) -> Any:
-        return self.dataset.tracks
-
-    @property
-    def tokenizer(self) -> Any:
-        return self.dataset.tokenizer
-
-    @property
-    def borders(self) -> Ints:
-        """Where each piece begins, and the end of the last one."""
-        return np.cumsum([0, *(piece.stop - piece.start for piece in self.pieces)])
-
-    def cut(self, start: int, stop: int) -> list[tuple[int, Piece]]:
+    def cut(self, start: int, stop: int) -> list[tuple[int, range]]:
         """(position, tokens of the dataset) of each part of [start, stop)."""
         parts = []
         for at, piece in zip(self.borders.tolist(), self.pieces, strict=False):
-            a, b = max(start - at, 0), min(stop - at, piece.stop - piece.start)
-            if a < b:
-                parts.append((at + a, Piece(piece.start + a, piece.start + b)))
+            part = piece[max(start - at, 0) : max(stop - at, 0)]
+            if part:
+                parts.append((at + part.start - piece.start, part))
         return parts
 
     def ahead(self, start: int, stop: int) -> Iterator[tuple[Dataset, int, int]]:
@@ -95,35 +76,35 @@ class Joined(TokenSource):
         return self.dataset.file_of(kind, self.cut(token, token + 1)[0][1].start)
 
 
-def joined_view(source: TokenSource, dataset_id: int, seq_length: int, tracks: tuple[str, ...]) -> View:
-    """A view of one window, the whole of `source`: all that a sample, or a layout, looks at."""
+def joined_view(source: Any, dataset_id: int, seq_length: int, tracks: Iterable[str]) -> View:
+    """A view of one window, the whole of `source` (Joined or Dataset): all that a sample, or a layout, looks at."""
     member = Member(
         dataset=str(dataset_id), seq_len=seq_length, windows=1, stream_fingerprint="", token_range=(0, seq_length + 1)
     )
     samples: Any = None  # read as a whole, never by number
     return View(
-        name=str(dataset_id), dataset_id=dataset_id, dataset=cast(Dataset, source), member=member, samples=samples,
+        name=str(dataset_id), dataset_id=dataset_id, dataset=source, member=member, samples=samples,
         start=0, tracks=tuple(track for track in tracks if track in source.tracks),
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
 class StockReader:
     """Batches of a StockSplit.
 
     Documents end where Megatron sees them end, at its end-of-document token: masks do not change in mid-run.
     """
 
-    def __init__(self, split: "StockSplit", layout: BatchLayout) -> None:
-        self.split, self.layout = split, layout
-        self.tracks = tuple(track.name for track in layout.tracks)
+    split: "StockSplit"
+    layout: BatchLayout
 
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch:
         """The batch of sample indices uint64 [B], with `pieces`: borders of the pieces in the B * S inputs."""
-        size, views, pieces = self.layout.seq_len, [], [0]
+        size, tracks, views, pieces = self.layout.seq_len, [track.name for track in self.layout.tracks], [], [0]
         for row, index in enumerate(samples.tolist()):
-            k, parts = self.split.order.sample(index)
+            k, parts = self.split.data.sample(index)
             joined = Joined(self.split.datasets[k], parts)
-            views.append(joined_view(joined, k, size, self.tracks))
+            views.append(joined_view(joined, k, size, tracks))
             pieces += [row * size + border for border in joined.borders[1:-1].tolist() if border < size]
             pieces.append((row + 1) * size)
         order: Any = None  # the windows are given
@@ -141,12 +122,11 @@ class StockReader:
 
 @dataclass(frozen=True)
 class StockSplit:
-    """See data.SampleSource. datasets: ours, in the blend's sequence; each reads the .bin file that Megatron read.
-
-    eod: the end-of-document token.
+    """As data.OurSplit. data: what MappingBuilder built. datasets: ours, in the blend's sequence; each reads the .bin
+    file that Megatron read. eod: the end-of-document token.
     """
 
-    order: StockOrder
+    data: MappedGPTDataset | MappedBlend
     datasets: Sequence[Dataset]
     config: Config
     rules: SampleRules
@@ -157,7 +137,7 @@ class StockSplit:
         """Its members are the datasets; what decides the order are Megatron's own hashes."""
         names = {os.path.abspath(self.config.datasets[name].path): name for name in self.config.names}
         members = {}
-        for ours, stock in zip(self.datasets, self.order.datasets, strict=True):
+        for ours, stock in zip(self.datasets, self.data.datasets, strict=True):
             name = names[os.path.abspath(ours.path)]
             members[name] = Member(
                 dataset=name,
@@ -167,21 +147,23 @@ class StockSplit:
                 token_range=(0, ours.num_tokens),
                 tracks_fingerprint=ours.tracks_fingerprint,
             )
-        extra = {"megatron": self.order.identity()}
+        hashes = {
+            "datasets": [stock.unique_description_hash for stock in self.data.datasets],
+            "samples": len(self.data),
+        }
+        if isinstance(self.data, MappedBlend):
+            hashes["blend"] = self.data.unique_description_hash
+        extra = {"megatron": hashes}
         return OrderSpec(seed=self.config.seed, block=1, members=members, order="megatron", extra=extra)
 
     @property
-    def seed(self) -> int:
-        return self.config.seed
-
-    @property
     def one_pass(self) -> int:
-        return len(self.order)
+        return len(self.data)
 
     def check(self, num_samples: int) -> None:
         """Raise ConfigError beyond the end of Megatron's index files."""
-        if num_samples > len(self.order):
-            raise ConfigError(f"a run of {num_samples} samples: Megatron's index files hold {len(self.order)}")
+        if num_samples > len(self.data):
+            raise ConfigError(f"a run of {num_samples} samples: Megatron's index files hold {len(self.data)}")
 
     def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "StockSplit":
         """Itself. Raises ResumeError if the checkpoint's past was another one."""
@@ -196,7 +178,7 @@ class StockSplit:
             name: dataclasses.replace(options, max_spans=min(options.max_spans or length, length))
             for name, options in config.concepts.items()
         }
-        views = [joined_view(dataset, k, length, tuple(tracks)) for k, dataset in enumerate(self.datasets)]
+        views = [joined_view(dataset, k, length, tracks) for k, dataset in enumerate(self.datasets)]
         return BatchLayout.of(views, length, outputs, tracks)
 
     def reader(self, concepts: bool) -> Reader:
@@ -205,10 +187,11 @@ class StockSplit:
 
 def open_taken_over(
     config: Config, dataset_config: Any, sizes: Sequence[int | None], rules: SampleRules
-) -> list[StockSplit | None]:
-    """Map the index files of a run of Megatron's: a StockSplit or None for each of its splits.
+) -> tuple[StockSplit, StockSplit | None, StockSplit | None]:
+    """Map the index files of a run of Megatron's: its training, validation and test split.
 
-    Raises ConfigError if there is no --data-path, an index file is missing, or a .bin file has no dataset of ours.
+    Raises ConfigError if there is no --data-path, an index file is missing, a .bin file has no dataset of ours, or
+    there is no training split.
     """
     if not dataset_config.blend and not dataset_config.blend_per_split:
         raise ConfigError("order: megatron: found no --data-path; pass the run's own, with its weights and --split")
@@ -224,11 +207,14 @@ def open_taken_over(
     if any(isinstance(data, list) for data in built):
         raise ConfigError("order: megatron: several validation sets are not supported; take the run over without them")
 
-    def split_of(order: StockOrder) -> StockSplit:
-        found = [dataset_of(stock, datasets) for stock in order.datasets]
-        return StockSplit(order, found, config, rules, dataset_config.tokenizer.eod)
+    def split_of(data: MappedGPTDataset | MappedBlend) -> StockSplit:
+        found = [dataset_of(stock, datasets) for stock in data.datasets]
+        return StockSplit(data, found, config, rules, dataset_config.tokenizer.eod)
 
-    return [None if data is None else split_of(StockOrder(data)) for data in built]
+    train, valid, test = (None if data is None else split_of(data) for data in built)
+    if train is None:
+        raise ConfigError("order: megatron: the run that is taken over has no training split")
+    return train, valid, test
 
 
 def dataset_of(stock: MappedGPTDataset, datasets: Sequence[Dataset]) -> Dataset:

@@ -11,8 +11,9 @@ for a script of one's own. See docs/nanotron.md.
 Open own_script.py first: the loader without the launcher.
 """
 
-from importlib import import_module
 from typing import Any
+
+from conceptloader.base.packages import public
 
 _PUBLIC = {"build_dataloader": "own_script", "install": "launch", "save_state": "own_script"}
 
@@ -20,6 +21,4 @@ __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return public(__name__, _PUBLIC, name)

@@ -4,8 +4,8 @@ The rule of nanotron's PipelineBlock: of each key exactly one pipeline rank hold
 TensorPointer to it, and every rank has the same keys. The owner is the stage that uses the key, so nothing is sent.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,21 +21,13 @@ from conceptloader.torch.samplers import MicroBatches
 from . import losses
 from .data import StageDataset
 
-Batch = Mapping[str, Any]
-
 # Held per token of the input window, so that context parallel ranks take their part of dimension 1.
 # position_ids stay global there: nanotron's ring attention derives the sequence lengths from them.
 PER_TOKEN = frozenset({"input_ids", "labels", "loss_mask", "document_ids"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """One key of the micro batch: where it comes from, and the pipeline rank that holds it."""
-
-    name: str
-    source: str
-    owner: int
-    per_token: bool
+Keys = Mapping[str, tuple[str, int]]
+"""Key of nanotron's micro batch -> (key of our batch that it comes from, the pipeline rank that holds it)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +41,13 @@ class Place:
     cp_rank: int = 0
     cp_size: int = 1
 
+    @classmethod
+    def of(cls, parallel_context: Any, input_pp_rank: int, output_pp_rank: int) -> "Place":
+        """From nanotron's ParallelContext, which has no context parallelism in older versions."""
+        pp, cp = parallel_context.pp_pg, getattr(parallel_context, "cp_pg", None)
+        place = cls(pp_rank=pp.rank(), pp_size=pp.size(), input_pp_rank=input_pp_rank, output_pp_rank=output_pp_rank)
+        return place if cp is None else replace(place, cp_rank=cp.rank(), cp_size=cp.size())
+
     def stage(self, stage: str) -> int:
         """Pipeline rank of "first", "last" or a number."""
         named = {"first": self.input_pp_rank, "last": self.output_pp_rank}
@@ -58,61 +57,52 @@ class Place:
         return rank
 
 
-def micro_batch_keys(place: Place, position_ids: bool, consume: Mapping[str, str]) -> tuple[Key, ...]:
+def micro_batch_keys(place: Place, position_ids: bool, consume: Mapping[str, str]) -> Keys:
     """Keys of a micro batch: Qwen2's with `position_ids`, else those of Llama and Starcoder2; and `consume`."""
     first, last = place.input_pp_rank, place.output_pp_rank
-    keys = [Key(name="input_ids", source="input_ids", owner=first, per_token=True)]
-    if position_ids:
-        keys.append(Key(name="position_ids", source="position_ids", owner=first, per_token=False))
-    else:
-        keys.append(Key(name="input_mask", source="input_ids", owner=first, per_token=True))
-    keys.append(Key(name="label_ids", source="labels", owner=last, per_token=True))
-    keys.append(Key(name="label_mask", source="loss_mask", owner=last, per_token=True))
-    for name, stage in consume.items():
-        per_token = name in PER_TOKEN or name.endswith("_span_index")
-        if name not in (key.name for key in keys):
-            keys.append(Key(name=name, source=name, owner=place.stage(stage), per_token=per_token))
-    return tuple(keys)
+    own = {
+        "input_ids": ("input_ids", first),
+        **({"position_ids": ("position_ids", first)} if position_ids else {"input_mask": ("input_ids", first)}),
+        "label_ids": ("labels", last),
+        "label_mask": ("loss_mask", last),
+    }
+    return own | {name: (name, place.stage(stage)) for name, stage in consume.items() if name not in own}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collator:
     """For a DataLoader: a batch of conceptloader (None on ranks that own nothing) to nanotron's micro batch."""
 
-    keys: Sequence[Key]
+    keys: Keys
     place: Place
 
     @property
     def owns_nothing(self) -> bool:
         """True on a rank that needs no data at all."""
-        return all(key.owner != self.place.pp_rank for key in self.keys)
+        return all(owner != self.place.pp_rank for _, owner in self.keys.values())
 
     def __call__(self, batch: Any) -> dict[str, Any]:
         from nanotron.parallel.pipeline_parallel.tensor_pointer import TensorPointer
 
-        result: dict[str, Any] = {}
-        for key in self.keys:
-            if key.owner != self.place.pp_rank:
-                result[key.name] = TensorPointer(group_rank=key.owner)
-                continue
-            assert batch is not None
-            result[key.name] = self._tensor(key, batch)
-        return result
+        return {
+            name: self._tensor(name, source, batch) if owner == self.place.pp_rank else TensorPointer(group_rank=owner)
+            for name, (source, owner) in self.keys.items()
+        }
 
-    def _tensor(self, key: Key, batch: Batch) -> torch.Tensor:
-        if key.source not in batch:
-            offered = [name for name, value in batch.items() if isinstance(value, np.ndarray)]
-            raise ConfigError(f"nanotron.consume.{key.name}: no such key in the batch{nearest(key.name, offered)}")
-        value = batch[key.source]
+    def _tensor(self, name: str, source: str, batch: Mapping[str, Any]) -> torch.Tensor:
+        if source not in batch:
+            offered = [key for key, value in batch.items() if isinstance(value, np.ndarray)]
+            raise ConfigError(f"nanotron.consume.{name}: no such key in the batch{nearest(name, offered)}")
+        value = batch[source]
         if not isinstance(value, np.ndarray):
             raise ConfigError(
-                f"nanotron.consume.{key.name}: holds a {type(value).__name__}, nanotron moves only tensors; remove it"
+                f"nanotron.consume.{name}: holds a {type(value).__name__}, nanotron moves only tensors; remove it"
             )
-        if key.name == "input_mask":
+        if name == "input_mask":
             value = np.ones(value.shape, np.bool_)
-        elif key.name == "label_mask":
+        elif name == "label_mask":
             value = value != 0
-        if key.per_token and self.place.cp_size > 1:
+        if self.place.cp_size > 1 and (source in PER_TOKEN or source.endswith("_span_index")):
             part = value.shape[1] // self.place.cp_size
             value = value[:, self.place.cp_rank * part : (self.place.cp_rank + 1) * part]
         return torch.from_numpy(np.ascontiguousarray(value))
@@ -125,18 +115,19 @@ def make_dataloader(
     parallel_context: Any,
     input_pp_rank: int,
     output_pp_rank: int,
-    position_ids: bool,
     num_workers: int,
-    pin_memory: bool,
+    use_position_ids: bool = False,
+    dataloader_pin_memory: bool = True,
+    **unused: Any,
 ) -> DataLoader[Any]:
-    """An endless DataLoader of this rank's micro batches, from the dataset's position on."""
+    """An endless DataLoader of this rank's micro batches, from the dataset's position on. Takes what nanotron gives."""
     config = dataset.blend.config
-    place = _place(parallel_context, input_pp_rank, output_pp_rank)
-    collator = Collator(keys=micro_batch_keys(place, position_ids, dataset.options.consume), place=place)
+    place = Place.of(parallel_context, input_pp_rank, output_pp_rank)
+    collator = Collator(keys=micro_batch_keys(place, use_position_ids, dataset.options.consume), place=place)
     dataset.partition = Partition(micro_batch_size=micro_batch_size, dp_size=parallel_context.dp_pg.size())
     dataset.dp_rank = parallel_context.dp_pg.rank()
     dataset.reader = None if collator.owns_nothing else open_reader(dataset.blend, dataset.dp_rank)
-    if position_ids and config.outputs.position_ids == "off":
+    if use_position_ids and config.outputs.position_ids == "off":
         raise ConfigError("outputs.position_ids: off, but this model takes position ids; choose window or document")
     assert config.seq_len is not None
     if place.cp_size > 1 and config.seq_len % (2 * place.cp_size):
@@ -153,17 +144,5 @@ def make_dataloader(
         batch_sampler=MicroBatches(dataset.partition, dataset.dp_rank, dataset.consumed),
         num_workers=num_workers if dataset.reader is not None else 0,
         collate_fn=collator,
-        pin_memory=pin_memory and dataset.reader is not None,
-    )
-
-
-def _place(parallel_context: Any, input_pp_rank: int, output_pp_rank: int) -> Place:
-    cp = getattr(parallel_context, "cp_pg", None)
-    return Place(
-        pp_rank=parallel_context.pp_pg.rank(),
-        pp_size=parallel_context.pp_pg.size(),
-        input_pp_rank=input_pp_rank,
-        output_pp_rank=output_pp_rank,
-        cp_rank=cp.rank() if cp is not None else 0,
-        cp_size=cp.size() if cp is not None else 1,
+        pin_memory=dataloader_pin_memory and dataset.reader is not None,
     )

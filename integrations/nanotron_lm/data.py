@@ -99,22 +99,18 @@ def make_dataset(
     vocabulary: int | None = None,
 ) -> StageDataset:
     """The data stage `stage`, `consumed_in_stage` samples after its beginning; `saved` tells what was before."""
-    _check_vocabulary(blend, vocabulary)
-    start, new_stage = _stage_start(blend, options, saved, stage, consumed_in_stage, earlier or {})
-    consumed = start + consumed_in_stage
-    if saved is not None:
-        blend = blend.resume(saved.spec, consumed, allow_changed=options.allow_changed, new_stage=new_stage)
-    return StageDataset(blend, options, name=stage, stage_start=start, consumed=consumed, tokens=tokens)
-
-
-def _check_vocabulary(blend: Blend, vocabulary: int | None) -> None:
-    for name, dataset in blend.datasets.items():
-        tokenizer = dataset.tokenizer
+    for name, opened in blend.datasets.items():
+        tokenizer = opened.tokenizer
         if vocabulary is not None and tokenizer is not None and tokenizer.vocab_size > vocabulary:
             raise ConfigError(
                 f"datasets.{name}: its tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, but the model's "
                 f"vocab_size is {vocabulary}; raise model.model_config.vocab_size"
             )
+    start, new_stage = _stage_start(blend, options, saved, stage, consumed_in_stage, earlier or {})
+    consumed = start + consumed_in_stage
+    if saved is not None:
+        blend = blend.resume(saved.spec, consumed, allow_changed=options.allow_changed, new_stage=new_stage)
+    return StageDataset(blend, options, name=stage, stage_start=start, consumed=consumed, tokens=tokens)
 
 
 def _stage_start(

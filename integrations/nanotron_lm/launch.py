@@ -8,11 +8,13 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from conceptloader.base.patching import Patch, Upstream, around
+from conceptloader.base.patching import Patch, Upstream
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
 
@@ -33,6 +35,7 @@ NANOTRON = Upstream(
 )
 
 
+@dataclass
 class Run:
     """The run that nanotron's trainer starts; its methods stand for the functions of those names.
 
@@ -40,10 +43,9 @@ class Run:
     any. dataset: the data stage that is trained, once run_train.py has asked for it; None for a stage of another type.
     """
 
-    def __init__(self) -> None:
-        self.config: Any = None
-        self.saved: State | None = None
-        self.dataset: StageDataset | None = None
+    config: Any = None
+    saved: State | None = None
+    dataset: StageDataset | None = None
 
     def start(self, config: Any, checkpoint: Any) -> None:
         """The trainer was given `config` and resumes from the folder `checkpoint`, or from nothing (None)."""
@@ -90,46 +92,26 @@ class Run:
             raise ConfigError(
                 "no trainer has started since the adapter was installed; call install() before DistributedTrainer"
             )
-        return self.open_stage(config, **kwargs)
-
-    def open_stage(
-        self,
-        args: Any,
-        *,
-        global_batch_size: int,
-        sequence_length: int,
-        train_steps: int,
-        current_iteration: int,
-        seed: int,
-        parallel_context: Any,
-        consumed_samples: int,
-        consumed_tokens_per_dataset_folder: Mapping[str, int],
-        last_stages_consumed_tokens_per_dataset_folder: Mapping[str, int],
-        **unused: Any,
-    ) -> tuple[StageDataset, dict[str, Any]]:
-        """The dataset of a data stage of ours, checked against the checkpoint's past, and what it will read.
-
-        Raises ResumeError if what decided past samples has changed, ConfigError for everything else.
-        """
+        asked = SimpleNamespace(**kwargs)
         self.dataset = make_dataset(
-            open_blend(args.settings(seed).with_seq_len(sequence_length)),
-            args.options(),
+            open_blend(config.settings(asked.seed).with_seq_len(asked.sequence_length)),
+            config.options(),
             saved=self.saved,
             stage=self.config.data_stages[-1].name,
-            consumed_in_stage=consumed_samples,
-            tokens=consumed_tokens_per_dataset_folder,
-            earlier=last_stages_consumed_tokens_per_dataset_folder,
+            consumed_in_stage=asked.consumed_samples,
+            tokens=asked.consumed_tokens_per_dataset_folder,
+            earlier=asked.last_stages_consumed_tokens_per_dataset_folder,
             vocabulary=self.config.model.model_config.vocab_size,
         )
-        plan = report(self.dataset, (train_steps - current_iteration) * global_batch_size)
-        if parallel_context.world_pg.rank() == 0:
+        plan = report(self.dataset, (asked.train_steps - asked.current_iteration) * asked.global_batch_size)
+        if asked.parallel_context.world_pg.rank() == 0:
             write_run_log(
                 Path(self.config.checkpoints.checkpoints_path),
                 self.dataset,
-                step=current_iteration,
-                global_batch_size=global_batch_size,
+                step=asked.current_iteration,
+                global_batch_size=asked.global_batch_size,
                 micro_batch_size=self.config.tokens.micro_batch_size,
-                dp_size=parallel_context.dp_pg.size(),
+                dp_size=asked.parallel_context.dp_pg.size(),
             )
         return self.dataset, plan
 
@@ -146,16 +128,7 @@ class Run:
             # Concept tensors may well be: they go round the checks, which still see everything else.
             NANOTRON.apply([sanity_patch(self)])
         mend_losses()
-        return make_dataloader(
-            dataset,
-            micro_batch_size=kwargs["micro_batch_size"],
-            parallel_context=kwargs["parallel_context"],
-            input_pp_rank=kwargs["input_pp_rank"],
-            output_pp_rank=kwargs["output_pp_rank"],
-            position_ids=kwargs.get("use_position_ids", False),
-            num_workers=kwargs["num_workers"],
-            pin_memory=kwargs.get("dataloader_pin_memory", True),
-        )
+        return make_dataloader(dataset, **kwargs)
 
     def save(self, original: Function, *args: Any, root_folder: Any, parallel_context: Any, **kwargs: Any) -> None:
         # First ours: the original ends with a barrier, behind which any rank writes latest.txt.
@@ -190,53 +163,42 @@ def patches(run: Run) -> list[Patch]:
     """What every run with nanotron main needs. Where run_train.py is the caller, there is no line to look for."""
     return [
         Patch(
-            module="nanotron.config.config",
-            name="from_dict",
-            make=around(from_dict),
-            parameters=("data_class", "data", "config"),
+            target="nanotron.config.config:from_dict",
+            by=from_dict,
+            parameters="data_class data config",
             caller="get_config_from_dict",
             line="return from_dict( data_class=config_class, data=config_dict, config=dacite.Config(",
         ),
         Patch(
-            module="nanotron.trainer",
-            name="parse_ckpt_path",
-            make=around(run.parse_ckpt_path),
-            parameters=("config", "parallel_context"),
+            target="nanotron.trainer:parse_ckpt_path",
+            by=run.parse_ckpt_path,
+            parameters="config parallel_context",
             caller="DistributedTrainer.pre_init",
             line="self.init_checkpoint_path = parse_ckpt_path(config=self.config, parallel_context=",
         ),
         Patch(
-            module="transformers",
-            name="AutoTokenizer.from_pretrained",
-            make=around(run.from_pretrained),
+            target="transformers:AutoTokenizer.from_pretrained",
+            by=run.from_pretrained,
             line="tokenizer = AutoTokenizer.from_pretrained(tokenizer_path)",
         ),
         Patch(
-            module="nanotron.data.tokenized_bytes",
-            name="get_tb_datasets",
-            make=around(run.get_tb_datasets),
-            parameters=(
-                *("config", "global_batch_size", "sequence_length", "train_steps", "current_iteration", "seed"),
-                *("parallel_context", "consumed_samples", "consumed_tokens_per_dataset_folder"),
-                "last_stages_consumed_tokens_per_dataset_folder",
-            ),
+            target="nanotron.data.tokenized_bytes:get_tb_datasets",
+            by=run.get_tb_datasets,
+            parameters="config global_batch_size sequence_length train_steps current_iteration seed parallel_context "
+            "consumed_samples consumed_tokens_per_dataset_folder last_stages_consumed_tokens_per_dataset_folder",
             line="train_dataset, data_log = get_tb_datasets(",
         ),
         Patch(
-            module="nanotron.data.tokenized_bytes",
-            name="get_tb_dataloader",
-            make=around(run.get_tb_dataloader),
-            parameters=(
-                *("dataset", "micro_batch_size", "num_workers", "consumed_samples", "parallel_context"),
-                *("input_pp_rank", "output_pp_rank", "use_position_ids"),
-            ),
+            target="nanotron.data.tokenized_bytes:get_tb_dataloader",
+            by=run.get_tb_dataloader,
+            parameters="dataset micro_batch_size num_workers consumed_samples parallel_context input_pp_rank "
+            "output_pp_rank use_position_ids",
             line="dataloader = get_tb_dataloader(",
         ),
         Patch(
-            module="nanotron.trainer",
-            name="save",
-            make=around(run.save),
-            parameters=("root_folder", "training_metadata", "parallel_context"),
+            target="nanotron.trainer:save",
+            by=run.save,
+            parameters="root_folder training_metadata parallel_context",
             caller="DistributedTrainer.save_checkpoint",
             line="save( model=self.unwrapped_model,",
         ),
@@ -246,10 +208,9 @@ def patches(run: Run) -> list[Patch]:
 def sanity_patch(run: Run) -> Patch:
     """For micro batches with keys beyond nanotron's own."""
     return Patch(
-        module="nanotron.trainer",
-        name="sanity_check_dataloader",
-        make=around(run.sanity_check_dataloader),
-        parameters=("dataloader", "parallel_context", "config"),
+        target="nanotron.trainer:sanity_check_dataloader",
+        by=run.sanity_check_dataloader,
+        parameters="dataloader parallel_context config",
         caller="DistributedTrainer._update_dataloader_based_on_training_stages",
         line="self.current_dataloader = sanity_check_dataloader( dataloader=dataloader, parallel_context=",
     )
@@ -259,13 +220,12 @@ def mend_losses() -> None:
     """Let the stock models that nanotron has loaded show their losses per token, and bear a mask without a token."""
     for model in ("llama", "qwen", "starcoder2"):
         patch = Patch(
-            module=f"nanotron.models.{model}",
-            name="masked_mean",
-            make=around(losses.masked_mean),  # a TorchScript function shows no parameters
+            target=f"nanotron.models.{model}:masked_mean",
+            by=losses.masked_mean,  # a TorchScript function shows no parameters
             caller="Loss.forward",
             line="loss = masked_mean(loss, label_mask, dtype=torch.float)",
         )
-        if hasattr(sys.modules.get(patch.module), patch.name):
+        if hasattr(sys.modules.get(f"nanotron.models.{model}"), patch.attribute):
             NANOTRON.apply([patch])
 
 

@@ -6,7 +6,7 @@ micro batch: nothing has to travel with the batch.
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -51,16 +51,12 @@ class LossPerDataset:
         losses, weights = totals.tolist()
         means = {name: loss / w for name, loss, w in zip(self.names, losses, weights, strict=True) if w}
         if self.logs:
-            _log(means, consumed)
+            text = " | ".join(f"{name}: {loss:.4g}" for name, loss in sorted(means.items()))
+            logger.info("loss per dataset at %d samples: %s", consumed, text, extra={"any_rank": True})
+            wandb: Any = sys.modules.get("wandb")  # nanotron imports it where it is installed
+            if wandb is not None and wandb.run is not None:
+                wandb.log({f"loss/{name}": loss for name, loss in means.items()}, commit=False)
         return means
-
-
-def _log(means: Mapping[str, float], consumed: int) -> None:
-    text = " | ".join(f"{name}: {loss:.4g}" for name, loss in sorted(means.items()))
-    logger.info("loss per dataset at %d samples: %s", consumed, text, extra={"any_rank": True})
-    wandb: Any = sys.modules.get("wandb")  # nanotron imports it where it is installed
-    if wandb is not None and wandb.run is not None:
-        wandb.log({f"loss/{name}": loss for name, loss in means.items()}, commit=False)
 
 
 def activate(recorder: LossPerDataset | None) -> None:

@@ -17,6 +17,7 @@ from conceptloader.errors import ConfigError
 
 TYPE = "conceptloader"
 NO_TOKENIZER = "conceptloader/none"
+KEYS = tuple(f.name for f in dataclasses.fields(Config))
 STOCK_KEYS = ("input_ids", "input_mask", "label_ids", "label_mask")
 
 
@@ -61,8 +62,8 @@ def args_class() -> type:
     """The dataclass nanotron holds. Its fields are the keys that the YAML may have, so that it saves as it was read."""
     from nanotron.config import NanosetDatasetsArgs
 
-    keys = ["config", "nanotron", *(f.name for f in dataclasses.fields(Config))]
-    section = dataclasses.make_dataclass("Section", [("type", str, TYPE), *((key, Any, None) for key in keys)])
+    keys = [("type", str, TYPE), *((key, Any, None) for key in ("config", "nanotron", *KEYS))]
+    section = dataclasses.make_dataclass("Section", keys)
     # Fields, __init__ and __repr__ come from the first base; the second makes run_train.py take us for a Nanoset.
     namespace = {"settings": settings, "options": options, "dataset_folder": ()}
     return type("ConceptloaderDatasetsArgs", (section, NanosetDatasetsArgs), namespace)
@@ -78,11 +79,9 @@ def settings(self: Any, seed: int | None = None) -> Config:
 
     Raises ConfigError for anything wrong in it, ReadError if the file that `config` names cannot be read.
     """
-    keys = [f.name for f in dataclasses.fields(Config)]
-    inline = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
-    return load_config(
-        inline if self.config is None else self.config, defaults=None if seed is None else {"seed": seed}
-    )
+    inline = {key: getattr(self, key) for key in KEYS if getattr(self, key) is not None}
+    given = inline if self.config is None else self.config
+    return load_config(given, defaults=None if seed is None else {"seed": seed})
 
 
 def options(self: Any, where: str = "dataset.nanotron") -> NanotronOptions:
@@ -97,24 +96,21 @@ def replace_in(data: Any) -> Any:
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("data_stages"), list):
         return data
-    stages = [_replace_stage(stage, data, f"data_stages[{k}]") for k, stage in enumerate(data["data_stages"])]
+    stages = list(data["data_stages"])
+    for k, stage in enumerate(stages):
+        section = stage.get("data") if isinstance(stage, Mapping) else None
+        dataset = section.get("dataset") if isinstance(section, Mapping) else None
+        if section is not None and isinstance(dataset, Mapping) and "type" in dataset:
+            found = _parse(dataset, data, f"data_stages[{k}].data.dataset")
+            stages[k] = {**stage, "data": {**section, "dataset": found}}
     return {**data, "data_stages": stages}
 
 
-def _replace_stage(stage: Any, root: Mapping[str, Any], where: str) -> Any:
-    section = stage.get("data") if isinstance(stage, Mapping) else None
-    dataset = section.get("dataset") if isinstance(section, Mapping) else None
-    if not isinstance(section, Mapping) or not isinstance(dataset, Mapping) or "type" not in dataset:
-        return stage
-    where = f"{where}.data.dataset"
+def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Any:
     if dataset["type"] != TYPE:
         raise ConfigError(
             f"{where}.type: found {dataset['type']!r}, expected {TYPE}; nanotron's own datasets have no type"
         )
-    return {**stage, "data": {**section, "dataset": _parse(dataset, root, where)}}
-
-
-def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Any:
     cls = args_class()
     known = [f.name for f in dataclasses.fields(cls)]
     for key in dataset:

@@ -77,9 +77,9 @@ def build_dataloader(
         parallel_context=parallel_context,
         input_pp_rank=input_pp_rank,
         output_pp_rank=output_pp_rank,
-        position_ids=position_ids,
         num_workers=num_workers,
-        pin_memory=pin_memory,
+        use_position_ids=position_ids,
+        dataloader_pin_memory=pin_memory,
     )
 
 

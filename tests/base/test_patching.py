@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conceptloader.base.patching import Patch, Upstream, around
+from conceptloader.base.patching import Patch, Upstream
 from conceptloader.errors import ConfigError
 
 SOURCE = """
@@ -48,15 +48,14 @@ def doubled(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 LOAD = Patch(
-    module=MODULE,
-    name="load",
-    make=around(doubled),
-    parameters=("path", "step"),
+    target=f"{MODULE}:load",
+    by=doubled,
+    parameters="path step",
     caller="Trainer.start",
     line="return load( path, step=1)",
 )
-START = Patch(module=MODULE, name="Trainer.start", make=around(doubled), caller="both", line='trainer.start("a")')
-NAMED = Patch(module=MODULE, name="Trainer.named", make=around(doubled), line="")
+START = Patch(target=f"{MODULE}:Trainer.start", by=doubled, caller="both", line='trainer.start("a")')
+NAMED = Patch(target=f"{MODULE}:Trainer.named", by=doubled, line="")
 
 
 def test_functions_methods_and_class_methods_are_replaced_once(library: Any) -> None:
@@ -71,10 +70,10 @@ def test_functions_methods_and_class_methods_are_replaced_once(library: Any) -> 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"name": "lode"}, "lode"),
-        ({"module": "no_library_of_this_name"}, "No module named"),
-        ({"name": "Trainer.stop"}, "stop"),
-        ({"parameters": ("path", "epoch")}, "it takes path, step, expected epoch too"),
+        ({"target": f"{MODULE}:lode"}, "lode"),
+        ({"target": "no_library_of_this_name:load"}, "No module named"),
+        ({"target": f"{MODULE}:Trainer.stop"}, "stop"),
+        ({"parameters": "path epoch"}, "it takes path, step, expected epoch too"),
         ({"line": "return load(path, step=2)"}, r"`return load\(path, step=2\)` was not found in Trainer.start"),
         ({"caller": "Trainer.end"}, "was not found in Trainer.end"),
     ],

@@ -10,7 +10,6 @@ import torch
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.integrations.megatron_lm.takeover import Piece
 from conceptloader.integrations.megatron_lm.takeover_reader import Joined
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import write_config, write_datasets
@@ -85,7 +84,7 @@ def test_spans_of_pieces(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for _ in range(30):
         starts = rng.integers(0, dataset.num_tokens - 40, 3).tolist()
-        pieces = [Piece(start, start + int(rng.integers(1, 30))) for start in starts]
+        pieces = [range(start, start + int(rng.integers(1, 30))) for start in starts]
         joined = Joined(dataset, pieces)
         total = sum(piece.stop - piece.start for piece in pieces)
         expected = np.concatenate([records[piece.start : piece.stop] for piece in pieces])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from megatron.core.datasets.gpt_dataset import GPTDataset, _get_ltor_masks_and_position_ids
 
 from conceptloader.integrations.megatron_lm.dataset import Ints, Sample, SampleRules, make_sample
-from conceptloader.integrations.megatron_lm.takeover import MappingBuilder, StockOrder
+from conceptloader.integrations.megatron_lm.takeover import MappingBuilder
 from tests.corpora.token_files import EOD, random_corpus
 from tests.megatron.stock import assert_equal_samples, build_stock, dataset_config
 
@@ -68,8 +68,7 @@ def test_every_sample_of_a_blend(tmp_path: Path, flags: dict[str, bool], pad: in
     mapped = MappingBuilder(GPTDataset, sizes, lambda: True, config).build()
     streams = [np.fromfile(f"{prefix}.bin", np.uint16).astype(np.int64) for prefix in prefixes]
     rules = SampleRules.of(config, pad=-1 if pad is None else pad)
-    for stock_split, mapped_split in zip(stock[:2], mapped[:2], strict=True):
-        order = StockOrder(mapped_split)
+    for stock_split, order in zip(stock[:2], mapped[:2], strict=True):
         for dataset in stock_split.datasets:
             # Its cached loss mask is not copied at first use, so padding in the first sample leaks into all others.
             dataset.masks_and_position_ids_are_cacheable = False

@@ -14,7 +14,7 @@ KEYS = ("sample_index", "dataset_id", "topic_ids", "concepts_ids", "concepts_spa
 
 def install(folder: str, kill_after: int) -> None:
     """Write rank<RANK>.jsonl and given<RANK>.jsonl into `folder`; SIGKILL at micro batch kill_after + 1."""
-    from conceptloader.integrations.megatron_lm.batches import ConceptReader, SplitIterator
+    from conceptloader.integrations.megatron_lm.batches import BatchReader, SplitIterator
 
     pull: Any = SplitIterator._pull
     rank = os.environ["RANK"]
@@ -35,14 +35,15 @@ def install(folder: str, kill_after: int) -> None:
 
     SplitIterator._pull = recording  # type: ignore[method-assign]
 
-    cut: Any = ConceptReader.cut
+    share: Any = BatchReader._share
     given = Path(folder, f"given{rank}.jsonl")
 
-    def handing_out(self: ConceptReader, tensors: Any) -> Any:
-        found = cut(self, tensors)
-        sums = {name: tensor.long().sum().item() for name, tensor in found.items() if name != "sample_index"}
-        with given.open("a") as file:
-            file.write(json.dumps({"sample_index": found["sample_index"].tolist(), **sums}) + "\n")
+    def handing_out(self: BatchReader, *args: Any) -> Any:
+        found = share(self, *args)
+        if "sample_index" in found:  # else none of ours
+            sums = {name: tensor.long().sum().item() for name, tensor in found.items() if name != "sample_index"}
+            with given.open("a") as file:
+                file.write(json.dumps({"sample_index": found["sample_index"].tolist(), **sums}) + "\n")
         return found
 
-    ConceptReader.cut = handing_out  # type: ignore[method-assign]
+    BatchReader._share = handing_out  # type: ignore[method-assign]

@@ -86,7 +86,7 @@ class BatchSchedule:
     def rounded_down(self, multiple: int) -> "BatchSchedule":
         """Every size rounded down to a multiple of `multiple` (Megatron's --decrease-batch-size-if-needed)."""
         multiple = as_count(multiple, "micro_batch_size * dp_size")
-        if self.rule[0][1] < multiple or any(size < multiple for _, size in self.rule):
+        if any(size < multiple for _, size in self.rule):
             raise ConfigError(
                 f"batch sizes {[size for _, size in self.rule]}: every one must hold at least "
                 f"micro_batch_size * dp_size = {multiple} samples; lower the micro batch size or the number of ranks"

@@ -13,12 +13,11 @@ import numpy as np
 from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
-from conceptloader.batch.kernels.records import BATCH, OUTPUT, SLOT, STATE, Call
-from conceptloader.batch.kernels.tables import Tables, make_tables
-from conceptloader.batch.layout import Array, Batch, BatchLayout, Carving
-from conceptloader.batch.memory import Pool
+from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
+from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
+from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import Allocate, CompiledOrder, I64Array, Order, U64Array
+from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array
 from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.errors import ConfigError, FormatError, ReadError
@@ -32,7 +31,7 @@ _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for 
 
 
 class CompiledReader:
-    """Reads the samples of an order; views[k] is its member k. See Reader. budget: of descriptors."""
+    """Reads the samples of an order; views[k] is its member k. See BatchReader. budget: of descriptors."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class CompiledReader:
         self._kernel_tables = order.kernel_tables if isinstance(order, CompiledOrder) else None
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, budget)
-        self._pool = Pool()
+        self._memory = BatchMemory()
         self._shapes: dict[int, _Shape] = {}
         self._workspaces: list[_Workspace] = []
         self._idle: list[_Workspace] = []
@@ -55,42 +54,13 @@ class CompiledReader:
     def __reduce__(self) -> tuple[Any, ...]:
         return CompiledReader, (self.order, self.views, self.layout, self.dp_rank)
 
-    def read(self, samples: U64Array, allocate: Allocate | None = None) -> Batch:
-        """See Reader; by default in memory that is used again once the batch is gone."""
-        if self._kernel_tables is not None:
-            return self._run(samples, self._kernel_tables, None, allocate)
-        members, _, windows = self.order.sample_many(samples)
-        return self.read_windows(members, windows, samples, allocate)
-
-    def read_windows(
-        self, members: I64Array, windows: U64Array, samples: U64Array, allocate: Allocate | None = None
-    ) -> Batch:
-        """`read` for given windows of given members of the order."""
-        return self._run(samples, NO_TABLES, (members, windows), allocate)
-
-    @property
-    def reads(self) -> int:
-        """Reads of all batches so far, for tests and benchmarks."""
-        return sum(int(work.state["reads"]) for work in self._workspaces)
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of these reads."""
-        return sum(int(work.state["read_bytes"]) for work in self._workspaces)
-
-    def where(self, thread: int) -> str:
-        """See Reader."""
-        work = self._running.get(thread)
-        return "nothing" if work is None else self._describe(work)
-
-    def _run(
-        self, samples: U64Array, order: KernelTables, picked: tuple[Any, Any] | None, allocate: Allocate | None
-    ) -> Batch:
-        """A batch of samples, of the windows that are found by the tables or, with NO_TABLES, of `picked` ones."""
+    def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
+        """See BatchReader; by default in memory that is used again once the batch is gone."""
+        order = self._kernel_tables if picked is None else None
         shape = self._shapes.get(len(samples))
         if shape is None:
             shape = self._shapes[len(samples)] = _Shape.make(self.layout, self._tables, len(samples))
-        block = (allocate or self._pool.allocate)(shape.carving.size)
+        block = (allocate or self._memory.allocate)(shape.carving.size)
         batch: Batch = shape.carving.views(block)
         try:
             work = self._idle.pop()
@@ -100,10 +70,10 @@ class CompiledReader:
         thread = get_ident()
         self._running[thread] = work
         try:
-            work.start(shape, block, order)
+            work.start(shape, block, NO_TABLES if order is None else order)
             work.samples[:] = samples  # a copy: an array of another layout would have the kernel compiled again
-            if picked is not None:
-                work.members[:], work.windows[:] = picked
+            if order is None:
+                work.members[:], work.windows[:] = picked or self.order.sample_many(samples)[::2]
             if self.layout.outputs.cu_seqlens:
                 batch["cu_seqlens"][0] = 0
                 work.state["sequences"] = 1
@@ -121,6 +91,11 @@ class CompiledReader:
         for t, track in shape.ragged.items():
             batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
         return batch
+
+    def where(self, thread: int) -> str:
+        """See BatchReader."""
+        work = self._running.get(thread)
+        return "nothing" if work is None else self._describe(work)
 
     def _call(self, work: "_Workspace") -> int:
         """Let the kernel go on with a batch."""
@@ -176,7 +151,7 @@ class CompiledReader:
         samples, members, windows, _ = (array[sample : sample + 1] for array in work.picks)
         where = f"sample {samples[0]}, dp_rank {self.dp_rank}"
         try:
-            ReferenceReader(self.order, self.views, self.layout).read_windows(members, windows, samples)
+            ReferenceReader(self.order, self.views, self.layout).read(samples, picked=(members, windows))
         except (FormatError, ConfigError) as error:
             return type(error)(f"{where}: {error}")
         return FormatError(
@@ -200,8 +175,8 @@ class CompiledReader:
 
 @dataclass(frozen=True)
 class _Shape:
-    """For one batch size: how memory is laid out, the kernels' BATCH and OUTPUT records for a block at address 0, and 1
-    for each number in them that is an address in the block. ragged: the names of such tracks by number."""
+    """For one batch size: how memory is laid out, the kernels' ARRAYS and OUTPUT records for a block at address 0, and
+    1 for each number in them that is an address in the block. ragged: the names of such tracks by number."""
 
     samples: int
     carving: Carving
@@ -211,45 +186,42 @@ class _Shape:
 
     @classmethod
     def make(cls, layout: BatchLayout, tables: Tables, samples: int) -> "_Shape":
-        carving = layout.carve(samples)
-        at_zero, at_one = (_records(layout, tables, carving, address) for address in (0, 1))
+        carving, wants = layout.carve(samples), layout.outputs
+        at = dict(carving.offsets)
+        if "tokens" in at:
+            at["input_ids"], at["labels"] = at["tokens"], at["tokens"] + 8
+        # [0]: the records; [1]: what in them is an address.
+        arrays, outputs = np.zeros((2, 1), ARRAYS), np.zeros((2, len(layout.tracks)), OUTPUT)
+        for name in at.keys() & {*(ARRAYS.names or ())}:
+            arrays[name] = [[at[name]], [1]]
+        arrays["seq_len"][0], arrays["row_length"][0] = layout.seq_len, layout.seq_len + wants.shared_labels
+        arrays["document_positions"][0] = wants.position_ids == "document"
+        arrays["mask_borders"][0], arrays["eos_loss"][0] = wants.loss_mask_borders, wants.eos_loss
+        for t, track in enumerate(layout.tracks):
+            for name in OUTPUT.names or ():
+                if f"{track.name}_{name}" in at:
+                    outputs[name][:, t] = at[f"{track.name}_{name}"], 1
+                elif hasattr(track, name):
+                    outputs[name][0, t] = getattr(track, name)
+            for file in FILES:
+                outputs[f"{file}_file"][0, t] = tables.kinds.index(f"{track.name}.{file}")
+        records, in_block = (np.concatenate([arrays[k].view(np.int64), outputs[k].view(np.int64)]) for k in (0, 1))
         ragged = {t: track.name for t, track in enumerate(layout.tracks) if track.ragged}
-        return cls(samples, carving, at_zero, at_one - at_zero, ragged)
-
-
-def _records(layout: BatchLayout, tables: Tables, carving: Carving, address: int) -> I64Array:
-    """The BATCH and the OUTPUT of each track for a block at `address`, as the numbers that they are."""
-    wants, at = layout.outputs, {name: address + offset for name, offset in carving.offsets.items()}
-    if "tokens" in at:
-        at["input_ids"], at["labels"] = at["tokens"], at["tokens"] + 8
-    batch, outputs = np.zeros(1, BATCH), tables.files.copy()
-    for name in at.keys() & {*(BATCH.names or ())}:
-        batch[name] = at[name]
-    batch["seq_len"], batch["row_length"] = layout.seq_len, layout.seq_len + wants.shared_labels
-    batch["document_positions"] = wants.position_ids == "document"
-    batch["needs_documents"], batch["mask_borders"] = wants.needs_documents, wants.loss_mask_borders
-    batch["eos_loss"] = wants.eos_loss
-    for output, track in zip(outputs, layout.tracks, strict=True):
-        for name in OUTPUT.names or ():
-            output[name] += at.get(f"{track.name}_{name}", 0)
-        output["max_spans"], output["max_concepts"] = track.max_spans, track.max_concepts
-        output["cut_spans"], output["cut_concepts"] = track.cut_spans, track.cut_concepts
-        output["ragged"] = track.ragged
-    return np.concatenate([batch.view(np.int64), outputs.view(np.int64)])
+        return cls(samples, carving, records, in_block, ragged)
 
 
 class _Workspace:
     """What one batch needs for itself. values: i64 of each ragged track, empty for others; picks, order: see
-    fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its batch and its
+    fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its arrays and its
     outputs, and its state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
-        batch_numbers = BATCH.itemsize // 8
+        array_numbers = ARRAYS.itemsize // 8
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
         self.shape: _Shape | None = None
-        self.numbers = np.zeros(batch_numbers + len(tables.files) * (OUTPUT.itemsize // 8), np.int64)
+        self.numbers = np.zeros(array_numbers + len(layout.tracks) * (OUTPUT.itemsize // 8), np.int64)
         self.call = Call(
             shards=tables.shards,
             tracks=tables.tracks,
@@ -257,8 +229,8 @@ class _Workspace:
             quarantine=tables.quarantine,
             files=files.files,
             used=files.used,
-            batch=self.numbers[:batch_numbers].view(BATCH),
-            outputs=self.numbers[batch_numbers:].view(OUTPUT),
+            arrays=self.numbers[:array_numbers].view(ARRAYS),
+            outputs=self.numbers[array_numbers:].view(OUTPUT),
             slots=np.empty(most_spans, SLOT),
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),

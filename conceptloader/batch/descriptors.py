@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from conceptloader.batch.kernels.native import STREAM
 from conceptloader.batch.kernels.tables import Tables
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.storage.descriptors import Budget, OpenTable
 
 
@@ -29,14 +30,17 @@ class OpenFiles(OpenTable):
         Raises: FormatError for a file of another size than the manifest says, or that was replaced since it was first
         opened; ReadError.
         """
+        dataset, shard = self._owner(row)
         with self.budget.lock:
             self.pins[row] += 1
         opened: list[tuple[int, int]] = []
         try:
             # The stream comes last: where it is open, everything is.
-            for column, kind in reversed(self.tables.needed(row)):
+            for column in reversed(np.flatnonzero(self.tables.needed[row]).tolist()):
                 if self.files[row, column] < 0:
-                    opened.append((column, self.budget.open(partial(self._open, row, kind))))
+                    descriptor = self.budget.open(partial(dataset.files.open, self.tables.kinds[column], shard))
+                    opened.append((column, descriptor))
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead: windows are random
         except BaseException:
             for _, descriptor in opened:
                 os.close(descriptor)
@@ -58,16 +62,11 @@ class OpenFiles(OpenTable):
     def path(self, row: int, column: int) -> str:
         """The file in a column of a row, for messages; the stream if there is none, since the row and the column of a
         thread that reads on may not belong together."""
-        dataset, shard = self.tables.owner(row)
+        dataset, shard = self._owner(row)
         kind = self.tables.kinds[column]
         return dataset.files.path(kind if kind in dataset.manifest.shards.files else self.tables.kinds[STREAM], shard)
 
-    def _open(self, row: int, kind: str) -> int:
-        dataset, shard = self.tables.owner(row)
-        descriptor = dataset.files.open(kind, shard)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead: windows are read at random
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+    def _owner(self, row: int) -> tuple[Dataset, int]:
+        """(dataset, shard) of a row."""
+        dataset, first = next(owner for owner in reversed(self.tables.owners) if owner[1] <= row)
+        return dataset, row - first

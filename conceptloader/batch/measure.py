@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conceptloader.batch.prefetch import Prefetcher
-from conceptloader.batch.reader import Reader, U64Array
+from conceptloader.batch.reader import BatchReader, U64Array
 from conceptloader.blend import Blend
 
 _TRACK_FILES = ("index", "data", "spans")
@@ -47,7 +47,7 @@ class Pass:
 
 
 def measure(
-    blend: Blend, reader: Reader, *, first: int, last: int, seconds: float, batch: int, threads: int, prefetch: int
+    blend: Blend, reader: BatchReader, *, first: int, last: int, seconds: float, batch: int, threads: int, prefetch: int
 ) -> Pass:
     """Read as the loader does, from sample `first` on: for so many seconds or up to `last`, and one batch at least.
 

@@ -1,29 +1,27 @@
-"""From an open configuration to the reader of its batches."""
+"""From an open configuration to the layout and the reader of its batches."""
 
 import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.layout import LOSS_FIELD, BatchLayout, TrackLayout
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import Reader
-from conceptloader.blend import Blend
+from conceptloader.batch.reader import BatchReader
+from conceptloader.blend import Blend, ConceptOptions, Outputs, View
+from conceptloader.blend.samples import by_document
 from conceptloader.errors import ConfigError
+from conceptloader.format.spec.layout import DENSE
+
+MAX_SAMPLE_BYTES = 1 << 30
+CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
 logger = logging.getLogger(__name__)
 
 
-def batch_layout(blend: Blend) -> BatchLayout:
-    """The arrays of a configuration's batches.
-
-    Raises ConfigError if `seq_len` is missing, or a track does not fit the shapes asked for.
-    """
-    config = blend.config
-    if config.seq_len is None:
-        raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
-    return BatchLayout.of(blend.views, config.seq_len, config.outputs, config.concepts)
-
-
-def open_reader(blend: Blend, dp_rank: int = 0) -> Reader:
+def open_reader(blend: Blend, dp_rank: int = 0) -> BatchReader:
     """A reader of the samples of `blend`, with the engine that its configuration names. dp_rank: for messages.
 
     The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
@@ -39,3 +37,118 @@ def open_reader(blend: Blend, dp_rank: int = 0) -> Reader:
     if remote or blend.config.loader.engine == "reference":
         return ReferenceReader(blend.order, views, layout, dp_rank)
     return CompiledReader(blend.order, views, layout, dp_rank)
+
+
+def batch_layout(blend: Blend) -> BatchLayout:
+    """The arrays of a configuration's batches.
+
+    Raises ConfigError if `seq_len` is missing, or a track does not fit the shapes asked for.
+    """
+    config = blend.config
+    if config.seq_len is None:
+        raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
+    return decide_layout(blend.views, config.seq_len, config.outputs, config.concepts)
+
+
+def decide_layout(
+    views: Sequence[View | None], seq_len: int, outputs: Outputs, tracks: Mapping[str, ConceptOptions] | None = None
+) -> BatchLayout:
+    """The arrays of batches of these views, with the limits of each track decided from the manifests.
+
+    Raises ConfigError for a track that no dataset has or whose codec holds no concept ids, and for limits that a
+    window of one of the datasets exceeds, unless the track says `overflow: truncate`.
+    """
+    present = [view for view in views if view is not None]
+    for view in present:
+        _check_view(view, outputs)
+    chosen = tuple(_track_layout(name, options, present, seq_len) for name, options in sorted((tracks or {}).items()))
+    names = [*BatchLayout(seq_len=seq_len, outputs=Outputs()).arrays(1)]
+    names += [name for track in chosen for name, _ in track.arrays(1, seq_len)]
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ConfigError(f"concepts: two arrays of a batch would be called {name}; rename a track")
+    return BatchLayout(seq_len=seq_len, outputs=outputs, tracks=chosen)
+
+
+def _check_view(view: View, outputs: Outputs) -> None:
+    tokenizer = view.dataset.tokenizer
+    if not outputs.eos_loss and (tokenizer is None or tokenizer.eos_id is None):
+        raise ConfigError(f"outputs.eos_loss: found false, but dataset {view.name} names no eos token; set it to true")
+    types = {dict(layout.fields).get(LOSS_FIELD) for layout in view.dataset.manifest.layouts}
+    if not types <= {None, "u1"}:
+        raise ConfigError(
+            f"dataset {view.name}: found a field {LOSS_FIELD} of type {', '.join(map(str, types))}, expected u1; "
+            "build it with that type, or under another name"
+        )
+    masked = {"quarantined ranges": view.quarantine, f"a field {LOSS_FIELD}": types != {None}}
+    masked["documents, which are padded"] = by_document(view)
+    for reason, found in masked.items():
+        if found and not outputs.loss_mask:
+            raise ConfigError(f"outputs.loss_mask: found false, but dataset {view.name} has {reason}; set it to true")
+
+
+def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq_len: int) -> TrackLayout:
+    where = f"concepts.{name}"
+    having = [view for view in views if name in view.tracks]
+    if not having:
+        known = sorted({track for view in views for track in view.tracks})
+        raise ConfigError(f"{where}: this track is read of no dataset, expected one of {known}; correct or remove it")
+    most = {"max_spans": 1, "max_concepts": 1}
+    for view in having:
+        track = view.dataset.tracks[name]
+        if track.codec != "concepts":
+            raise ConfigError(
+                f"{where}: dataset {view.name} has codec {track.codec}, a batch holds tracks of codec concepts only; "
+                "remove it here and read its records with Dataset.spans"
+            )
+        for key, number in _claims(view, name, seq_len).items():
+            limit = getattr(options, key)
+            if limit is not None and number > limit and options.overflow == "error":
+                raise ConfigError(
+                    f"{where}.{key}: found {limit}, but dataset {view.name} may need {number} at seq_len {seq_len}; "
+                    "raise it, or set overflow: truncate"
+                )
+            most[key] = max(most[key], number)
+    layout = TrackLayout(
+        name=name,
+        ragged=options.layout == "ragged",
+        max_spans=options.max_spans or most["max_spans"],
+        max_concepts=options.max_concepts or most["max_concepts"],
+        # A limit that nobody asked for cuts nothing off: data beyond it show that a manifest says too little.
+        cut_spans=options.overflow == "truncate" and options.max_spans is not None,
+        cut_concepts=options.overflow == "truncate" and options.max_concepts is not None,
+    )
+    size = 8 * layout.max_spans * (1 if layout.ragged else layout.max_concepts)
+    if size > MAX_SAMPLE_BYTES:
+        raise ConfigError(
+            f"{where}: {layout.max_spans} spans of {layout.max_concepts} concepts take {size} bytes a sample, above "
+            f"{MAX_SAMPLE_BYTES}; set max_spans and max_concepts, with overflow: truncate, or layout: ragged"
+        )
+    if size > CLAIMED_BYTES:
+        for view in having:
+            _prove_sizes(view, name)
+    return layout
+
+
+def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
+    """What a window's spans need as the manifest says, but no more than its files, by their sizes, can hold."""
+    track, table = view.dataset.tracks[name], view.dataset.manifest.shards
+    dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
+    runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
+    concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // 4
+    return {
+        "max_spans": min(track.spans_in(seq_len), seq_len, runs),
+        "max_concepts": max(0, min(track.max_items or 0, concepts)),
+    }
+
+
+def _prove_sizes(view: View, name: str) -> None:
+    """Before much memory is taken because of what files hold: the largest ones are as large as the manifest says.
+
+    Raises: FormatError, ReadError.
+    """
+    for kind in (f"{name}.data", f"{name}.spans"):
+        sizes = view.dataset.manifest.shards.files[kind].size
+        shard = int(np.argmax(sizes))
+        if sizes[shard] > 0:
+            view.dataset.files.read(kind, shard, int(sizes[shard]) - 1, 1)

@@ -6,9 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.layout import BEGINS_BEFORE, ENDS_AFTER, LOSS_FIELD, Array, Batch, BatchLayout, TrackLayout
-from conceptloader.batch.memory import fresh
-from conceptloader.batch.reader import Allocate, I64Array, Order, U64Array
+from conceptloader.batch.layout import (
+    BEGINS_BEFORE,
+    ENDS_AFTER,
+    LOSS_FIELD,
+    Allocate,
+    Array,
+    Batch,
+    BatchLayout,
+    TrackLayout,
+)
+from conceptloader.batch.reader import I64Array, Order, Picked, U64Array
 from conceptloader.blend import View
 from conceptloader.blend.samples import by_document, in_quarantined_shard, present, quarantined, token_range
 from conceptloader.errors import FormatError, ReadError
@@ -38,23 +46,17 @@ class ReferenceReader:
     def __reduce__(self) -> tuple[Any, ...]:
         return ReferenceReader, (self.order, self.views, self.layout, self.dp_rank)
 
-    def read(self, samples: U64Array, allocate: Allocate | None = None) -> Batch:
-        """See Reader."""
-        members, _, windows = self.order.sample_many(samples)
-        return self.read_windows(members, windows, samples, allocate)
-
     def where(self, thread: int) -> str:
-        """See Reader; of a dataset in an object store the file is not known."""
+        """See BatchReader; of a dataset in an object store the file is not known."""
         sample = self._in_progress.get(thread, "nothing")
         read = waits_for(thread)
         return f"{read}, {sample}" if read else sample
 
-    def read_windows(
-        self, members: I64Array, windows: U64Array, samples: U64Array, allocate: Allocate | None = None
-    ) -> Batch:
-        """`read` for given windows of given members of the order."""
+    def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
+        """See BatchReader."""
+        members, windows = picked or self.order.sample_many(samples)[::2]
         carving = self.layout.carve(len(samples))
-        arrays = carving.views((allocate or fresh)(carving.size))
+        arrays = carving.views(np.empty(carving.size, np.uint8) if allocate is None else allocate(carving.size))
         for name, spec in carving.specs.items():
             arrays[name].fill(spec.blank)
         values: dict[str, list[Array]] = {track.name: [] for track in self.layout.tracks}

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from conceptloader.errors import ReadError
 from conceptloader.storage.threads import Task, Threads
@@ -19,7 +19,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Prefetcher(Generic[T, R]):
+class Prefetcher(Iterator[tuple[T, R]]):
     """Iterator over (task, read(task)), in the order of `tasks`, at most `depth` of them ahead of the consumer.
 
     With depth 0 nothing is read ahead: a thread reads when it is asked to, so that the consumer can watch it, and be
@@ -51,9 +51,6 @@ class Prefetcher(Generic[T, R]):
         self.close = weakref.finalize(self, self._threads.stop)
         for _ in range(depth):
             self._send()
-
-    def __iter__(self) -> "Prefetcher[T, R]":
-        return self
 
     def __next__(self) -> tuple[T, R]:
         if not self._ahead:  # depth 0, or the end

@@ -1,18 +1,17 @@
-"""What both readers of batches have in common."""
+"""What both engines have in common."""
 
-from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.layout import Batch, BatchLayout
+from conceptloader.batch.layout import Allocate, Batch, BatchLayout
 from conceptloader.order.mixture import KernelTables
 
 U64Array = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]
-Allocate = Callable[[int], npt.NDArray[np.uint8]]
-"""Bytes -> a block of memory, not initialized, in which the arrays of a batch are laid out."""
+Picked = tuple[I64Array, U64Array]
+"""[B] members of the order, and [B] windows of these."""
 
 
 class Order(Protocol):
@@ -29,13 +28,15 @@ class CompiledOrder(Order, Protocol):
     def kernel_tables(self) -> KernelTables | None: ...
 
 
-class Reader(Protocol):
+class BatchReader(Protocol):
     """Reads batches. Safe to use from many threads, after a fork, and to pickle."""
 
     layout: BatchLayout
 
-    def read(self, samples: U64Array, allocate: Allocate | None = None) -> Batch:
+    def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
         """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`.
+
+        picked: the windows to read for them; by default those that the order says.
 
         Raises: FormatError for damaged data, ReadError if the operating system fails; ConfigError for a sample of a
         member that has left the configuration.

@@ -128,17 +128,8 @@ def open_blend(
     opened = _open(config, codecs) if datasets is None else _given(config, datasets)
     _check_alike(opened, config)
     quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
-    return _blend(config, opened, quarantine, _spec(config, opened, quarantine))
-
-
-def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
-    """The order of samples of a configuration: a Mixture, or a Sequential with order sequential. See open_blend."""
-    return open_blend(config, datasets).order
-
-
-def _spec(config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[str, TokenRanges]) -> OrderSpec:
-    members = {name: _member(name, ds, config) for name, ds in datasets.items()}
-    return OrderSpec(
+    members = {name: _member(name, ds, config) for name, ds in opened.items()}
+    spec = OrderSpec(
         seed=config.seed,
         block=config.block,
         members=members,
@@ -148,6 +139,12 @@ def _spec(config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[s
         order=config.order,
         order_version=config.order_version or ORDER_VERSION,
     )
+    return _blend(config, opened, quarantine, spec)
+
+
+def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
+    """The order of samples of a configuration: a Mixture, or a Sequential with order sequential. See open_blend."""
+    return open_blend(config, datasets).order
 
 
 def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset]:

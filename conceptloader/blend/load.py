@@ -112,14 +112,10 @@ def _read(path: Path) -> str:
 
 def _checked(data: Any, defaults: Mapping[str, Any] | None) -> Config:
     if isinstance(data, Mapping):
-        data = {**{key: value for key, value in (defaults or {}).items() if data.get(key) is None}, **_given(data)}
+        # Keys that stand there with nothing behind them are as if they were left out.
+        data = {**(defaults or {}), **{key: value for key, value in data.items() if value is not None}}
     config: Config = build(Config, data, "")
     return config
-
-
-def _given(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the keys that stand there with nothing behind them."""
-    return {key: value for key, value in data.items() if value is not None}
 
 
 def _resolved(config: Config, base: Path) -> Config:

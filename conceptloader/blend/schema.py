@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from conceptloader.blend.strict import Count, Natural, Positive, Section, Within, nearest
+from conceptloader.blend.strict import Count, Natural, Positive, Section, nearest, within
 from conceptloader.errors import ConfigError
 from conceptloader.order.checks import falls
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
@@ -125,9 +125,9 @@ class Config(Section):
     version: Literal[1] = 1
     seed: int = 1234
     seq_len: Count | None = None
-    block: Annotated[int, Within(1, MAX_BLOCK)] = 64
+    block: Annotated[int, within(1, MAX_BLOCK)] = 64
     order: Literal["shuffled", "sequential", "megatron"] = "shuffled"
-    order_version: Annotated[int, Within(1, ORDER_VERSION)] | None = None
+    order_version: Annotated[int, within(1, ORDER_VERSION)] | None = None
     datasets: dict[str, DatasetConfig]
     weights: Literal["given", "sizes"] = "given"
     temperature: Positive = 1.0

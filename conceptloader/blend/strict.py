@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from conceptloader.errors import ConfigError
@@ -17,36 +17,20 @@ MAX_INT = (1 << 63) - 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Above:
-    """Rule for a number: larger than `bound`."""
+class Rule:
+    """For a number. text: what is expected, after the word for its type."""
 
-    bound: float
-
-    def __call__(self, value: float) -> bool:
-        return value > self.bound
-
-    def __str__(self) -> str:
-        return f"above {self.bound:g}"
+    holds: Callable[[float], bool]
+    text: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Within:
-    """Rule for a number: from `least` to `most`."""
-
-    least: float
-    most: float
-
-    def __call__(self, value: float) -> bool:
-        return self.least <= value <= self.most
-
-    def __str__(self) -> str:
-        most = "" if self.most == MAX_INT else f" to {self.most}"
-        return f"from {self.least}{most}" if most else f"of {self.least} or more"
+def within(least: int, most: int) -> Rule:
+    return Rule(lambda value: least <= value <= most, f"from {least} to {most}")
 
 
-Count = Annotated[int, Within(1, MAX_INT)]
-Natural = Annotated[int, Within(0, MAX_INT)]
-Positive = Annotated[float, Above(0)]
+Count = Annotated[int, Rule(lambda value: 1 <= value <= MAX_INT, "of 1 or more")]
+Natural = Annotated[int, Rule(lambda value: 0 <= value <= MAX_INT, "of 0 or more")]
+Positive = Annotated[float, Rule(lambda value: value > 0, "above 0")]
 
 
 class Section:
@@ -69,7 +53,10 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _ruled(convert(value, args[0], where), hint, where, value)
+        converted = convert(value, args[0], where)
+        if not all(rule.holds(converted) for rule in hint.__metadata__):
+            raise ConfigError(f"{where}: found {value!r}, expected {_describe(hint)}")
+        return converted
     if origin in (Union, types.UnionType):
         return None if value is None else convert(value, next(a for a in args if a is not type(None)), where)
     if origin is Literal:
@@ -110,13 +97,6 @@ def nearest(key: Any, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(str(key), names, 1)
     return f"; did you mean {close[0]}?" if close else f", expected one of {', '.join(names[:40])}"
-
-
-def _ruled(value: Any, hint: Any, where: str, found: Any) -> Any:
-    for rule in hint.__metadata__:
-        if not rule(value):
-            raise ConfigError(f"{where}: found {found!r}, expected {_describe(hint)}")
-    return value
 
 
 def _literal(value: Any, allowed: tuple[Any, ...], where: str) -> Any:
@@ -164,7 +144,7 @@ def _shown(value: Any) -> str:
 def _describe(hint: Any) -> str:
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return " ".join([_describe(args[0]), *map(str, hint.__metadata__)])
+        return " ".join([_describe(args[0]), *(rule.text for rule in hint.__metadata__)])
     if origin in (Union, types.UnionType):
         return _describe(next(a for a in args if a is not type(None)))
     if origin is tuple:

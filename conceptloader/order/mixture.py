@@ -5,7 +5,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
 from conceptloader.order import kernels, reference
-from conceptloader.order.checks import as_integer
+from conceptloader.order.checks import as_integer, falls
 from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -257,6 +256,6 @@ def checked_phases(phases: Sequence[Phase], hint: str = "") -> list[Phase]:
     """`phases` with plain integers as starts. Raises ConfigError unless these are 0 and then increase."""
     result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in phases]
     starts = [phase.start for phase in result]
-    if any(starts[:1]) or any(a >= b for a, b in pairwise(starts)):
+    if any(starts[:1]) or falls(starts) is not None:
         raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples{hint}")
     return result

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -55,17 +55,15 @@ class Partition:
     micro_batch_size: int
     dp_size: int
     scheme: Scheme = "contiguous"
+    group: int = field(init=False, repr=False, compare=False)
+    """Samples that all ranks together take in one micro batch."""
 
     def __post_init__(self) -> None:
         as_count(self.micro_batch_size, "micro_batch_size")
         as_count(self.dp_size, "dp_size")
         if self.scheme not in get_args(Scheme):
             raise ConfigError(f"partition scheme: found {self.scheme!r}, expected one of {get_args(Scheme)}")
-
-    @property
-    def group(self) -> int:
-        """Samples that all ranks together take in one micro batch."""
-        return self.micro_batch_size * self.dp_size
+        object.__setattr__(self, "group", self.micro_batch_size * self.dp_size)
 
     @lru_cache(maxsize=64)  # noqa: B019 - asked for with every micro batch; a Partition is four words
     def offsets(self, dp_rank: int) -> U64Array:
@@ -86,28 +84,13 @@ class Partition:
         groups = np.arange(start, stop, self.group, dtype=np.uint64)
         return groups[:, None] + self.offsets(dp_rank)
 
-    def walk(self, dp_rank: int, start: int, stop: int | None = None) -> Iterator[list[int]]:
-        """Samples of `dp_rank` in every group from `start` on that is whole before `stop`; without end if None."""
-        offsets = self.offsets(dp_rank).tolist()
-        for first in count(start, self.group) if stop is None else range(start, stop - self.group + 1, self.group):
-            yield [first + offset for offset in offsets]
-
-    def deal(self, offset: int) -> tuple[int, int, int]:
-        """(micro_batch, dp_rank, slot) of the sample at `offset` in its global batch."""
+    def deal(self, offset: Any) -> tuple[Any, Any, Any]:
+        """(micro_batch, dp_rank, slot) of the sample at `offset` in its global batch: an int, or an array of them."""
         micro_batch, rest = divmod(offset, self.group)
         if self.scheme == "strided":
             slot, dp_rank = divmod(rest, self.dp_size)
         else:
             dp_rank, slot = divmod(rest, self.micro_batch_size)
-        return micro_batch, dp_rank, slot
-
-    def deal_many(self, offsets: U64Array) -> tuple[U64Array, U64Array, U64Array]:
-        """deal() of an array: three uint64 arrays."""
-        micro_batch, rest = np.divmod(offsets, np.uint64(self.group))
-        if self.scheme == "strided":
-            slot, dp_rank = np.divmod(rest, np.uint64(self.dp_size))
-        else:
-            dp_rank, slot = np.divmod(rest, np.uint64(self.micro_batch_size))
         return micro_batch, dp_rank, slot
 
     def check_batch(self, batch_size: int) -> None:
@@ -143,41 +126,39 @@ class Plan:
     schedule: BatchSchedule
     num_samples: int | None = None
     tail: Tail = "drop"
-    _stop: int | None = field(init=False, repr=False, compare=False)
+    stop_step: int | None = field(init=False, repr=False, compare=False)
+    """One past the last step, None if the run is endless."""
+    stop: int | None = field(init=False, repr=False, compare=False)
+    """Samples consumed when the plan has ended, None if it is endless; fewer than num_samples with tail "drop"."""
+    _end: int | None = field(init=False, repr=False, compare=False)  # where micro batches end: behind a tail's filling
 
     def __post_init__(self) -> None:
         self.partition.check_batch(self.schedule.batch_size(self.schedule.consumed))
         if self.tail not in get_args(Tail):
             raise ConfigError(f"tail: found {self.tail!r}, expected one of {get_args(Tail)}")
-        object.__setattr__(self, "_stop", self._find_stop())
+        stop_step = stop = end = None
+        if self.num_samples is not None:
+            as_count(self.num_samples, "num_samples", max(1, self.schedule.consumed))
+            stop_step = self.schedule.step_of(self.num_samples)
+            stop_step += self.schedule.consumed_at(stop_step) < self.num_samples and self.tail != "drop"
+            end = self.schedule.consumed_at(stop_step)
+            stop = min(end, self.num_samples)
+            end = stop if self.tail == "short" else end
+        for name, value in (("stop_step", stop_step), ("stop", stop), ("_end", end)):
+            object.__setattr__(self, name, value)
 
     @property
     def start_step(self) -> int:
         """First step this plan knows."""
         return self.schedule.step
 
-    @property
-    def stop_step(self) -> int | None:
-        """One past the last step, None if the run is endless."""
-        return self._stop
-
-    @property
-    def stop(self) -> int | None:
-        """Samples consumed when the plan has ended, None if it is endless; fewer than num_samples with tail "drop"."""
-        if self._stop is None or self.num_samples is None:
-            return None
-        return min(self.schedule.consumed_at(self._stop), self.num_samples)
-
     def count(self) -> int | None:
         """Micro batches of a rank in the whole run, None if it is endless.
 
         What lies before this plan counts as if it had been read in micro batches of the present size, rounded down.
         """
-        if self._stop is None or self.stop is None:
-            return None
         start, group = self.schedule.consumed, self.partition.group
-        stop = self.stop if self.tail == "short" else self.schedule.consumed_at(self._stop)
-        return start // group - (start - stop) // group
+        return None if self._end is None else start // group - (start - self._end) // group
 
     def rest(self, dp_rank: int, consumed: int) -> Iterator[tuple[U64Array, int]]:
         """(sample indices of `dp_rank`, samples consumed by all ranks after it) of each micro batch from `consumed` on.
@@ -186,17 +167,17 @@ class Plan:
         """
         if self.stop is not None and consumed >= self.stop:
             return
-        group, end = self.partition.group, self.num_samples
-        last = None if self._stop is None else self.schedule.consumed_at(self._stop)
-        for start, stop, size in self.schedule.stretches_from(consumed):
-            if last is not None and start >= last:
-                return
+        group, stretches = self.partition.group, self.schedule.stretches
+        for (_, start, size), (_, stop, _) in zip(stretches, [*stretches[1:], (0, self._end, 0)], strict=True):
+            if stop is not None and self._end is not None:
+                stop = min(stop, self._end)
+            if stop is not None and stop <= max(start, consumed):
+                continue
             self.partition.check_batch(size)
-            ends = [position for position in (stop, last) if position is not None]
-            for before in range(start, min(ends), group) if ends else count(start, group):
-                if before >= consumed and (self.tail != "short" or end is None or before < end):
-                    after = before + group if end is None else min(before + group, end)
-                    yield self._micro_batch(before, dp_rank), after
+            first = start + -(-max(0, consumed - start) // group) * group
+            for before in count(first, group) if stop is None else range(first, stop, group):
+                after = before + group if self.num_samples is None else min(before + group, self.num_samples)
+                yield self._micro_batch(before, dp_rank), after
 
     def step_start(self, consumed: int) -> int:
         """Samples consumed before the global batch that goes on at `consumed`; `consumed` itself between two of them.
@@ -243,8 +224,8 @@ class Plan:
 
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the positions of `step`; positions from num_samples on are the tail's filling."""
-        if self._stop is not None and step >= self._stop:
-            raise ConfigError(f"step {step}: {self.num_samples} samples end before step {self._stop}")
+        if self.stop_step is not None and step >= self.stop_step:
+            raise ConfigError(f"step {step}: {self.num_samples} samples end before step {self.stop_step}")
         return self.schedule.range_of(step)
 
     def micro_batches(self, step: int, dp_rank: int) -> list[U64Array]:
@@ -279,7 +260,7 @@ class Plan:
         Raises ConfigError for a position before the start of the plan: the run log knows those.
         """
         step = self.schedule.step_of(position)
-        if self._stop is not None and step >= self._stop:
+        if self.stop_step is not None and step >= self.stop_step:
             return None
         start, stop = self.schedule.range_of(step)
         self.partition.check_batch(stop - start)
@@ -290,15 +271,7 @@ class Plan:
         step, first, size = self.schedule.steps_of(positions)
         for batch_size in np.unique(size).tolist():
             self.partition.check_batch(batch_size)
-        found = Places(*(part.astype(np.int64) for part in (step, *self.partition.deal_many(positions - first))))
-        if self._stop is not None:
-            found.step[found.step >= self._stop] = -1
+        found = Places(*(part.astype(np.int64) for part in (step, *self.partition.deal(positions - first))))
+        if self.stop_step is not None:
+            found.step[found.step >= self.stop_step] = -1
         return found
-
-    def _find_stop(self) -> int | None:
-        if self.num_samples is None:
-            return None
-        as_count(self.num_samples, "num_samples", max(1, self.schedule.consumed))
-        full = self.schedule.step_of(self.num_samples)
-        partial = self.schedule.consumed_at(full) < self.num_samples
-        return full + (partial and self.tail != "drop")

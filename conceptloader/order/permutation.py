@@ -49,12 +49,12 @@ class Permutation:
         self.n = int(n)
         self.key = int(key)
         mixed = np.uint64(mix64(self.key))  # small keys are legal here, and must not give related orders
-        self._table: npt.NDArray[np.uint64] | None = None
+        self._tables: tuple[npt.NDArray[np.uint64], ...] = ()  # forward, inverse
         if self.n <= TABLE_MAX:
-            self._table = np.empty(self.n, np.uint64)
-            kernels.keyed_shuffle(self._table, mixed)
-            self._inverse_table = np.empty(self.n, np.uint64)
-            self._inverse_table[self._table] = np.arange(self.n, dtype=np.uint64)
+            table, inverse = np.empty((2, self.n), np.uint64)
+            kernels.keyed_shuffle(table, mixed)
+            inverse[table] = np.arange(self.n, dtype=np.uint64)
+            self._tables = table, inverse
         else:
             a, bits = feistel_shape(self.n)
             self._parameters = (np.uint64(self.n), np.uint64(a), np.uint64(bits), mixed)
@@ -65,38 +65,33 @@ class Permutation:
     def __repr__(self) -> str:
         return f"Permutation(n={self.n}, key={self.key})"
 
-    def _check(self, position: int) -> None:
-        if not 0 <= position < self.n:
-            raise ConfigError(f"position: found {position}, expected 0 <= position < {self.n}")
-
     def forward(self, i: int) -> int:
         """Where position i of the order points: an int in range(n)."""
-        self._check(i)
-        if self._table is not None:
-            return int(self._table[i])
-        return int(kernels.feistel(np.uint64(i), *self._parameters))
+        return self._one(i, 0, kernels.feistel)
 
     def inverse(self, j: int) -> int:
         """At which position j stands: inverse(forward(i)) == i."""
-        self._check(j)
-        if self._table is not None:
-            return int(self._inverse_table[j])
-        return int(kernels.unfeistel(np.uint64(j), *self._parameters))
+        return self._one(j, 1, kernels.unfeistel)
 
     def forward_many(self, positions: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         """`forward` of an array of any integer dtype and shape: uint64 of the same shape. The GIL is released."""
-        array = as_positions(positions, self.n, "position")
-        if self._table is not None:
-            return self._table[array]
-        out = np.empty_like(array)
-        kernels.feistel_many(array.reshape(-1), *self._parameters, out.reshape(-1))
-        return out
+        return self._many(positions, 0, kernels.feistel_many)
 
     def inverse_many(self, positions: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         """`inverse` of an array, as `forward_many`."""
+        return self._many(positions, 1, kernels.unfeistel_many)
+
+    def _one(self, position: int, table: int, kernel: Any) -> int:
+        if not 0 <= position < self.n:
+            raise ConfigError(f"position: found {position}, expected 0 <= position < {self.n}")
+        if self._tables:
+            return int(self._tables[table][position])
+        return int(kernel(np.uint64(position), *self._parameters))
+
+    def _many(self, positions: npt.ArrayLike, table: int, kernel: Any) -> npt.NDArray[np.uint64]:
         array = as_positions(positions, self.n, "position")
-        if self._table is not None:
-            return self._inverse_table[array]
+        if self._tables:
+            return self._tables[table][array]
         out = np.empty_like(array)
-        kernels.unfeistel_many(array.reshape(-1), *self._parameters, out.reshape(-1))
+        kernel(array.reshape(-1), *self._parameters, out.reshape(-1))
         return out

@@ -4,7 +4,7 @@ A rule says how large the batch is that starts at a number of consumed samples. 
 with k sizes makes at most k stretches of equal steps, and everything below is a bisection over those.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +32,8 @@ class BatchSchedule:
     rule: tuple[tuple[int, int], ...]
     step: int = 0
     consumed: int = 0
-    _stretches: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    stretches: tuple[tuple[int, int, int], ...] = field(init=False, repr=False, compare=False)
+    """Runs of equal steps from the known position on: (first step, samples consumed before it, batch size)."""
 
     def __post_init__(self) -> None:
         rule = tuple(
@@ -48,7 +49,7 @@ class BatchSchedule:
         object.__setattr__(self, "rule", rule)
         as_count(self.step, "step", 0)
         as_count(self.consumed, "consumed", 0)
-        object.__setattr__(self, "_stretches", self._count_stretches())
+        object.__setattr__(self, "stretches", self._count_stretches())
 
     @classmethod
     def constant(cls, batch_size: int) -> "BatchSchedule":
@@ -72,9 +73,10 @@ class BatchSchedule:
                 "the final size must be the first plus a whole number of increments"
             )
         increments = (batch_size - start) // increment
-        rule = [(0, start)]
+        samples, rule = range(ramp_samples + 1), [(0, start)]
         for k in range(1, increments + 1):
-            rule.append((_first_at_level(k, ramp_samples, ramp_samples / increments), start + k * increment))
+            first = bisect_left(samples, k, key=lambda c: int(c / (ramp_samples / increments)))  # it rises with c
+            rule.append((first, start + k * increment))
         return cls(tuple(dict(rule).items()))
 
     def at(self, step: int, consumed: int) -> "BatchSchedule":
@@ -84,7 +86,7 @@ class BatchSchedule:
     def rounded_down(self, multiple: int) -> "BatchSchedule":
         """Every size rounded down to a multiple of `multiple` (Megatron's --decrease-batch-size-if-needed)."""
         multiple = as_count(multiple, "micro_batch_size * dp_size")
-        if self.rule[0][1] < multiple or any(size < multiple for _, size in self.rule):
+        if any(size < multiple for _, size in self.rule):
             raise ConfigError(
                 f"batch sizes {[size for _, size in self.rule]}: every one must hold at least "
                 f"micro_batch_size * dp_size = {multiple} samples; lower the micro batch size or the number of ranks"
@@ -99,7 +101,7 @@ class BatchSchedule:
         Sizes of the rule that were passed already are not asked: they may belong to a smaller machine.
         """
         group = micro_batch_size * dp_size
-        for _, consumed, size in self._stretches:
+        for _, consumed, size in self.stretches:
             if size % group:
                 raise ConfigError(
                     f"global batch size {size} (from {consumed} consumed samples on) is not divisible by "
@@ -118,7 +120,7 @@ class BatchSchedule:
         """[first, last + 1) of the samples of `step`. Raises ConfigError for a step before self.step."""
         if step < self.step:
             raise ConfigError(f"step {step} lies before step {self.step}, where this schedule starts")
-        first, consumed, size = self._stretches[bisect_right(self._stretches, (step, 1 << 64)) - 1]
+        first, consumed, size = self.stretches[bisect_right(self.stretches, (step, 1 << 64)) - 1]
         start = consumed + (step - first) * size
         return start, start + size
 
@@ -126,26 +128,15 @@ class BatchSchedule:
         """The step that takes `sample`. Raises ConfigError for a sample before self.consumed."""
         if sample < self.consumed:
             raise ConfigError(f"sample {sample} lies before sample {self.consumed}, where this schedule starts")
-        k = bisect_right([consumed for _, consumed, _ in self._stretches], sample) - 1
-        first, consumed, size = self._stretches[k]
+        k = bisect_right([consumed for _, consumed, _ in self.stretches], sample) - 1
+        first, consumed, size = self.stretches[k]
         return first + (sample - consumed) // size
-
-    def stretches_from(self, sample: int) -> list[tuple[int, int | None, int]]:
-        """(first sample, end, batch size) of each run of equal steps from the step that takes `sample` on; the last has
-        no end, None."""
-        first = self.consumed_at(self.step_of(sample))
-        ends = [*(consumed for _, consumed, _ in self._stretches[1:]), None]
-        return [
-            (max(consumed, first), end, size)
-            for (_, consumed, size), end in zip(self._stretches, ends, strict=True)
-            if end is None or sample < end
-        ]
 
     def steps_of(self, samples: U64Array) -> tuple[U64Array, U64Array, U64Array]:
         """(step, first sample of that step, its batch size) of each of `samples`: uint64 arrays like `samples`."""
         if len(samples) and int(samples.min()) < self.consumed:
             self.step_of(int(samples.min()))
-        first, consumed, size = np.array(self._stretches, dtype=np.uint64).T
+        first, consumed, size = np.array(self.stretches, dtype=np.uint64).T
         k = np.searchsorted(consumed, samples, side="right") - 1
         done = (samples - consumed[k]) // size[k]
         return first[k] + done, consumed[k] + done * size[k], size[k]
@@ -161,8 +152,7 @@ class BatchSchedule:
             raise ConfigError(f"batch size rule: found {rule!r}, expected [[from_consumed, batch_size], ...]")
         return cls(tuple((at, size) for at, size in rule), step, consumed)
 
-    def _count_stretches(self) -> tuple[tuple[int, ...], ...]:
-        """(first step, samples consumed before it, batch size) of every stretch from the known position on."""
+    def _count_stretches(self) -> tuple[tuple[int, int, int], ...]:
         step, consumed = self.step, self.consumed
         stretches = []
         ends = [*(at for at, _ in self.rule[1:]), None]
@@ -174,15 +164,3 @@ class BatchSchedule:
                 steps = -(-(end - consumed) // size)
                 step, consumed = step + steps, consumed + steps * size
         return tuple(stretches)
-
-
-def _first_at_level(level: int, ramp_samples: int, per_level: float) -> int:
-    """Smallest c with int(c / per_level) >= level or c > ramp_samples (the quotient rises with c, so: bisection)."""
-    low, high = 0, ramp_samples + 1
-    while low < high:
-        middle = (low + high) // 2
-        if int(middle / per_level) >= level:
-            high = middle
-        else:
-            low = middle + 1
-    return low

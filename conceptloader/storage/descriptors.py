@@ -37,7 +37,7 @@ class OpenTable:
 
     def put(self, key: Any, descriptor: int) -> None:
         """Called with the lock held."""
-        self.used[key] = self.budget.now()
+        self.used[key] = next(self.budget.clock)
         self.open_rows.setdefault(key, []).append(descriptor)
         self.budget.count += 1
 
@@ -72,7 +72,7 @@ class Budget:
         self.capacity = capacity
         self.count = 0
         self.lock = threading.Condition(threading.RLock())
-        self._clock = itertools.count(1)
+        self.clock = itertools.count(1)
         self._active: set[int] = set()
         self._retired: deque[tuple[int, int]] = deque()
         self._tables: weakref.WeakSet[OpenTable] = weakref.WeakSet()
@@ -83,13 +83,10 @@ class Budget:
         # Not at exit: a thread may still be reading then, and the system closes everything.
         weakref.finalize(table, self._drop, table.open_rows).atexit = False
 
-    def now(self) -> int:
-        return next(self._clock)
-
     def begin(self) -> int:
         """The clock of a read that is about to use descriptors; every begin needs its `end`."""
         with self.lock:
-            clock = next(self._clock)
+            clock = next(self.clock)
             self._active.add(clock)
         return clock
 
@@ -117,7 +114,7 @@ class Budget:
 
     def retire(self, descriptors: Sequence[int]) -> None:
         """Close them when every read that is under way has ended. Called with the lock held."""
-        clock = next(self._clock)
+        clock = next(self.clock)
         self._retired.extend((clock, descriptor) for descriptor in descriptors)
         self._close_retired()
 
@@ -126,7 +123,8 @@ class Budget:
         with self.lock:
             if self.count - len(self._retired) > most:
                 self._retire_oldest(target)
-            self._close_retired()
+            if self._retired:
+                self._close_retired()
             while self.count >= 2 * self.capacity and self._retired:
                 self.lock.wait()
 

@@ -126,7 +126,8 @@ class RemoteObjects:
                 threads = shared_threads("conceptloader samples", self._settings.connections)
                 parts = dict(zip(places, threads.map(read, places), strict=True))
                 found = sample_checksum(file.size, lambda offset, size: parts[offset, size])
-                file.require_sample(found, file.sample)
+                if found != file.sample:
+                    raise file.other_sample(found, file.sample)
             self._checked.add(file.path)
 
     def _version(self, file: Expected) -> str | None:

@@ -44,13 +44,14 @@ class Expected:
         if found != self.size:
             raise mismatch(self.path, f"{found} bytes", f"{self.size} as the manifest says", remedy)
 
-    def require_sample(self, found: str, sample: str, known: str = "the manifest says") -> None:
-        if found != sample:
-            raise mismatch(self.path, f"sample checksum {found}", f"{sample} as {known}", _CHANGED)
+    def other_sample(self, found: str, sample: str, known: str = "the manifest says") -> FormatError:
+        return mismatch(self.path, f"sample checksum {found}", f"{sample} as {known}", _CHANGED)
 
     def check(self, found: os.stat_result) -> None:
         """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says."""
-        self.require_size(found.st_size, "the file is damaged or incomplete: copy or build it again")
+        if found.st_size != self.size:
+            remedy = "the file is damaged or incomplete: copy or build it again"
+            raise mismatch(self.path, f"{found.st_size} bytes", f"{self.size} as the manifest says", remedy)
         if self.mtime_ns is not None and found.st_mtime_ns != self.mtime_ns:
             raise mismatch(
                 self.path,
@@ -150,16 +151,42 @@ class LocalFiles:
         return clock, self.table.open_rows[file.path][0]
 
     def open(self, file: Expected) -> int:
-        """See DescriptorSource."""
+        """See DescriptorSource: this is the file that the manifest means, and later the one that was opened before.
+
+        A file keeps its size, its time and its content. Its inode number may change, as when a network file system is
+        mounted again: then the content decides.
+        """
         file.admit()
-        descriptor = open_file(file.path)
+        path = file.path
+        descriptor = open_file(path)
         try:
-            found = file_status(descriptor, file.path)
+            found = file_status(descriptor, path)
             file.check(found)
-            self._identify(file, descriptor, found)
+            inode, before = (found.st_dev, found.st_ino), self._opened.get(path)
+            if before is not None and found.st_mtime_ns != before.mtime_ns:
+                raise mismatch(
+                    path,
+                    f"a modification time of {found.st_mtime_ns} ns",
+                    f"{before.mtime_ns} as when it was first opened, since no file of a dataset ever changes",
+                    _REPLACED,
+                )
+            if before is not None and inode == before.inode:
+                return descriptor
+            sample = file.sample if before is None else before.sample
+            if before is not None and sample is None:
+                rule = "the one that was first opened, and nothing recorded tells whether its content is the same"
+                raise mismatch(path, f"another file (inode {found.st_ino})", rule, _REPLACED)
+            if before is not None or self._check:
+                ask_for_sample(descriptor, found.st_size)
+                content = sample_checksum(found.st_size, lambda at, size: read_at(descriptor, at, size, path))
+                if sample is not None and content != sample:
+                    known = "when it was first opened" if before else "the manifest says"
+                    raise file.other_sample(content, sample, known)
+                sample = content
         except BaseException:
             os.close(descriptor)
             raise
+        self._opened[path] = _Opened(inode, found.st_mtime_ns, sample)
         return descriptor
 
     def sample(self, path: str) -> str | None:
@@ -171,31 +198,3 @@ class LocalFiles:
         """See ByteSource."""
         for path in list(self.table.open_rows):
             self.table.close(path)
-
-    def _identify(self, file: Expected, descriptor: int, found: os.stat_result) -> None:
-        """Whether this is the file that the manifest means, and later the one that was opened before.
-
-        A file keeps its size, its time and its content. Its inode number may change, as when a network file system is
-        mounted again: then the content decides.
-        """
-        path, inode, before = file.path, (found.st_dev, found.st_ino), self._opened.get(file.path)
-        if before is not None and found.st_mtime_ns != before.mtime_ns:
-            raise mismatch(
-                path,
-                f"a modification time of {found.st_mtime_ns} ns",
-                f"{before.mtime_ns} as when it was first opened, since no file of a dataset ever changes",
-                _REPLACED,
-            )
-        if before is not None and inode == before.inode:
-            return
-        sample = file.sample if before is None else before.sample
-        if before is not None and sample is None:
-            rule = "the one that was first opened, and nothing recorded tells whether its content is the same"
-            raise mismatch(path, f"another file (inode {found.st_ino})", rule, _REPLACED)
-        if before is not None or self._check:
-            ask_for_sample(descriptor, found.st_size)
-            content = sample_checksum(found.st_size, lambda at, size: read_at(descriptor, at, size, path))
-            if sample is not None:
-                file.require_sample(content, sample, "when it was first opened" if before else "the manifest says")
-            sample = content
-        self._opened[path] = _Opened(inode, found.st_mtime_ns, sample)

@@ -24,27 +24,18 @@ class Task(Generic[R]):
     """
 
     def __init__(self, function: Callable[..., R], arguments: tuple[Any, ...]) -> None:
-        self._call: tuple[Callable[..., R], tuple[Any, ...]] | None = (function, arguments)
-        self._running = threading.Lock()
-        self._running.acquire()
+        self.call: tuple[Callable[..., R], tuple[Any, ...]] | None = (function, arguments)
+        self.running = threading.Lock()
+        self.running.acquire()
         self.thread = 0
         self.error: BaseException | None = None
-
-    def run(self) -> None:
-        assert self._call is not None
-        (function, arguments), self._call = self._call, None
-        self.thread = threading.get_ident()
-        try:
-            self.value = function(*arguments)
-        except BaseException as error:
-            self.error = error
-        self._running.release()
+        self.value: R
 
     def wait(self, timeout: float = -1) -> bool:
         """Whether it has ended, within so many seconds; -1: however long that takes."""
-        ended = self._running.acquire(timeout=timeout)
+        ended = self.running.acquire(timeout=timeout)
         if ended:
-            self._running.release()
+            self.running.release()
         return ended
 
     def result(self) -> R:
@@ -84,8 +75,15 @@ class Threads:
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            task.run()
-            del task  # its result is its reader's alone: memory that is free may be used again
+            assert task.call is not None
+            (function, arguments), task.call = task.call, None
+            task.thread = threading.get_ident()
+            try:
+                task.value = function(*arguments)
+            except BaseException as error:
+                task.error = error
+            task.running.release()
+            del task, function, arguments  # a result is its reader's alone: memory that is free may be used again
             self._idle.release()
 
     def stop(self) -> None:

@@ -17,26 +17,28 @@ TensorBatch = dict[str, Any]
 
 
 def to_tensors(batch: Batch) -> TensorBatch:
-    """Tensors over the memory of the batch's arrays."""
-    own = {"input_ids", "labels"} if "tokens" in batch else set()  # so that these share the tensor, not only its memory
-    tensors = {name: value for name, value in batch.items() if name not in own}
-    return share({name: _to_tensor(v) if isinstance(v, np.ndarray) else v for name, v in tensors.items()})
-
-
-def _to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    """A tensor over an array; a view of the block's own tensor if PyTorch allocated it.
+    """Tensors over the memory of the batch's arrays: views of the block's own tensor if PyTorch allocated it.
 
     PyTorch knows by a tensor's storage which of its blocks a copy reads from. The storage of torch.from_numpy begins at
     the array, so that only the array at the start of a block would keep it from being used again during a copy.
     """
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    tensor = torch.from_numpy(array)
-    if not isinstance(owner, torch.Tensor):
-        return tensor
-    at = (array.__array_interface__["data"][0] - owner.data_ptr()) // array.itemsize
-    return torch.empty(0, dtype=tensor.dtype).set_(owner.untyped_storage(), at, array.shape, tensor.stride())
+    tensors: TensorBatch = {}
+    for name, value in batch.items():
+        if "tokens" in batch and name in ("input_ids", "labels"):
+            continue  # they share the tensor of `tokens`, not only its memory
+        if isinstance(value, np.ndarray):
+            owner: Any = value
+            while isinstance(owner, np.ndarray):
+                owner = owner.base
+            tensor = torch.from_numpy(value)
+            if isinstance(owner, torch.Tensor):
+                at = (value.__array_interface__["data"][0] - owner.data_ptr()) // value.itemsize
+                tensor = torch.empty(0, dtype=tensor.dtype).set_(
+                    owner.untyped_storage(), at, value.shape, tensor.stride()
+                )
+            value = tensor
+        tensors[name] = value
+    return share(tensors) if "tokens" in tensors else tensors
 
 
 def pinned_block(size: int) -> npt.NDArray[np.uint8]:
@@ -79,7 +81,7 @@ def on_device(batches: Iterable[tuple[T, TensorBatch]], device: torch.device) ->
                 name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
                 for name, value in batch.items()
             }
-            waiting.append((task, share(copied), stream.record_event()))
+            waiting.append((task, share(copied) if "tokens" in copied else copied, stream.record_event()))
         if len(waiting) > 1:
             yield _arrived(*waiting.popleft(), device)
     while waiting:

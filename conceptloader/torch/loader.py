@@ -158,7 +158,21 @@ class Loader:
         self.close()
         if self._again and not self._fresh:
             self._begin(0)
-        self._check_end()
+        if self._plan.stop is not None and self._consumed >= self._plan.stop:
+            # A loop that would read nothing; the first one of a run that had ended says so.
+            if self._again:
+                raise ConfigError(
+                    f"Loader: the loaded state is that of the end of a pass, at {self._consumed} samples, and a loop "
+                    "would read nothing; for the next pass load state_at(0), to end this one leave the loop out"
+                )
+            ended = f"the run of num_samples={self.num_samples} samples has ended at {self._consumed}"
+            if not self._fresh:
+                raise ConfigError(
+                    f"Loader: {ended}, and a second loop would read nothing; for another epoch make a loader with a "
+                    "larger num_samples, or without, and load this one's state_dict: epochs follow each other in one "
+                    "run"
+                )
+            logger.warning("%s: nothing is left to read", ended)
         self._fresh = False
         options, reader = self.blend.config.loader, self._reader
         on_cuda = self.device.type == "cuda"
@@ -178,23 +192,6 @@ class Loader:
             yield batch
         if self._again:
             self._begin(0)
-
-    def _check_end(self) -> None:
-        """Refuse a loop that would read nothing, but for the first one of a run that had ended: that one says so."""
-        if self._plan.stop is None or self._consumed < self._plan.stop:
-            return
-        if self._again:
-            raise ConfigError(
-                f"Loader: the loaded state is that of the end of a pass, at {self._consumed} samples, and a loop would "
-                "read nothing; for the next pass load state_at(0), to end this one leave the loop out"
-            )
-        ended = f"the run of num_samples={self.num_samples} samples has ended at {self._consumed}"
-        if not self._fresh:
-            raise ConfigError(
-                f"Loader: {ended}, and a second loop would read nothing; for another epoch make a loader with a larger "
-                "num_samples, or without, and load this one's state_dict: epochs follow each other in one run"
-            )
-        logger.warning("%s: nothing is left to read", ended)
 
     def close(self) -> None:
         """End the threads of the current iterator. The loader stays usable."""

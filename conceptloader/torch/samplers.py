@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,11 @@ class MicroBatches(Sampler[list[int]]):
         return max(0, self.total - self.consumed) // self.partition.group
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self.partition.walk(self.dp_rank, self.consumed, self.total)
+        group, offsets = self.partition.group, self.partition.offsets(self.dp_rank).tolist()
+        firsts = (
+            count(self.consumed, group) if self.total is None else range(self.consumed, self.total - group + 1, group)
+        )
+        return ([first + offset for offset in offsets] for first in firsts)
 
 
 class MixtureSampler(EpochSampler):

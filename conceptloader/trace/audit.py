@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Outputs
 from conceptloader.trace.record import Launch, Line, checksums
@@ -95,7 +95,7 @@ def _reader(run: Run, launch: Launch) -> ReferenceReader:
     """Reads tokens at the sequence length of a start; members of other lengths had no samples in it."""
     seq_len = run.seq_len(launch.start.seq_len)
     views = [view if view is None or view.member.seq_len in (None, seq_len) else None for view in run.blend.views]
-    layout = BatchLayout.of(views, seq_len, Outputs(position_ids="off"))
+    layout = decide_layout(views, seq_len, Outputs(position_ids="off"))
     return ReferenceReader(run.blend.order, views, layout)
 
 

@@ -28,7 +28,7 @@ Sample = dict[str, torch.Tensor]
 Ints = npt.NDArray[np.int64]
 
 STOCK_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "cu_seqlens", "max_seqlen")
-TORCH_TYPES = {"i8": torch.int64, "i4": torch.int32, "u1": torch.uint8, "f4": torch.float32}
+TORCH_TYPES = {np.dtype(kind): torch.from_numpy(np.empty(0, kind)).dtype for kind in ("i8", "i4", "u1", "f4")}
 FROM_STOCK = frozenset({"input_ids", "labels", "loss_mask", "position_ids"})  # they go by Megatron's names
 
 

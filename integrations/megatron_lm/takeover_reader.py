@@ -13,6 +13,7 @@ import numpy.typing as npt
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.batch.layout import Batch, BatchLayout
+from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Config, View
 from conceptloader.errors import ConfigError
@@ -110,7 +111,7 @@ class StockReader:
         order: Any = None  # the windows are given
         reader = ReferenceReader(order, views, self.layout)
         rows = np.arange(len(views))
-        batch = reader.read_windows(rows, np.zeros(len(rows), np.uint64), samples)
+        batch = reader.read(samples, picked=(rows, np.zeros(len(rows), np.uint64)))
         ends = batch["input_ids"] == self.split.eod
         if self.split.rules.eod_mask_loss:
             batch["loss_mask"][ends] = 0
@@ -179,7 +180,7 @@ class StockSplit:
             for name, options in config.concepts.items()
         }
         views = [joined_view(dataset, k, length, tracks) for k, dataset in enumerate(self.datasets)]
-        return BatchLayout.of(views, length, outputs, tracks)
+        return decide_layout(views, length, outputs, tracks)
 
     def reader(self, concepts: bool) -> Reader:
         return StockReader(self, self.layout(concepts))

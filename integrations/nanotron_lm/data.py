@@ -10,7 +10,7 @@ import yaml
 from torch.utils.data import Dataset
 
 from conceptloader.batch.layout import Batch
-from conceptloader.batch.reader import Reader
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition
@@ -53,7 +53,7 @@ class StageDataset(Dataset[Any]):
         self.loss_per_dataset: losses.LossPerDataset | None = None
         self.partition: Partition | None = None
         self.dp_rank = 0
-        self.reader: Reader | None = None  # None on a rank that needs no data
+        self.reader: BatchReader | None = None  # None on a rank that needs no data
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes, which only read."""

@@ -8,6 +8,7 @@ import numpy as np
 
 import conceptloader as cl
 from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Member
@@ -106,7 +107,7 @@ def random_case(path: Path, seed: int) -> Case:
         for track in ("concepts", "topics")
         if rng.random() < 0.8
     }
-    layout = BatchLayout.of(views, seq_len, outputs, tracks)
+    layout = decide_layout(views, seq_len, outputs, tracks)
     size = int(rng.integers(0, 12))
     chosen = rng.integers(0, 2, size) if min(s.count for s in views) else np.full(size, int(views[0].count == 0))
     windows = np.array([rng.integers(0, views[k].count) for k in chosen.tolist()], np.uint64)

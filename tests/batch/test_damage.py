@@ -5,7 +5,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import ConceptloaderError
@@ -36,7 +36,7 @@ def damaged(data, rng):
 def outcome(reader, window):
     number = np.array([window], np.uint64)
     try:
-        return reader.read_windows(np.zeros(1, np.int64), number, number)
+        return reader.read(number, picked=(np.zeros(1, np.int64), number))
     except ConceptloaderError as error:
         return error
 
@@ -48,7 +48,7 @@ def test_both_readers_agree_on_damaged_files(tmp_path, kind, shape):
     build(tmp_path / "a", Recipe(shards=[12], encodings={"dense": "dense", "spans": "spans"}), rng)
     view = whole_view(cl.open_dataset(tmp_path / "a"))
     outputs = Outputs(document_ids=True, position_ids="document", cu_seqlens=True, loss_mask_borders=True)
-    layout = BatchLayout.of([view], SEQ_LEN, outputs, {t: ConceptOptions(layout=shape) for t in ("dense", "spans")})
+    layout = decide_layout([view], SEQ_LEN, outputs, {t: ConceptOptions(layout=shape) for t in ("dense", "spans")})
     path = tmp_path / "a" / f"00000.{kind}"
     whole = path.read_bytes()
     refused = 0

@@ -13,9 +13,9 @@ from tests.batch.compare import assert_same
 @pytest.mark.parametrize("seed", range(60))
 def test_equals_the_plain_reader(tmp_path, seed):
     case = random_case(tmp_path, 1000 + seed)
-    arguments = case.datasets, case.windows, case.samples
-    wanted = ReferenceReader(None, case.views, case.layout).read_windows(*arguments)
+    picked = case.datasets, case.windows
+    wanted = ReferenceReader(None, case.views, case.layout).read(case.samples, picked=picked)
     reader = CompiledReader(None, case.views, case.layout)
     for _ in range(2):  # the second time in used memory, with open files
-        assert_same(reader.read_windows(*arguments), wanted)
-    assert_same(pickle.loads(pickle.dumps(reader)).read_windows(*arguments), wanted)
+        assert_same(reader.read(case.samples, picked=picked), wanted)
+    assert_same(pickle.loads(pickle.dumps(reader)).read(case.samples, picked=picked), wanted)

@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import torch
 
-from conceptloader.batch.memory import Pool
+from conceptloader.batch.layout import BatchMemory
 
 
 def address(array):
@@ -13,7 +13,7 @@ def address(array):
 
 
 def test_a_block_is_used_again_only_when_every_view_is_gone():
-    pool = Pool()
+    pool = BatchMemory()
     block = pool.allocate(4096)
     where = address(block)
     tensor = torch.from_numpy(np.ndarray((4, 8), np.int64, block, 64))[1:, 2:]
@@ -32,7 +32,7 @@ def test_a_block_is_used_again_only_when_every_view_is_gone():
 
 
 def test_no_more_than_asked_for_is_kept():
-    pool = Pool(keep=2)
+    pool = BatchMemory(keep=2)
     blocks = [pool.allocate(64) for _ in range(5)]
     del blocks
     assert len(pool._blocks[64]) == 2

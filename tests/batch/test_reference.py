@@ -14,7 +14,7 @@ from tests.batch.oracle import expected
 def test_batches_hold_what_the_datasets_were_made_of(tmp_path, seed):
     case = random_case(tmp_path, seed)
     reader = ReferenceReader(None, case.views, case.layout)
-    found = reader.read_windows(case.datasets, case.windows, case.samples)
+    found = reader.read(case.samples, picked=(case.datasets, case.windows))
     assert_same(found, expected(case.layout, case.views, case.truths, case.samples.tolist(), case.picks))
 
 
@@ -22,4 +22,4 @@ def test_a_member_that_has_left_is_named(tmp_path):
     case = random_case(tmp_path, 1)
     reader = ReferenceReader(None, [None, case.views[1]], case.layout)
     with pytest.raises(ConfigError, match="member 0 of the order"):
-        reader.read_windows(np.array([0]), np.array([0], np.uint64), np.array([5], np.uint64))
+        reader.read(np.array([5], np.uint64), picked=(np.array([0]), np.array([0], np.uint64)))

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from conceptloader.batch import compiled as engine
-from conceptloader.batch.layout import BatchLayout, Carving
-from conceptloader.batch.memory import Block
+from conceptloader.batch.layout import BatchLayout, Block, Carving
 
 PAGE = mmap.PAGESIZE
 _carve = BatchLayout.carve
@@ -46,7 +45,7 @@ def carve(layout: BatchLayout, samples: int) -> Carving:
     specs = _carve(layout, samples).specs
     offsets, guards, end = {}, [], 0
     for name, spec in specs.items():
-        size = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+        size = math.prod(spec.shape) * spec.dtype.itemsize
         end += -(-max(size, 1) // PAGE) * PAGE
         offsets[name] = end - size
         guards.append(end)

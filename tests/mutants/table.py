@@ -18,7 +18,8 @@ _NEAR: dict[str, tuple[dict[str, str], str]] = {
         "golden mixture permutation",
     ),
     "batch": (
-        {"descriptors": "files", "files": "files", "memory": "memory", "measure": "engine memory"}, "engine reference"
+        {"descriptors": "files", "files": "files", "layout": "memory engine", "measure": "engine memory"},
+        "engine reference",
     ),
     "format": (
         {

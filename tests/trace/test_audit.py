@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Outputs
 from conceptloader.errors import FormatError, ReadError
@@ -21,7 +21,7 @@ STEPS = [9, 14, 20]  # how far each start got
 @pytest.fixture
 def record(run: Run, tmp_path: Path) -> Path:
     """What the ranks of three starts write; the third one is killed in step 20, which rank 1 had not begun."""
-    reader = ReferenceReader(run.blend.order, run.blend.views, BatchLayout.of(run.blend.views, SEQ_LEN, Outputs()))
+    reader = ReferenceReader(run.blend.order, run.blend.views, decide_layout(run.blend.views, SEQ_LEN, Outputs()))
     for launch, (start, stop) in enumerate(zip(starts(), STEPS, strict=True), 1):
         for dp_rank in range(start.dp_size):
             recorder = Recorder(tmp_path, launch, dp_rank, start)

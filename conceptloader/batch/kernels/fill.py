@@ -32,7 +32,7 @@ NO_DOCUMENT = np.int64(-1)
 def find_tokens(call: Call, member: Any, window: int) -> tuple[Code, int, int, int]:
     """(code, start, stop, row): tokens [start, stop) of the dataset that a sample reads, none if they are quarantined;
     `row` is that of `start`."""
-    shards, size, number = call.shards, call.batch[0].seq_len, member.start + window
+    shards, size, number = call.shards, call.arrays[0].seq_len, member.start + window
     start = number if member.by_document else member.start + window * size
     row, end = member.first_shard, member.first_shard + member.shards
     while end - row > 1:
@@ -66,7 +66,7 @@ def find_tokens(call: Call, member: Any, window: int) -> tuple[Code, int, int, i
 @inner
 def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> None:
     """What does not depend on the tokens, of which a row will have `tokens`: positions, names, padding, no spans."""
-    batch = call.batch[0]
+    batch = call.arrays[0]
     size, length, pad = batch.seq_len, batch.row_length, member.pad
     inputs = array_at(batch.input_ids, sample * length, size, np.int64)
     labels = array_at(batch.labels, sample * length, size, np.int64)
@@ -156,7 +156,7 @@ def widen(data: Array, at: int, shard: Any, out: Array) -> Code:
 @inner
 def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     """A piece of a row; one read of the stream."""
-    batch, shard, row, start, stop = call.batch[0], call.shards[piece.row], piece.row, piece.start, piece.stop
+    batch, shard, row, start, stop = call.arrays[0], call.shards[piece.row], piece.row, piece.start, piece.stop
     size, length, item = batch.seq_len, batch.row_length, shard.item
     inputs_stop = min(stop, start + size - piece.place)  # the last token of a full window is a label only
     low, high = start, stop
@@ -203,10 +203,11 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
         ids = array_at(batch.document_ids, piece.sample * size + piece.place, inputs_stop - start, np.int64)
         for i in range(len(ids)):
             ids[i] = piece.document
-    elif batch.needs_documents and shard.documents:
-        code = walk_items(call, piece, -1)
-    elif batch.needs_documents:
-        add_document(call, piece, NO_DOCUMENT, start, stop)
+    elif batch.document_ids or batch.document_positions or batch.mask_borders or batch.cu_seqlens:
+        if shard.documents:
+            code = walk_items(call, piece, -1)
+        else:
+            add_document(call, piece, NO_DOCUMENT, start, stop)
     for t in range(call.tracks.shape[1]):
         if code == OK and call.tracks[row, t].kind != NONE and start < inputs_stop:
             code = fill_track(call, inside, t, low)
@@ -231,7 +232,7 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
             windows[k] = samples[k] + skip_total[passed]
         locate_many(windows, members, draws, *phases)
         windows_many(members, draws, draws, windows, *sizes)  # the epochs, which nobody asks for, replace draws
-    batch, state, shards = call.batch[0], call.state[0], call.shards
+    batch, state, shards = call.arrays[0], call.state[0], call.shards
     while state.sample < len(samples):
         sample, window = state.sample, np.int64(windows[state.sample])
         member = call.members[members[sample]]

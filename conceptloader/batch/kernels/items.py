@@ -87,7 +87,7 @@ def walk_items(call: Call, piece: Piece, t: int) -> Code:
 @inner
 def add_document(call: Call, piece: Piece, number: int, first: int, end: int) -> None:
     """A document of tokens [first, end) of the shard; it may begin before the piece, and end after it."""
-    batch, state = call.batch[0], call.state[0]
+    batch, state = call.arrays[0], call.state[0]
     size, row = batch.seq_len, piece.sample * batch.seq_len
     begin = piece.place + max(first, piece.start) - piece.start
     count = min(piece.place + min(end, piece.stop) - piece.start, size) - begin
@@ -119,7 +119,7 @@ def add_span(call: Call, piece: Piece, t: int, record: int, first: int, end: int
     count[0] = np.int32(slot + 1)
     begin = piece.place + max(first, piece.start) - piece.start
     stop = piece.place + min(end, piece.stop) - piece.start
-    index = array_at(out.span_index, piece.sample * call.batch[0].seq_len + begin, stop - begin, np.int32)
+    index = array_at(out.span_index, piece.sample * call.arrays[0].seq_len + begin, stop - begin, np.int32)
     for i in range(len(index)):
         index[i] = np.int32(slot)
     at = piece.sample * out.max_spans + slot

@@ -31,15 +31,15 @@ NONE, DENSE, SPANS = map(np.int64, range(3))
 MEMBER = record("first_shard shards start count by_document dataset_id eos pad first_range end_range")
 QUARANTINE = record("start stop")
 
-# The batch as a whole: addresses of its arrays, under their names, 0 for one that is not wanted; and what its layout
+# The arrays of a batch: addresses of its arrays, under their names, 0 for one that is not wanted; and what its layout
 # says. row_length: items of a row of input_ids and of labels, one more than seq_len if they share their memory: label j
 # then lies where input j + 1 does.
-BATCH = record(
+ARRAYS = record(
     "input_ids labels loss_mask position_ids document_ids dataset_id sample_index cu_seqlens "
-    "seq_len row_length document_positions needs_documents mask_borders eos_loss"
+    "seq_len row_length document_positions mask_borders eos_loss"
 )
 
-# A track in the batch: addresses of its arrays, under their names; `values` with room for `capacity` concepts, if it is
+# Those of a track: addresses, under their names; `values` with room for `capacity` concepts, if it is
 # ragged; its limits; and its files, as columns of Call.files.
 OUTPUT = record(
     "span_index num_spans spans flags ids counts offsets values capacity "
@@ -59,7 +59,7 @@ STATE = record(
 
 
 class Call(NamedTuple):
-    """All that one thread's calls work with. Arrays of the records above; batch and state have one each.
+    """All that one thread's calls work with. Arrays of the records above; arrays and state have one each.
 
     files: i32 [shards, columns], descriptors, -1 for closed; used: i64 [shards], clock of the last use. slots: one for
     each span that a sample may have. scratch: u8, room for the stream items of a sample. buffer: u8, for other reads.
@@ -71,7 +71,7 @@ class Call(NamedTuple):
     quarantine: Array
     files: Array
     used: Array
-    batch: Array
+    arrays: Array
     outputs: Array  # [tracks]
     slots: Array
     scratch: Array

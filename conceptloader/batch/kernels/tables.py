@@ -5,46 +5,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conceptloader.batch.kernels.native import DOCUMENTS, STREAM
-from conceptloader.batch.kernels.records import DENSE, MEMBER, NONE, OUTPUT, QUARANTINE, SHARD, SPANS, TRACK
+from conceptloader.batch.kernels.native import DOCUMENTS
+from conceptloader.batch.kernels.records import DENSE, MEMBER, NONE, QUARANTINE, SHARD, SPANS, TRACK
 from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout
 from conceptloader.blend import View
 from conceptloader.blend.samples import by_document
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 
-_FILES = ("index", "data", "spans")  # of a track
+FILES = ("index", "data", "spans")  # of a track
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Arrays of records.py: shards [n], tracks [n, t], members [m], quarantine [q]; files [t], OUTPUT, with the columns
-    of its files alone; kinds: the file kind of each column; owners: (dataset, first row) in row order."""
+    """Arrays of records.py: shards [n], tracks [n, t], members [m], quarantine [q]; kinds: the file kind of each column
+    of Call.files; needed: bool [n, columns], which files are read; owners:
+    (dataset, first row) in row order."""
 
     shards: Array
     tracks: Array
     members: Array
     quarantine: Array
-    files: Array
     kinds: tuple[str, ...]
+    needed: Array
     owners: tuple[tuple[Dataset, int], ...]
-
-    def owner(self, row: int) -> tuple[Dataset, int]:
-        """(dataset, shard) of a row of `shards`."""
-        dataset, first = next(o for o in reversed(self.owners) if o[1] <= row)
-        return dataset, row - first
-
-    def needed(self, row: int) -> list[tuple[int, str]]:
-        """(descriptor column, kind) of the files of a shard that are read."""
-        columns = [int(STREAM)]
-        if self.shards["documents"][row]:
-            columns.append(int(DOCUMENTS))
-        for kind, files in zip(self.tracks["kind"][row], self.files, strict=True):
-            if kind != NONE:
-                columns += [int(files["index_file"]), int(files["data_file"])]
-            if kind == SPANS:
-                columns.append(int(files["spans_file"]))
-        return [(column, self.kinds[column]) for column in columns]
 
 
 def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
@@ -74,19 +58,19 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         member["dataset_id"], member["eos"], member["pad"] = view.dataset_id, eos, max(eos, 0)
         member["first_range"], member["end_range"] = len(quarantine), len(quarantine) + len(ranges)
         quarantine += ranges
-    files = np.zeros(len(names), OUTPUT)
-    kinds = ["stream.bin", "documents.bin"]
-    for track, name in zip(files, names, strict=True):
-        for file in _FILES:
-            track[f"{file}_file"] = len(kinds)
-            kinds.append(f"{name}.{file}")
+    kinds = ("stream.bin", "documents.bin", *(f"{name}.{file}" for name in names for file in FILES))
+    all_shards, all_tracks = np.concatenate(shards), np.concatenate(tracks)
+    needed = np.ones((len(all_shards), len(kinds)), np.bool_)
+    needed[:, DOCUMENTS] = all_shards["documents"] > 0
+    for column, file in enumerate(FILES, int(DOCUMENTS) + 1):
+        needed[:, column :: len(FILES)] = all_tracks["kind"] >= (SPANS if file == "spans" else DENSE)
     return Tables(
-        shards=np.concatenate(shards),
-        tracks=np.concatenate(tracks),
+        shards=all_shards,
+        tracks=all_tracks,
         members=members,
         quarantine=np.array(quarantine, QUARANTINE),
-        files=files,
-        kinds=tuple(kinds),
+        kinds=kinds,
+        needed=needed,
         owners=tuple(owners),
     )
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.files import open_files
-from conceptloader.format.read.guard import require_same
+from conceptloader.format.read.files import open_files, require_same
 from conceptloader.format.read.lookup import find_in_shard
 from conceptloader.format.read.ranges import Ranges, Sample, reading_ahead
 from conceptloader.format.spec.codecs import Codec

@@ -2,21 +2,41 @@
 
 import os
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.format.read.guard import ManifestGuard
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import load_json, load_sealed
+from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.reads import retrying
+from conceptloader.storage.sample import known_sample
 from conceptloader.storage.source import ByteSource, DescriptorSource, Expected, LocalFiles, WaitingSource
 from conceptloader.storage.stores import is_url, object_version
 
 _MANIFEST_LIMIT = 1 << 30
+_REBUILT = (
+    "the dataset was rebuilt or replaced while it was in use: restore it, or build into another directory; restart"
+)
+
+
+@dataclass
+class ManifestGuard:
+    """What tells that a dataset was rebuilt under a reader: its manifest is not the one that was read.
+
+    status: what changes when the file is written again, the modification time or an ETag; cheap. load: reads the
+    manifest; called only when the status has changed, since the same dataset may be restored or copied into place.
+    known: the status before the manifest was read, so that one that is replaced in between is noticed.
+    """
+
+    where: str
+    status: Callable[[], Hashable]
+    load: Callable[[], Manifest]
+    known: Hashable
 
 
 class Files:
@@ -35,25 +55,31 @@ class Files:
         self.descriptors = self.source if isinstance(self.source, DescriptorSource) else None
         self.waiting = self.source if isinstance(self.source, WaitingSource) else None
         self._guard = guard
+        self._looked: set[int] = set()  # shards of which a file was opened with the manifest as it was
         self._expected: dict[tuple[str, int], Expected] = {}
 
+    def name(self, kind: str, shard: int) -> str:
+        """A file as the manifest names it, relative to the dataset's directory."""
+        given = self.table.files[kind].path
+        return (given[shard] if given is not None else None) or f"{self.table.path[shard]}.{kind}"
+
     def path(self, kind: str, shard: int) -> str:
-        return self.roots.resolve(self.table.file_path(kind, shard))
+        return self.expected(kind, shard).path
 
     def expected(self, kind: str, shard: int) -> Expected:
         """What the manifest says of a file."""
         known = self._expected.get((kind, shard))
         if known is None:
             column, stream = self.table.files[kind], kind == "stream.bin"
-            path = self.path(kind, shard)
+            path, size = self.roots.resolve(self.name(kind, shard)), int(column.size[shard])
             foreign = self.table.foreign[shard] if self.table.foreign and stream else None
             known = self._expected[kind, shard] = Expected(
                 path,
-                int(column.size[shard]),
-                column.known_sample(shard),
+                size,
+                known_sample(size, column.sample[shard] if column.sample else None, column.checksum[shard]),
                 foreign.mtime_ns if foreign is not None else None,
                 stream,
-                partial(_admit, self.roots, self._guard, self.manifest, path, shard),
+                partial(self._admit, path, shard),
             )
         return known
 
@@ -74,12 +100,23 @@ class Files:
         """Let go of what is open."""
         self.source.close()
 
+    def _admit(self, path: str, shard: int) -> None:
+        """Whether a file may be opened; looks at the manifest once for each shard. Raises: FormatError, ReadError."""
+        self.roots.check_real(path)
+        guard = self._guard
+        if guard is None or shard in self._looked:
+            return
+        status = guard.status()
+        if status != guard.known:
+            require_same(guard.where, guard.load(), self.manifest.identity)
+            guard.known = status
+        self._looked.add(shard)
 
-def _admit(roots: Roots, guard: ManifestGuard | None, manifest: Manifest, path: str, shard: int) -> None:
-    """Whether a file may be opened. Raises: FormatError, ReadError."""
-    roots.check_real(path)
-    if guard is not None:
-        guard.check(manifest, shard)
+
+def require_same(where: str, found: Manifest, identity: str) -> None:
+    """Raises: FormatError unless `found` says what the manifest of this identity said."""
+    if found.identity != identity:
+        raise bad(where, f"a manifest of other content ({found.identity})", f"{identity} as it was opened", _REBUILT)
 
 
 def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None, check: bool) -> Files:
@@ -92,7 +129,7 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     if not is_url(path):
         file = os.path.join(os.path.abspath(path), fmt.MANIFEST)
         status = partial(_status, file)
-        guard = ManifestGuard(file, status, lambda: parse_manifest(load_json(file))) if check else None
+        guard = ManifestGuard(file, status, lambda: parse_manifest(load_json(file)), status()) if check else None
         manifest, allowed = load_manifest(path, roots)
         return Files(manifest, allowed, LocalFiles(check), guard)
     there = UrlRoots(os.fspath(path), roots)
@@ -102,7 +139,7 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
         return parse_manifest(load_sealed(there.read_whole(file, _MANIFEST_LIMIT), file))
 
     status = partial(retrying, lambda: object_version(file, there.allows))
-    guard = ManifestGuard(file, status, load) if check else None
+    guard = ManifestGuard(file, status, load, status()) if check else None
     manifest = load()
     check_paths(manifest, there, file)
     return Files(manifest, there, RemoteObjects(there.directory, there.allows, check), guard)

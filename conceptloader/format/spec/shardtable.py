@@ -10,7 +10,7 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, checksum_column, int_column, require, text_column
 from conceptloader.format.spec.jsonfile import JsonObject, describe
 from conceptloader.format.spec.layout import DAMAGED, StreamLayout, Version, bad
-from conceptloader.storage.sample import WHOLE
+from conceptloader.storage.sample import known_sample
 
 
 @dataclass
@@ -26,11 +26,6 @@ class FileColumn:
     @classmethod
     def absent(cls, shards: int) -> "FileColumn":
         return cls(np.full(shards, -1, np.int64), [None] * shards)
-
-    def known_sample(self, shard: int) -> str | None:
-        """The sample checksum of a shard's file, also where it follows from the checksum: of small files."""
-        recorded = self.sample[shard] if self.sample is not None else None
-        return recorded or (self.checksum[shard] if self.size[shard] <= WHOLE else None)
 
     def samples(self) -> list[str | None]:
         return [None] * len(self.size) if self.sample is None else self.sample
@@ -99,17 +94,12 @@ class ShardTable:
     def __len__(self) -> int:
         return len(self.path)
 
-    def file_path(self, kind: str, shard: int) -> str:
-        """The file of `kind`, relative to the dataset's directory."""
-        given = self.files[kind].path
-        return (given[shard] if given is not None else None) or f"{self.path[shard]}.{kind}"
-
     def unsampled(self) -> int:
         """How many files can be replaced by others of their size unnoticed, short of a full verification."""
         return sum(
-            size >= 0 and column.known_sample(shard) is None
+            file[0] >= 0 and known_sample(*file) is None
             for column in self.files.values()
-            for shard, size in enumerate(column.size.tolist())
+            for file in zip(column.size.tolist(), column.samples(), column.checksum, strict=True)
         )
 
     def to_json(self, version: Version) -> dict[str, Any]:

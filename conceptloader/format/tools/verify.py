@@ -189,7 +189,7 @@ def _check_shard(
     def compare(kind: str, found: str) -> None:
         expected = table.files[kind].checksum[shard]
         if expected is None:
-            name = table.file_path(kind, shard)
+            name = files.name(kind, shard)
             entry = {"size": checks.size(kind), "checksum": found}
             expected = known.get(name, entry)["checksum"]
             if name not in known:

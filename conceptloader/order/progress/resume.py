@@ -175,7 +175,7 @@ def _member_key(name: str, member: Member, saved: OrderSpec, drawn: Mapping[str,
     """The member name under which a dataset goes on: the one it had with these windows, or a new one."""
     before = {key: old for key, old in saved.members.items() if old.dataset == name and key in drawn}
     for key, old in before.items():
-        if old.same_windows(member):
+        if old.identity == member.identity:
             return key
     for key, old in before.items():
         if old.seq_len == member.seq_len:

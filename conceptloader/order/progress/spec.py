@@ -39,20 +39,11 @@ class Member:
     def __post_init__(self) -> None:
         as_count(self.windows, f"datasets.{self.dataset}.windows", 0)
 
-    def same_windows(self, other: "Member") -> bool:
-        """Whether a draw means the same tokens in both."""
-        return self.identity == other.identity
-
     @property
     def identity(self) -> dict[str, Any]:
         """What decides which tokens a draw is."""
-        return {
-            "dataset": self.dataset,
-            "seq_len": self.seq_len,
-            "windows": self.windows,
-            "stream_fingerprint": self.stream_fingerprint,
-            "token_range": list(self.token_range),
-        }
+        names = ("dataset", "seq_len", "windows", "stream_fingerprint")
+        return {**{name: getattr(self, name) for name in names}, "token_range": list(self.token_range)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from conceptloader import __version__
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track
 from conceptloader.format.spec.paths import Roots
@@ -57,12 +58,9 @@ def join(
         for source in sources
     ]
     manifest = replace(manifest, extra={"joined": joined})
-    groups, start = [], 0
-    for source in sources:
-        groups.append(range(start, start + len(source.manifest.shards)))
-        start += len(source.manifest.shards)
     every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
-    manifest = with_border_windows(manifest, every, groups)
+    firsts = offsets_of([len(source.manifest.shards) for source in sources])[:-1].tolist()
+    manifest = with_border_windows(manifest, every, firsts)
     make_directories(target)
     replace_manifest(manifest, target)
     return manifest

@@ -1,62 +1,50 @@
 """Counting the spans in windows that cross borders, from the files near each border."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 
 from conceptloader.format.read.files import Files
-from conceptloader.format.read.reader import ShardReader
-from conceptloader.format.spec.columns import Ints
+from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.paths import Roots
-from conceptloader.format.write.ladder import REACH, BorderLadder
+from conceptloader.format.write.ladder import REACH, Ladder
+
+PIECE = 1 << 21  # tokens whose windows are counted at a time
 
 
-def with_border_windows(manifest: Manifest, roots: Roots, groups: Sequence[range] | None = None) -> Manifest:
+def with_border_windows(manifest: Manifest, roots: Roots, shards: Sequence[int] | None = None) -> Manifest:
     """The manifest with each track's max_spans raised to what windows across borders touch.
 
-    groups: runs of shards whose inner borders are counted already (by default each shard is one). Reads the files of
-    the tracks within 2**20 tokens of each border between groups.
+    shards: those with whose first token such a border lies, in order; by default all. Reads the files of the tracks
+    within 2**20 tokens of each border.
     """
-    files = Files(manifest, roots)
-    reader = ShardReader(manifest, files)
-    parts = [range(shard, shard + 1) for shard in range(len(manifest.shards))] if groups is None else groups
     tracks = {}
-    try:
+    with closing(Files(manifest, roots)) as files:
+        ranges = Ranges(manifest, files, False, None)
+        regions: list[tuple[int, int]] = []  # of the first tokens of windows
+        for shard in range(len(manifest.shards)) if shards is None else shards:
+            border = ranges.shard_starts[shard]
+            joins = regions and border - REACH <= regions[-1][1]
+            regions.append((regions.pop()[0] if joins else max(border - REACH, 0), border))
         for name, track in manifest.tracks.items():
-            borders = BorderLadder()
-            for group in parts:
-                lengths = manifest.shards.tokens[group.start : group.stop].tolist()
-                total = sum(lengths)
-                head = _runs(reader, name, group, lengths, 0, min(total, REACH))
-                tail = head if total <= REACH else _runs(reader, name, group, lengths, total - REACH, total)
-                borders.add_shard(total, head, tail[1])
-            borders.ladder.merge(track.max_spans)
-            tracks[name] = replace(track, max_spans=tuple(borders.ladder.counts))
-    finally:
-        files.close()
+            counts = track.max_spans
+            for start, stop in regions:
+                for i in range(start, stop, PIECE):
+                    counts = tuple(map(max, counts, count_windows(ranges, name, i, min(i + PIECE, stop))))
+            tracks[name] = replace(track, max_spans=counts)
     return replace(manifest, tracks=tracks)
 
 
-def _runs(
-    reader: ShardReader, track: str, shards: range, lengths: Sequence[int], start: int, stop: int
-) -> tuple[Ints, Ints]:
-    """(starts, ends) of the runs in tokens [start, stop) of the shards one after the other."""
-    parts, base = [], 0
-    for shard, length in zip(shards, lengths, strict=True):
-        a, b = max(start - base, 0), min(stop - base, length)
-        if a < b:
-            parts.append((shard, a, b, base))
-        base += length
-    return runs_of(reader, track, parts)
-
-
-def runs_of(reader: ShardReader, track: str, parts: Iterable[tuple[int, int, int, int]]) -> tuple[Ints, Ints]:
-    """(starts, ends) of the runs in parts of shards: (shard, first token, end, what to add to the tokens)."""
+def count_windows(ranges: Ranges, track: str, start: int, stop: int) -> list[int]:
+    """The ladder of the windows that begin with tokens [start, stop)."""
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for shard, a, b, base in parts:
-        first, end, *_ = reader.runs(shard, track, a, b)
+    for shard, a, b, base in ranges.parts(start, min(stop + REACH, ranges.num_tokens)):
+        first, end, *_ = ranges.reader.runs(shard, track, a, b)
         starts.append(first + base)
         ends.append(end + base)
-    return np.concatenate(starts), np.concatenate(ends)
+    ladder = Ladder()
+    ladder.add(np.concatenate(starts), np.concatenate(ends))
+    return ladder.counts

@@ -1,7 +1,5 @@
 """The largest number of spans that any window of 2**k tokens touches, without looking at every window."""
 
-import numpy as np
-
 from conceptloader.format.spec.columns import Ints
 
 STEPS = 21
@@ -41,33 +39,3 @@ class Ladder:
                     middle = (low + high) // 2
                     low, high = (middle, high) if fits(middle, 1 << k) else (low, middle)
             least = self.counts[k] = low
-
-    def merge(self, counts: "list[int] | tuple[int, ...]") -> None:
-        self.counts = [max(a, b) for a, b in zip(self.counts, counts, strict=True)]
-
-
-class BorderLadder:
-    """The windows that cross shard borders: feed the runs near each border, in the order of the shards.
-
-    Keeps where the runs of the last 2**20 tokens end; together with the per-shard ladders the result is exact. Where
-    they start is of no interest: a window whose last run is one of them was counted when that run's shard was added.
-    """
-
-    def __init__(self) -> None:
-        self.ladder = Ladder()
-        self._ends = np.empty(0, np.int64)
-        self._tokens = 0  # of the dataset so far
-
-    def add_shard(self, tokens: int, head: tuple[Ints, Ints], tail: Ints) -> None:
-        """head: runs (starts, ends) that touch the first min(tokens, 2**20) tokens, tail: ends of those that touch the
-        last, in shard tokens. For a shard of at most 2**20 tokens both are all of its runs."""
-        base = self._tokens
-        starts = np.concatenate([self._ends, head[0] + base])
-        ends = np.concatenate([self._ends, head[1] + base])
-        if base and len(head[0]):
-            self.ladder.add(starts, ends)
-        self._tokens = base + tokens
-        if tokens <= REACH:
-            self._ends = ends[ends > self._tokens - REACH]
-        else:
-            self._ends = tail + base

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         tokenizer=_tokenizer(arguments),
         **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full"),
     )
-    kinds = sorted({entry.kind for entry in manifest.shards.foreign or [] if entry})
+    kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
     value = {
         "path": os.path.abspath(arguments.out),
         "kinds": kinds,

@@ -9,7 +9,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from conceptloader.errors import FormatError, ReadError
@@ -108,23 +109,24 @@ def read_file(path: str, limit: int) -> bytes:
     """
 
     def whole() -> bytes:
-        descriptor = open_file(path)
-        try:
-            wanted = min(os.fstat(descriptor).st_size, limit) + 1
-            parts, offset = [], 0
-            while offset < wanted and (part := pread(descriptor, min(wanted - offset, _MAX_PREAD), offset)):
-                parts.append(part)
-                offset += len(part)
-            return b"".join(parts)
-        except OSError as error:
-            raise ReadError(error.errno, f"{path}: cannot be read: {error.strerror}") from error
-        finally:
-            os.close(descriptor)
+        with opened(path) as descriptor:
+            size = file_status(descriptor, path).st_size
+            if size > limit:
+                raise FormatError(f"{path}: found {size} bytes, expected at most {limit}; this is not such a file")
+            return read_at(descriptor, 0, size, path)
 
-    data = retrying(whole)
-    if len(data) > limit:
-        raise FormatError(f"{path}: found more than {limit} bytes, expected at most that; this is not such a file")
-    return data
+    return retrying(whole)
+
+
+@contextmanager
+def named(path: str, done: str) -> Iterator[None]:
+    """Errors of the system in the block as ReadErrors: this file cannot be `done`."""
+    try:
+        yield
+    except ReadError:
+        raise
+    except OSError as error:
+        raise ReadError(error.errno, f"{path}: cannot be {done}: {error.strerror}") from error
 
 
 def open_file(path: str) -> int:
@@ -132,17 +134,24 @@ def open_file(path: str) -> int:
     thread = threading.get_ident()
     _waiting[thread] = path, 0, 0
     try:
-        # Not blocking: a fifo in place of a file must not wait for a writer.
-        return open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: cannot be opened: {error.strerror}") from error
+        with named(path, "opened"):
+            # Not blocking: a fifo in place of a file must not wait for a writer.
+            return open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         _waiting.pop(thread, None)
 
 
+@contextmanager
+def opened(path: str) -> Iterator[int]:
+    """A descriptor of `open_file`, closed at the end."""
+    descriptor = open_file(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def file_status(descriptor: int, path: str) -> os.stat_result:
     """Raises: ReadError naming the file."""
-    try:
+    with named(path, "looked at"):
         return os.fstat(descriptor)
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: cannot be looked at: {error.strerror}") from error

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import xxhash
 
-from conceptloader.storage.reads import file_status, open_file, read_at
+from conceptloader.storage.reads import file_status, opened, read_at
 
 BLOCK = 4096
 PARTS = 6
@@ -42,12 +42,9 @@ def sample_checksum(size: int, read: Callable[[int, int], bytes]) -> str:
 
 def file_sample(path: str) -> str:
     """The sample checksum of a file. Raises: ReadError."""
-    descriptor = open_file(path)
-    try:
+    with opened(path) as descriptor:
         size = file_status(descriptor, path).st_size
         return sample_checksum(size, lambda offset, count: read_at(descriptor, offset, count, path))
-    finally:
-        os.close(descriptor)
 
 
 def ask_for_sample(descriptor: int, size: int) -> None:

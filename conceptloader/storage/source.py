@@ -1,22 +1,18 @@
-"""Where the bytes of files come from: one interface, and what a source may be able to do beyond it.
+"""Where the bytes of files come from: what a manifest expects of a file, and the source of local files.
 
-A local file is read through a descriptor, an object of a store by requests (objects.py). Both know what each file is
-expected to be, and check it when they first read it.
+A local file is read through a descriptor, an object of a store by requests (objects.py). Both sources are safe to use
+from many threads and check a file when they first read it. They raise FormatError for a file that is not as expected,
+ReadError for one that cannot be read, after attempts enough for what may pass.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
 
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.descriptors import Budget, OpenTable
 from conceptloader.storage.reads import file_status, open_file, read_at, retrying
 from conceptloader.storage.sample import ask_for_sample, sample_checksum
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 _REPLACED = "the file was replaced while it was in use: restore it, verify the dataset, then restart"
 _CHANGED = (
@@ -64,36 +60,6 @@ def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
     return FormatError(f"{path}: found {found}, expected {expected}; {remedy}")
 
 
-class ByteSource(Protocol):
-    """Safe to use from many threads. Raises: FormatError for a file that is not as expected, ReadError for one that
-    cannot be read, after attempts enough for what may pass."""
-
-    def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """Exactly these bytes."""
-
-    def close(self) -> None:
-        """Let go of what is open; it is opened again when needed."""
-
-
-@runtime_checkable
-class DescriptorSource(ByteSource, Protocol):
-    """A source whose files the system can open, so that compiled code can read them."""
-
-    def open(self, file: Expected) -> int:
-        """A descriptor of the caller's own, the file checked."""
-
-
-@runtime_checkable
-class WaitingSource(ByteSource, Protocol):
-    """A source whose reads wait for a network: many at once take as long as one."""
-
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """function(item) of all items at once, results in order."""
-
-    def reading_ahead(self, ranges: Iterable[tuple[Expected, int, int]]) -> AbstractContextManager[None]:
-        """Begin to read bytes [start, stop) of files; reads in the block wait for that."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """A file when it was first opened. inode: with its device; sample: None if it was neither recorded nor taken."""
@@ -115,7 +81,7 @@ class LocalFiles:
         self.table = OpenTable({}, budget)
 
     def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """See ByteSource. After a fault that may pass the file is opened anew."""
+        """Exactly these bytes. After a fault that may pass the file is opened anew."""
 
         def attempt() -> bytes:
             clock, descriptor = self.begin(file)
@@ -150,7 +116,7 @@ class LocalFiles:
         return clock, self.table.open_rows[file.path][0]
 
     def open(self, file: Expected) -> int:
-        """See DescriptorSource."""
+        """A descriptor of the caller's own, the file checked."""
         file.admit()
         descriptor = open_file(file.path)
         try:
@@ -168,7 +134,7 @@ class LocalFiles:
         return opened.sample if opened is not None else None
 
     def close(self) -> None:
-        """See ByteSource."""
+        """Let go of what is open; it is opened again when needed."""
         for path in list(self.table.open_rows):
             self.table.close(path)
 

@@ -9,11 +9,12 @@ import errno
 import os
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
+from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, ReadError
-from conceptloader.storage.http import INSTALL, Allows, Http, Part
+from conceptloader.storage.http import Allows, Http, Part, Store
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
@@ -25,20 +26,6 @@ _CREDENTIALS = {
 }
 # Asked for credentials, by the clients, when the environment has none.
 _METADATA = ("//169.254.169.254", "//metadata.google", "//169.254.170.2")
-
-
-class Store(Protocol):
-    """Raises: ReadError, with an errno that tells what may pass (EIO) from what does not (ENOENT, EACCES).
-
-    allows: whether a redirect to a URL is followed.
-    """
-
-    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part: ...
-
-    def size(self, url: str, allows: Allows) -> int: ...
-
-    def forget(self, url: str) -> None:
-        """Ask the store anew about an object."""
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -76,15 +63,11 @@ def _open_store(scheme: str, root: str, process: int) -> Store:
     return _Obstore(scheme, root) if scheme in _CREDENTIALS else _Fsspec(scheme)
 
 
-class _Obstore:
+class _Obstore(Store):
     def __init__(self, scheme: str, root: str) -> None:
-        try:
-            import obstore
-            from obstore import exceptions, store
-        except ImportError as error:
-            raise ConfigError(f"{root}: needs the obstore package to read {scheme}://; {INSTALL}") from error
-        self._obstore: Any = obstore
-        self._errors: Any = exceptions
+        problem = f"{root}: needs the obstore package to read {scheme}://"
+        self._obstore = need("obstore", problem, "remote")
+        self._errors = need("obstore.exceptions", problem, "remote")
         self._scheme, self._root, self._worked = scheme, root, False
         # Few and short retries here: those that matter are the caller's, which logs them.
         retry: Any = {"max_retries": 1, "retry_timeout": timedelta(seconds=20)}
@@ -92,8 +75,8 @@ class _Obstore:
         if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
             client["allow_http"] = True
         try:
-            opened: Any = store
-            self._store = opened.from_url(root, client_options=client, retry_config=retry)
+            store = need("obstore.store", problem, "remote")
+            self._store = store.from_url(root, client_options=client, retry_config=retry)
         except Exception as error:  # whatever the backends raise for their configuration
             remedy = f"check the URL, and {_CREDENTIALS[scheme]}"
             raise ConfigError(f"{root}: cannot be opened: {_first_line(error)}; {remedy}") from error
@@ -115,9 +98,6 @@ class _Obstore:
         self._worked = True
         return size
 
-    def forget(self, url: str) -> None:
-        """Nothing is kept."""
-
     def _path(self, url: str) -> str:
         return url[len(self._root) :].lstrip("/")
 
@@ -136,12 +116,9 @@ class _Obstore:
         return _read_error(url, offset, number, error, remedy)
 
 
-class _Fsspec:
+class _Fsspec(Store):
     def __init__(self, scheme: str) -> None:
-        try:
-            import fsspec
-        except ImportError as error:
-            raise ConfigError(f"{scheme}://: needs the fsspec package; {INSTALL}") from error
+        fsspec = need("fsspec", f"{scheme}://: needs the fsspec package", "remote")
         try:
             self._files: Any = fsspec.filesystem(scheme)
             self._infos: dict[str, dict[str, Any]] = {}

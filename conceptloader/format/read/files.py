@@ -13,7 +13,7 @@ from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.reads import retrying
-from conceptloader.storage.source import ByteSource, DescriptorSource, Expected, LocalFiles, WaitingSource
+from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.storage.stores import is_url, object_version
 
 _MANIFEST_LIMIT = 1 << 30
@@ -22,18 +22,23 @@ _MANIFEST_LIMIT = 1 << 30
 class Files:
     """Reads by (kind, shard). Files are checked when they are first read.
 
-    guard: looked at when a file of a shard is first opened. descriptors, waiting: the source, if it is such a one.
+    guard: looked at when a file of a shard is first opened. descriptors: the source, if it has any, so that compiled
+    code can read them. waiting: the source, if its reads wait for a network, many at once no longer than one.
     """
 
     def __init__(
-        self, manifest: Manifest, roots: Roots, source: ByteSource | None = None, guard: ManifestGuard | None = None
+        self,
+        manifest: Manifest,
+        roots: Roots,
+        source: LocalFiles | RemoteObjects | None = None,
+        guard: ManifestGuard | None = None,
     ) -> None:
         self.manifest = manifest
         self.table = manifest.shards
         self.roots = roots
         self.source = LocalFiles() if source is None else source
-        self.descriptors = self.source if isinstance(self.source, DescriptorSource) else None
-        self.waiting = self.source if isinstance(self.source, WaitingSource) else None
+        self.descriptors = self.source if isinstance(self.source, LocalFiles) else None
+        self.waiting = self.source if isinstance(self.source, RemoteObjects) else None
         self._guard = guard
         self._expected: dict[tuple[str, int], Expected] = {}
 
@@ -46,7 +51,7 @@ class Files:
         if known is None:
             column, stream = self.table.files[kind], kind == "stream.bin"
             path = self.path(kind, shard)
-            foreign = self.table.foreign[shard] if self.table.foreign and stream else None
+            foreign = self.table.foreign[shard] if stream else None
             known = self._expected[kind, shard] = Expected(
                 path,
                 int(column.size[shard]),
@@ -159,8 +164,6 @@ def check_paths(manifest: Manifest, allowed: Roots, file: str) -> None:
     table = manifest.shards
     allowed.check(table.path, f"{file}: shards: path")
     for kind, column in table.files.items():
-        if column.path is not None:
-            allowed.check(filter(None, column.path), f"{file}: shards: files: {kind}: path")
-    if table.foreign is not None:
-        allowed.check((f.index for f in table.foreign if f and f.index), f"{file}: shards: foreign: index")
+        allowed.check(filter(None, column.path), f"{file}: shards: files: {kind}: path")
+    allowed.check((f.index for f in table.foreign if f and f.index), f"{file}: shards: foreign: index")
     allowed.check((t.vocabulary.path for t in manifest.tracks.values() if t.vocabulary), f"{file}: tracks: vocabulary")

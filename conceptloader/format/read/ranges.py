@@ -16,7 +16,8 @@ from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.vocabulary import load_vocabulary
-from conceptloader.storage.source import Expected, WaitingSource
+from conceptloader.storage.objects import RemoteObjects
+from conceptloader.storage.source import Expected
 
 Sample = dict[str, Any]
 
@@ -174,7 +175,7 @@ class Ranges:
 def reading_ahead(ranges: Iterable[tuple[Ranges, int, int]]) -> Iterator[None]:
     """Begin to read the tokens [start, stop) of datasets whose reads wait for a network; reads in the block wait for
     it."""
-    wanted: dict[WaitingSource, list[tuple[Expected, int, int]]] = {}
+    wanted: dict[RemoteObjects, list[tuple[Expected, int, int]]] = {}
     for dataset, start, stop in ranges:
         if dataset.files.waiting is not None:
             wanted.setdefault(dataset.files.waiting, []).extend(dataset.stream_bytes(start, stop))

@@ -120,18 +120,17 @@ class Manifest:
 
     def field_names(self) -> list[str]:
         """Names of the token-aligned fields, equal for all shards."""
-        return self.layouts[0].extra_fields(list(self.tracks))
+        return list(self.layouts[0].extra_fields(self.tracks))
 
     def stream_fingerprint(self) -> str:
         """Covers what decides the tokens and their order; equal for dense and spans, and however tracks change."""
         table = self.shards
         sizes, offsets = table.files["stream.bin"].size.tolist(), table.offset.tolist()
-        foreign = table.foreign or [None] * len(table)
         streams = []
         for shard, (layout, tokens) in enumerate(zip(table.layout.tolist(), table.tokens.tolist(), strict=True)):
             content: Any = table.token_checksum[shard]
             if content is None:
-                source = foreign[shard]
+                source = table.foreign[shard]
                 content = [sizes[shard], offsets[shard], source.index_checksum if source else None]
                 if source and source.content:  # a sample may miss a change; the time tells that there was one
                     content += [source.mtime_ns, source.content]
@@ -245,15 +244,10 @@ def _parse_layouts(head: JsonObject, tracks: Sequence[str]) -> tuple[StreamLayou
     if not result:
         raise bad(head.at("layouts"), "none", "at least one", DAMAGED)
     for i, layout in enumerate(result):
-        found, expected = _extra(layout, tracks), _extra(result[0], tracks)
+        found, expected = layout.extra_fields(tracks), result[0].extra_fields(tracks)
         if found != expected:
             raise bad(head.at(f"layouts[{i}]"), found, f"the fields of the first layout, {expected}", DAMAGED)
     return tuple(result)
-
-
-def _extra(layout: StreamLayout, tracks: Sequence[str]) -> dict[str, str]:
-    names = layout.extra_fields(tracks)
-    return {name: code for name, code in layout.fields if name in names}
 
 
 def _parse_tracks(head: JsonObject) -> dict[str, Track]:

@@ -53,7 +53,7 @@ def convert(
         for name, track in manifest.tracks.items()
     }
     source = ShardReader(manifest, Files(manifest, allowed))
-    fields = {name: dict(manifest.layouts[0].fields)[name] for name in manifest.field_names()}
+    fields = manifest.layouts[0].extra_fields(manifest.tracks)
     options = BuildOptions(
         mode=manifest.mode,
         tokenizer=manifest.tokenizer,

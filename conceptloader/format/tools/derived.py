@@ -46,16 +46,16 @@ def moved(manifest: Manifest, directory: str, out: str | os.PathLike[str]) -> Ma
         return found if os.path.isabs(found) else os.path.relpath(os.path.join(directory, found), out)
 
     table = manifest.shards
-    foreign = [item and replace(item, index=item.index and path(item.index)) for item in table.foreign or ()]
+    foreign = [item and replace(item, index=item.index and path(item.index)) for item in table.foreign]
     files = {
-        kind: replace(column, path=column.path and [given and path(given) for given in column.path])
+        kind: replace(column, path=[given and path(given) for given in column.path])
         for kind, column in table.files.items()
     }
     tracks = {
         name: replace(track, vocabulary=entry and replace(entry, path=path(entry.path)))
         for name, track, entry in ((name, track, track.vocabulary) for name, track in manifest.tracks.items())
     }
-    shards = replace(table, path=[path(one) for one in table.path], files=files, foreign=foreign or None)
+    shards = replace(table, path=[path(one) for one in table.path], files=files, foreign=foreign)
     return replace(manifest, tracks=tracks, shards=shards)
 
 

@@ -3,7 +3,8 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -81,8 +82,8 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
     names = sorted({name for manifest in manifests for name in manifest.tracks})
     if len(names) > fmt.MAX_TRACKS:
         raise ConfigError(f"join: found {len(names)} tracks in all, expected at most {fmt.MAX_TRACKS}")
-    _agree(sources, "fields", lambda manifest: _fields(manifest, list(manifest.tracks)))
-    _agree(sources, "fields, once all tracks are there,", lambda manifest: _fields(manifest, names))
+    _agree(sources, "fields", lambda manifest: manifest.layouts[0].extra_fields(manifest.tracks))
+    _agree(sources, "fields, once all tracks are there,", lambda manifest: manifest.layouts[0].extra_fields(names))
     _agree(sources, "block_tokens", lambda manifest: manifest.block_tokens)
     _agree(sources, "mode is document", lambda manifest: manifest.mode == "document")
     modes = {manifest.mode for manifest in manifests}
@@ -93,16 +94,15 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
     layouts: list[StreamLayout] = list(dict.fromkeys(layout for m in manifests for layout in m.layouts))
     numbers = [np.array([layouts.index(layout) for layout in m.layouts])[m.shards.layout] for m in manifests]
     tables = [manifest.shards for manifest in manifests]
-    table = ShardTable(
-        path=[path for table in tables for path in table.path],
-        tokens=np.concatenate([table.tokens for table in tables]),
-        layout=np.concatenate(numbers),
-        offset=np.concatenate([table.offset for table in tables]),
-        documents=np.concatenate([table.documents for table in tables]),
-        token_checksum=[checksum for table in tables for checksum in table.token_checksum],
-        files={kind: _files(kind, tables) for kind in fmt.file_kinds(names)},
-        tracks={name: _track_column(name, tables) for name in names},
-        foreign=[item for table in tables for item in table.foreign or [None] * len(table)],
+    table: ShardTable = _end_to_end(
+        [replace(manifest.shards, layout=number) for manifest, number in zip(manifests, numbers, strict=True)],
+        files={
+            kind: _end_to_end([t.files.get(kind) or FileColumn.absent(len(t)) for t in tables])
+            for kind in fmt.file_kinds(names)
+        },
+        tracks={
+            name: _end_to_end([t.tracks.get(name) or TrackColumn.absent(len(t)) for t in tables]) for name in names
+        },
     )
     return Manifest(
         mode=modes.pop() if len(modes) == 1 else "stream-with-metadata",
@@ -125,11 +125,6 @@ def _agree(sources: Sequence[_Source], what: str, value: Callable[[Manifest], ob
             )
 
 
-def _fields(manifest: Manifest, tracks: Sequence[str]) -> dict[str, str]:
-    layout = manifest.layouts[0]
-    return {name: code for name, code in layout.fields if name in layout.extra_fields(tracks)}
-
-
 def _track(name: str, sources: Sequence[_Source]) -> Track:
     """The track as all sources that have it agree on, with the largest maxima."""
     having = [source for source in sources if name in source.manifest.tracks]
@@ -150,20 +145,10 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
     )
 
 
-def _files(kind: str, tables: Sequence[ShardTable]) -> FileColumn:
-    columns = [table.files.get(kind) or FileColumn.absent(len(table)) for table in tables]
-    return FileColumn(
-        np.concatenate([column.size for column in columns]),
-        [checksum for column in columns for checksum in column.checksum],
-        [path for column in columns for path in column.path or [None] * len(column.size)],
-        [sample for column in columns for sample in column.samples()],
-    )
-
-
-def _track_column(name: str, tables: Sequence[ShardTable]) -> TrackColumn:
-    columns = [table.tracks.get(name) or TrackColumn.absent(len(table)) for table in tables]
-    return TrackColumn(
-        [encoding for column in columns for encoding in column.encoding],
-        np.concatenate([column.records for column in columns]),
-        np.concatenate([column.entries for column in columns]),
-    )
+def _end_to_end(parts: Sequence[Any], **given: Any) -> Any:
+    """One object of the columns, arrays and lists, of several of its kind; `given`: what is not such a column."""
+    for item in fields(parts[0]):
+        if item.name not in given:
+            columns = [getattr(part, item.name) for part in parts]
+            given[item.name] = np.concatenate(columns) if isinstance(columns[0], np.ndarray) else [*chain(*columns)]
+    return type(parts[0])(**given)

@@ -20,7 +20,7 @@ from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.tools.claims import false_claims
 from conceptloader.format.tools.join import replace_manifest
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.reads import open_file
+from conceptloader.storage.reads import opened
 from conceptloader.storage.source import LocalFiles
 
 CHECKSUMS_FORMAT = "conceptstream-checksums"
@@ -161,7 +161,7 @@ class _Shards:
             for kind, column in table.files.items()
             if column.size[shard] >= 0
         ]
-        foreign = table.foreign[shard] if table.foreign else None
+        foreign = table.foreign[shard]
         if self.full and foreign is not None and foreign.index is not None and foreign.index_checksum is not None:
             path = files.roots.resolve(foreign.index)
             checks.append(("", path, partial(_check_index, path, foreign.index_checksum)))
@@ -211,10 +211,7 @@ def _equal(found: str, expected: str, what: str) -> None:
 def file_checksum(path: str) -> str:
     """The xxh3-64 of a whole file. Raises: ReadError."""
     checksum = xxhash.xxh3_64()
-    descriptor = open_file(path)
-    try:
+    with opened(path) as descriptor:
         while data := os.read(descriptor, 1 << 22):
             checksum.update(data)
-    finally:
-        os.close(descriptor)
     return checksum.hexdigest()

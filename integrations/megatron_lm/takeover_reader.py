@@ -17,7 +17,6 @@ from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Config, View
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.read.source import TokenSource
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
@@ -29,8 +28,8 @@ from .takeover import MappedGPTDataset, MappingBuilder, Piece, StockOrder
 
 
 @dataclass(frozen=True)
-class Joined(TokenSource):
-    """The tokens of some pieces of a dataset, end to end, as a source of tokens."""
+class Joined:
+    """The tokens of some pieces of a dataset, end to end, with what batch.plain asks of a Dataset."""
 
     dataset: Dataset
     pieces: Sequence[Piece]
@@ -95,7 +94,7 @@ class Joined(TokenSource):
         return self.dataset.file_of(kind, self.cut(token, token + 1)[0][1].start)
 
 
-def joined_view(source: TokenSource, dataset_id: int, seq_length: int, tracks: tuple[str, ...]) -> View:
+def joined_view(source: Dataset | Joined, dataset_id: int, seq_length: int, tracks: tuple[str, ...]) -> View:
     """A view of one window, the whole of `source`: all that a sample, or a layout, looks at."""
     member = Member(
         dataset=str(dataset_id), seq_len=seq_length, windows=1, stream_fingerprint="", token_range=(0, seq_length + 1)

@@ -5,18 +5,52 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
-from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.format.read.guard import ManifestGuard
+from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import load_json, load_sealed
+from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.storage.objects import RemoteObjects
-from conceptloader.storage.reads import retrying
+from conceptloader.storage.reads import named, retrying
 from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.storage.stores import is_url, object_version
 
 _MANIFEST_LIMIT = 1 << 30
+_REBUILT = (
+    "the dataset was rebuilt or replaced while it was in use: restore it, or build into another directory; restart"
+)
+
+
+class ManifestGuard:
+    """Whether a manifest is still the one that was read.
+
+    status: what changes when the file is written again, the modification time or an ETag; cheap. load: reads the
+    manifest; called only when the status has changed, since the same dataset may be restored or copied into place.
+    """
+
+    def __init__(self, where: str, status: Callable[[], Hashable], load: Callable[[], Manifest]) -> None:
+        self._where, self._status, self._load = where, status, load
+        # Taken before the manifest is read: one that is replaced in between is noticed.
+        self._known = status()
+        self._looked: set[int] = set()
+
+    def check(self, manifest: Manifest, shard: int) -> None:
+        """Looks once for each shard. Raises: FormatError if the file says something else than `manifest`, or is
+        damaged; ReadError."""
+        if shard in self._looked:
+            return
+        status = self._status()
+        if status != self._known:
+            require_same(self._where, self._load(), manifest.identity)
+            self._known = status
+        self._looked.add(shard)
+
+
+def require_same(where: str, found: Manifest, identity: str) -> None:
+    """Raises: FormatError unless `found` says what the manifest of this identity said."""
+    if found.identity != identity:
+        raise bad(where, f"a manifest of other content ({found.identity})", f"{identity} as it was opened", _REBUILT)
 
 
 class Files:
@@ -93,11 +127,9 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     check: compare the content of files with the manifest, and the manifest with what it was.
     """
     path = _local(path)
-    status: Callable[[], Hashable]
     if not is_url(path):
         file = os.path.join(os.path.abspath(path), fmt.MANIFEST)
-        status = partial(_status, file)
-        guard = ManifestGuard(file, status, lambda: parse_manifest(load_json(file))) if check else None
+        guard = ManifestGuard(file, partial(_status, file), lambda: parse_manifest(load_json(file))) if check else None
         manifest, allowed = load_manifest(path, roots)
         return Files(manifest, allowed, LocalFiles(check), guard)
     there = UrlRoots(os.fspath(path), roots)
@@ -127,12 +159,11 @@ def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 def _status(file: str) -> Hashable:
     """What changes when a file is written again; None if there is none, which whoever reads it will say."""
-    try:
-        found = os.stat(file)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ReadError(error.errno, f"{file}: cannot be looked at: {error.strerror}") from error
+    with named(file, "looked at"):
+        try:
+            found = os.stat(file)
+        except FileNotFoundError:
+            return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

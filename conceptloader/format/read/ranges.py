@@ -67,9 +67,7 @@ class Ranges:
         """Names of a track's concepts, index = concept id; None if the dataset has none for it."""
         self.codec(track)
         entry = self.manifest.tracks[track].vocabulary
-        if entry is None:
-            return None
-        return load_vocabulary(self.files.roots, entry)
+        return load_vocabulary(self.files.roots, entry) if entry else None
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """(shard, first, end, base) for each shard that holds some of tokens [start, stop): tokens [first, end) of the
@@ -127,11 +125,8 @@ class Ranges:
 
     def tokens(self, start: int, stop: int) -> Ints:
         """int64 [stop - start]."""
-        parts = []
-        for shard, a, b, _ in self.parts(start, stop):
-            parts.append(self.reader.stream(shard, a, b)["token"])
-            self.reader.check_ids(shard, a, parts[-1])
-        return _join(parts, np.int64).astype(np.int64)
+        tokens: Ints = self.read(start, stop)["tokens"]
+        return tokens
 
     def fields(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
         """The token-aligned fields of a range, [stop - start] each."""

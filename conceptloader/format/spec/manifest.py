@@ -35,9 +35,6 @@ class Tokenizer:
                 f"tokenizer: found eos_id {self.eos_id!r}, expected an id below the vocab_size of {self.vocab_size}"
             )
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
@@ -47,9 +44,6 @@ class Vocabulary:
     size: int
     checksum: str
     count: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +156,7 @@ class Manifest:
                 "version": self.version,
                 "mode": self.mode,
                 "created_by": self.created_by,
-                "tokenizer": self.tokenizer.to_json() if self.tokenizer else None,
+                "tokenizer": asdict(self.tokenizer) if self.tokenizer else None,
                 "num_shards": len(self.shards),
                 "num_tokens": self.num_tokens,
                 "num_documents": self.num_documents,
@@ -190,7 +184,6 @@ def parse_manifest(head: JsonObject) -> Manifest:
     if mode == "token-stream" and tracks:
         raise bad(head.at("tracks"), f"{len(tracks)} tracks", "none in mode token-stream", DAMAGED)
     layouts = _parse_layouts(head, list(tracks))
-    tokenizer = parse_tokenizer(head)
     shards = parse_shards(head.object("shards"), fmt.VERSIONS[version], count, layouts, sorted(tracks), block_tokens)
     if mode == "document" and (shards.files["documents.bin"].size < 0).any():
         raise bad(head.at("shards"), "a shard without documents.bin", "one in each shard in mode document", DAMAGED)
@@ -198,7 +191,7 @@ def parse_manifest(head: JsonObject) -> Manifest:
         version=version,
         mode=mode,
         created_by=head.take("created_by", str),
-        tokenizer=tokenizer,
+        tokenizer=head.optional("tokenizer", parse_tokenizer),
         block_tokens=block_tokens,
         layouts=layouts,
         tracks=tracks,
@@ -212,15 +205,10 @@ def parse_manifest(head: JsonObject) -> Manifest:
     return manifest
 
 
-def parse_tokenizer(head: JsonObject) -> Tokenizer | None:
-    entry = head.optional("tokenizer")
-    if entry is None:
-        return None
+def parse_tokenizer(entry: JsonObject) -> Tokenizer:
     size = entry.natural("vocab_size", 1 << 32, least=1)
     eos = entry.natural("eos_id", size - 1, default=None)
-    tokenizer = Tokenizer(name=entry.take("name", str), vocab_size=size, eos_id=eos)
-    entry.done()
-    return tokenizer
+    return Tokenizer(name=entry.take("name", str), vocab_size=size, eos_id=eos)
 
 
 def _parse_layouts(head: JsonObject, tracks: Sequence[str]) -> tuple[StreamLayout, ...]:
@@ -268,7 +256,7 @@ def _parse_tracks(head: JsonObject) -> dict[str, Track]:
         tracks[name] = Track(
             codec=entry.take("codec", str),
             parameters=entry.take("parameters", dict),
-            vocabulary=_parse_vocabulary(entry),
+            vocabulary=entry.optional("vocabulary", _parse_vocabulary),
             max_spans=tuple(ladder),
             max_items=entry.natural("max_items", fmt.MAX_RECORD_BYTES, default=None),
         )
@@ -276,15 +264,10 @@ def _parse_tracks(head: JsonObject) -> dict[str, Track]:
     return tracks
 
 
-def _parse_vocabulary(head: JsonObject) -> Vocabulary | None:
-    entry = head.optional("vocabulary")
-    if entry is None:
-        return None
-    vocabulary = Vocabulary(
+def _parse_vocabulary(entry: JsonObject) -> Vocabulary:
+    return Vocabulary(
         path=entry.take("path", str),
         size=entry.natural("size", fmt.MAX_SIZE),
         checksum=entry.checksum("checksum"),
         count=entry.natural("count", 1 << 32),
     )
-    entry.done()
-    return vocabulary

@@ -1,7 +1,7 @@
 """What a build is asked to do. Stored in build.json and hashed, so that a restart cannot mix two builds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conceptloader.errors import ConfigError
@@ -101,7 +101,7 @@ class BuildOptions:
         }
         return {
             "mode": self.mode,
-            "tokenizer": self.tokenizer.to_json() if self.tokenizer else None,
+            "tokenizer": asdict(self.tokenizer) if self.tokenizer else None,
             "token_type": self.written_type,
             "fields": dict(sorted(self.fields.items())),
             "tracks": tracks,
@@ -118,4 +118,4 @@ def options_from_json(head: JsonObject, vocabularies: Mapping[str, Sequence[str]
         kept = listed.object(name).taken(codec=str, parameters=dict, encoding=str)
         tracks[name] = TrackOptions(**kept, vocabulary=vocabularies.get(name))
     kept = head.taken(mode=str, token_type=str, fields=dict, block_tokens=int, extra=dict)
-    return BuildOptions(**kept, tokenizer=parse_tokenizer(head), tracks=tracks)
+    return BuildOptions(**kept, tokenizer=head.optional("tokenizer", parse_tokenizer), tracks=tracks)

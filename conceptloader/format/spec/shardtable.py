@@ -160,19 +160,15 @@ def parse_shards(
 
 
 def _parse_files(head: JsonObject, version: Version, count: int, tracks: Sequence[str]) -> dict[str, FileColumn]:
-    files = {}
-    for kind in fmt.file_kinds(tracks):
-        entry = head.optional(kind)
-        if entry is None:
-            files[kind] = FileColumn.absent(count)
-            continue
-        files[kind] = FileColumn(
+    def parse(entry: JsonObject) -> FileColumn:
+        return FileColumn(
             size=int_column(entry, "size", count, nullable=True),
             checksum=checksum_column(entry, "checksum", count),
             path=text_column(entry, "path", count, nullable=True, optional=True),
             sample=checksum_column(entry, "sample", count, optional=True) if version.samples else [],
         )
-        entry.done()
+
+    files = {kind: head.optional(kind, parse) or FileColumn.absent(count) for kind in fmt.file_kinds(tracks)}
     head.done()
     return files
 

@@ -18,8 +18,9 @@ from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.tools.derived import check_new_directory, moved, write_manifest
+from conceptloader.format.tools.derived import check_new_directory, moved
 from conceptloader.format.write.borders import with_border_windows
+from conceptloader.format.write.finalize import write_manifest
 from conceptloader.storage.durable import make_directories
 
 _log = logging.getLogger(__name__)

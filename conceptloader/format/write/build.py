@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -117,7 +117,7 @@ def create_build(
     named = {name: track.vocabulary for name, track in options.tracks.items() if track.vocabulary is not None}
     files = {name: dump_vocabulary(names) for name, names in named.items()}
     vocabularies = {
-        name: describe_vocabulary(data, f"{name}.vocabulary.json", len(named[name])).to_json()
+        name: asdict(describe_vocabulary(data, f"{name}.vocabulary.json", len(named[name])))
         for name, data in files.items()
     }
     content = {"options": options.to_json(vocabularies), "inputs": list(inputs), "plan": list(plan)}

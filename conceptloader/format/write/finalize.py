@@ -27,8 +27,7 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
     which interrupted writers left.
     """
     build = open_build(path)
-    target = os.path.join(build.path, fmt.MANIFEST)
-    if os.path.exists(target):
+    if os.path.exists(os.path.join(build.path, fmt.MANIFEST)):
         raise FormatError(f"{build.path}: found {fmt.MANIFEST}, expected an unfinished build; nothing was changed")
     reports = [build.report(shard) for shard in range(build.num_shards)]
     missing = [shard for shard, report in enumerate(reports) if report is None]
@@ -43,7 +42,7 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
         if not manifest.num_tokens:
             raise InputError(f"{build.path}: found no token in any shard, expected at least one; check the inputs")
         _check_files(build, manifest)
-        data = with_border_windows(manifest, Roots(build.path, None)).dump()
+        return write_manifest(with_border_windows(manifest, Roots(build.path, None)), build.path)
     except ConceptloaderError:
         raise
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -51,7 +50,13 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
             f"{build.path}: found a .shard.json that is not what a writer says ({error!r}), expected all facts of a "
             "shard; remove it and write the shard again"
         ) from error
-    manifest = parse_manifest(load_sealed(data, target))  # what readers would refuse is never written
+
+
+def write_manifest(manifest: Manifest, directory: str) -> Manifest:
+    """Write manifest.json. What readers would refuse is never written: FormatError. Returns: what they will read."""
+    target = os.path.join(directory, fmt.MANIFEST)
+    data = manifest.dump()
+    manifest = parse_manifest(load_sealed(data, target))
     write_file(target, data)
     return manifest
 

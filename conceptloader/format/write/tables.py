@@ -8,7 +8,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints
 from conceptloader.format.write.ladder import REACH, Ladder
 from conceptloader.storage.durable import Spool
 
@@ -75,33 +74,28 @@ class Runs:
             self.count += len(entries)
             self._record = int(entries["record"][-1])
 
-    def pieces(self, tokens: int, reach: int = 0) -> Iterator[tuple[Ints, Ints, NDArray[np.uint32]]]:
-        """(starts, ends, records) of all entries in pieces, each followed by the entries of the next `reach` tokens."""
+    def ladder(self, tokens: int) -> Ladder:
+        """Counts for windows within this shard, from all entries in pieces with those of the next REACH tokens."""
+        ladder = Ladder()
         for i in range(0, self.count, _CHUNK):
-            entries = self.spool.array(fmt.ENTRY, i, i + _CHUNK + reach + 1)
+            entries = self.spool.array(fmt.ENTRY, i, i + _CHUNK + REACH + 1)
             starts = entries["first"].astype(np.int64)
             ends = np.append(starts[1:], tokens)
-            whole = min(_CHUNK, self.count - i)
-            whole = int(np.searchsorted(starts[: self.count - i], ends[whole - 1] + reach))
-            yield starts[:whole], ends[:whole], entries["record"][:whole]
-
-    def ladder(self, tokens: int) -> Ladder:
-        """Counts for windows within this shard."""
-        ladder = Ladder()
-        for starts, ends, records in self.pieces(tokens, reach=REACH):
-            some = records != fmt.NO_RECORD
+            some = entries["record"] != fmt.NO_RECORD
+            some[np.searchsorted(starts, ends[min(_CHUNK, len(ends)) - 1] + REACH) :] = False
             ladder.add(starts[some], ends[some])
         return ladder
 
-    def dense(self, tokens: int) -> Iterator[NDArray[np.uint32]]:
-        """The record of each token, in pieces of uneven length, at most CHUNK tokens each."""
-        for starts, ends, records in self.pieces(tokens):
-            for i in range(0, int(ends[-1] - starts[0]), _CHUNK):
-                a = int(starts[0]) + i
-                b = min(a + _CHUNK, int(ends[-1]))
-                lo, hi = np.searchsorted(starts, a, "right") - 1, np.searchsorted(starts, b, "left")
-                lengths = np.minimum(ends[lo:hi], b) - np.maximum(starts[lo:hi], a)
-                yield np.repeat(records[lo:hi], lengths)
+    def dense(self, tokens: int, step: int) -> Iterator[NDArray[np.uint32]]:
+        """The record of each token, `step` tokens at a time."""
+        i = 0  # the entry that holds token a, or the one before
+        for a in range(0, tokens, step):
+            b = min(a + step, tokens)
+            entries = self.spool.array(fmt.ENTRY, i, i + step + 1)
+            starts = entries["first"].astype(np.int64)
+            count = int(np.searchsorted(starts, b))
+            yield np.repeat(entries["record"][:count], np.diff(np.append(np.maximum(starts[:count], a), b)))
+            i += count - 1
 
     def discard(self) -> None:
         self.spool.discard()

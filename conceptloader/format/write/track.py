@@ -29,9 +29,13 @@ class TrackWriter:
         self._end = 0  # first token that has no entry yet
         self.files["index"].write(np.zeros(1, fmt.OFFSET))
 
-    def check(self, spans: Sequence[tuple[int, int, Any]], length: int, where: str) -> BulkSpans:
-        """Spans of a document of `length` tokens with encoded records; a record that was added before has a number
-        below 0 there. Raises: InputError; nothing is written."""
+    def check(self, spans: Sequence[tuple[int, int, Any]] | BulkSpans, documents: Ints, where: str) -> BulkSpans:
+        """The spans, of one document if they are no BulkSpans, whose records are encoded then. A record that was added
+        before has a number below 0. documents: where they begin and end. Raises: InputError; nothing is written."""
+        if isinstance(spans, BulkSpans):
+            self._check_many(spans, documents, where)
+            return spans
+        length = int(documents[-1])
         places: list[tuple[int, int, int]] = []
         data: list[bytes] = []
         last = 0
@@ -87,8 +91,7 @@ class TrackWriter:
         self.add(0, BulkSpans(nothing, nothing, nothing, data, offsets_of([len(data)])))
         return self.records - 1
 
-    def check_many(self, spans: BulkSpans, documents: Ints, where: str) -> None:
-        """Raises: InputError; nothing is written."""
+    def _check_many(self, spans: BulkSpans, documents: Ints, where: str) -> None:
         spans.check(documents, where)
         self._check_room(len(spans.offsets) - 1, where)
         if self.max_items is not None and len(spans.data):
@@ -97,7 +100,7 @@ class TrackWriter:
             self._check_concepts(spans.data, where)
 
     def add(self, base: int, spans: BulkSpans) -> None:
-        """Write what `check` or `check_many` has passed, of documents that begin at token `base` of the shard."""
+        """Write what `check` has passed, of documents that begin at token `base` of the shard."""
         if len(spans.start):
             self.runs.add(spans.entries(base, self._end, self.records))
             self._end = base + int(spans.end[-1])

@@ -8,7 +8,6 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.storage.reads import named, read_at
 from conceptloader.storage.sample import sample_checksum
 
-CHUNK = 1 << 22
+_CHUNK = 1 << 22
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
 
 
@@ -120,14 +119,10 @@ class Spool:
         self._hash.update(view)
         self.size += len(view)
 
-    def write_all(self, chunks: Iterable[Any]) -> None:
-        for chunk in chunks:
-            self.write(chunk)
-
-    def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
-        """What was written so far, in pieces of `size` bytes."""
-        for offset in range(0, self.size, size):
-            yield self.read(offset, min(size, self.size - offset))
+    def append(self, other: "Spool") -> None:
+        """Append what was written to another one so far."""
+        for offset in range(0, other.size, _CHUNK):
+            self.write(other.read(offset, min(_CHUNK, other.size - offset)))
 
     def read(self, offset: int, size: int) -> bytes:
         with named(self.path, "written"):

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 from conceptloader.errors import ConfigError, ReadError
@@ -25,15 +24,7 @@ _HOLE = 1 << 16  # wanted ranges this far apart are read together
 _LARGEST = 1 << 23  # of what is put together
 _INCOMPLETE = "the object is damaged or incomplete: upload it again"
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """Bytes [start, stop) of an object that are on their way."""
-
-    start: int
-    stop: int
-    data: Task[bytes]
+_Ahead = tuple[int, int, Task[bytes]]  # bytes [start, stop) of an object that are on their way
 
 
 class RemoteObjects:
@@ -63,9 +54,9 @@ class RemoteObjects:
                 f"{self._where}: opened in another process, and clients of object stores do not survive a fork; use "
                 "threads (num_workers=0), or multiprocessing_context='spawn'"
             )
-        for ahead in self._ahead.get(file.path, ()):
-            if ahead.start <= offset and offset + size <= ahead.stop:
-                return ahead.data.result()[offset - ahead.start : offset - ahead.start + size]
+        for start, stop, task in self._ahead.get(file.path, ()):
+            if start <= offset and offset + size <= stop:
+                return task.result()[offset - start : offset - start + size]
         return self._read(file, offset, size)
 
     def close(self) -> None:
@@ -81,7 +72,7 @@ class RemoteObjects:
         threads = shared_threads("conceptloader requests", self._settings.connections)
         mine: list[tuple[str, _Ahead]] = []
         for file, start, stop in _merged(ranges):
-            mine.append((file.path, _Ahead(start, stop, threads.submit(self._read, file, start, stop - start))))
+            mine.append((file.path, (start, stop, threads.submit(self._read, file, start, stop - start))))
         with self._lock:
             for path, ahead in mine:
                 self._ahead[path] = [*self._ahead.get(path, ()), ahead]

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import chain
 from typing import Any
 
@@ -19,19 +19,12 @@ from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
 from conceptloader.format.tools.derived import check_new_directory, moved
-from conceptloader.format.write.borders import with_border_windows
 from conceptloader.format.write.finalize import write_manifest
+from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import make_directories
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A dataset. manifest: as seen from the new one."""
-
-    directory: str
-    manifest: Manifest
+_Source = tuple[str, Manifest]  # a dataset's directory, and its manifest as seen from the new one
 
 
 def join(
@@ -52,16 +45,16 @@ def join(
         raise ConfigError(f"join: found {paths!r}, expected a list of at least one dataset")
     target = os.path.abspath(out)
     loaded = [load_manifest(path, roots) for path in paths]
-    sources = [_Source(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]
+    sources = [(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]
     check_new_directory(target)
     manifest = _join(sources, allow_mixed_tokenizers)
     joined = [
-        {"path": os.path.relpath(source.directory, target), "stream_fingerprint": source.manifest.stream_fingerprint()}
-        for source in sources
+        {"path": os.path.relpath(directory, target), "stream_fingerprint": source.stream_fingerprint()}
+        for directory, source in sources
     ]
     manifest = replace(manifest, extra={"joined": joined})
     every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
-    firsts = offsets_of([len(source.manifest.shards) for source in sources])[:-1].tolist()
+    firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()
     manifest = with_border_windows(manifest, every, firsts)
     make_directories(target)
     replace_manifest(manifest, target)
@@ -79,7 +72,7 @@ def replace_manifest(manifest: Manifest, directory: str) -> None:
 
 
 def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
-    manifests = [source.manifest for source in sources]
+    manifests = [manifest for _, manifest in sources]
     names = sorted({name for manifest in manifests for name in manifest.tracks})
     if len(names) > fmt.MAX_TRACKS:
         raise ConfigError(f"join: found {len(names)} tracks in all, expected at most {fmt.MAX_TRACKS}")
@@ -117,18 +110,18 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
 
 
 def _agree(sources: Sequence[_Source], what: str, value: Callable[[Manifest], object]) -> None:
-    first = value(sources[0].manifest)
-    for source in sources[1:]:
-        if value(source.manifest) != first:
+    first = value(sources[0][1])
+    for directory, manifest in sources[1:]:
+        if value(manifest) != first:
             raise ConfigError(
-                f"join: {what}: found {value(source.manifest)} in {source.directory}, expected {first} as in "
-                f"{sources[0].directory}; such datasets can be mixed but not joined"
+                f"join: {what}: found {value(manifest)} in {directory}, expected {first} as in {sources[0][0]}; such "
+                "datasets can be mixed but not joined"
             )
 
 
 def _track(name: str, sources: Sequence[_Source]) -> Track:
     """The track as all sources that have it agree on, with the largest maxima."""
-    having = [source for source in sources if name in source.manifest.tracks]
+    having = [source for source in sources if name in source[1].tracks]
 
     def definition(manifest: Manifest) -> Mapping[str, Any]:
         track = manifest.tracks[name]
@@ -136,13 +129,12 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
         return {"codec": track.codec, "parameters": dict(track.parameters), "vocabulary": vocabulary}
 
     _agree(having, f"track {name!r}", definition)
-    tracks = [source.manifest.tracks[name] for source in having]
-    first = tracks[0]
+    tracks = [manifest.tracks[name] for _, manifest in having]
     items = [track.max_items for track in tracks if track.max_items is not None]
     return replace(
-        first,
+        tracks[0],
         max_spans=tuple(map(max, zip(*(track.max_spans for track in tracks), strict=True))),
-        max_items=max(items) if items else None,
+        max_items=max(items, default=None),
     )
 
 

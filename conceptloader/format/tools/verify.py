@@ -2,28 +2,32 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format.read.files import Files, load_manifest
+from conceptloader.format.read.lookup import read_items
+from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, parameter_problem
 from conceptloader.format.spec.jsonfile import dump_json, expect_format, load_json
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.vocabulary import load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
-from conceptloader.format.tools.claims import false_claims
 from conceptloader.format.tools.join import replace_manifest
+from conceptloader.format.write.ladder import PIECE, count_windows
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import opened
 from conceptloader.storage.source import LocalFiles
 
 CHECKSUMS_FORMAT = "conceptstream-checksums"
+_RECORDS = 1 << 19  # whose sizes are looked at at a time
 _NEEDS = {"hash": "ids", "data": "index"}  # without a sound one there is nothing to compare with
 
 
@@ -77,7 +81,7 @@ def verify(
                 progress(shard + 1, len(manifest.shards))
         if full and not problems:  # in damaged files there is nothing to count
             file = os.path.join(allowed.directory, fmt.MANIFEST)
-            problems += [Problem(file=file, message=message) for message in false_claims(files, pool)]
+            problems += [Problem(file=file, message=message) for message in _false_claims(files, pool)]
     files.close()
     if fresh and write_checksums:
         entries = dict(sorted({**known, **fresh}.items()))
@@ -131,6 +135,38 @@ def _vocabularies(manifest: Manifest, files: Files, full: bool) -> Iterator[Prob
                 load_vocabulary(files.roots, track.vocabulary)
         except (ConceptloaderError, OSError) as error:
             yield Problem(file=path, message=str(error))
+
+
+def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
+    """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again."""
+    ranges = Ranges(files.manifest, files, False, None)
+    for name, track in files.manifest.tracks.items():
+        try:
+            starts = range(0, ranges.num_tokens, PIECE)
+            count = partial(count_windows, ranges, name)
+            spans = list(map(max, zip(*pool.map(count, starts, (start + PIECE for start in starts)), strict=True)))
+            items = _count_items(files, name) if track.codec == "concepts" else None
+        except ConceptloaderError as error:
+            yield str(error)
+            continue
+        for key, claimed, counted in (
+            ("max_spans", list(track.max_spans), spans),
+            ("max_items", track.max_items, items),
+        ):
+            if claimed != counted:
+                rule = f"{counted}, as counted in the files; the manifest was changed or badly written: restore it"
+                yield f"tracks: {name}: {key}: found {claimed}, expected {rule}"
+
+
+def _count_items(files: Files, track: str) -> int:
+    """The largest number of concepts in a record."""
+    most = 0
+    for shard, records in enumerate(files.table.tracks[track].records.tolist()):
+        for i in range(0, records, _RECORDS):
+            stop = min(_RECORDS, records - i) + i + 1
+            offsets = read_items(files, f"{track}.index", shard, fmt.OFFSET, i, stop).astype(np.int64)
+            most = max(most, int(np.diff(offsets).max()) // 4)
+    return most
 
 
 def _parameters(manifest: Manifest, directory: str) -> Iterator[Problem]:

@@ -14,8 +14,8 @@ from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary, parse_manifest
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.write.borders import with_border_windows
 from conceptloader.format.write.build import Build, open_build
+from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
 
 

@@ -14,9 +14,8 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.jsonfile import dump_json
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.options import BuildOptions
-from conceptloader.format.write.bulk import BulkSpans
 from conceptloader.format.write.tables import BlockTable, Ids
-from conceptloader.format.write.track import TrackWriter
+from conceptloader.format.write.track import BulkSpans, TrackWriter
 from conceptloader.storage.durable import Spool, sync_directory, write_file
 
 _CHUNK_TOKENS = 1 << 19

@@ -41,7 +41,7 @@ class BlockTable:
         """Append the table and its closing entry to `target`."""
         blocks = fmt.num_blocks(tokens, self._block)
         self._spool.write(np.full(blocks - self._blocks, self._items - 1, np.int64).astype(fmt.OFFSET))
-        target.write_all(self._spool.chunks())
+        target.append(self._spool)
         target.write(np.array([self._items], fmt.OFFSET))
         self._spool.discard()
 
@@ -130,8 +130,8 @@ class Ids:
             self.documents += documents
 
     def finish(self, ids: Spool, hashes: Spool) -> None:
-        ids.write_all(self._offsets.chunks())
-        ids.write_all(self._text.chunks())
+        ids.append(self._offsets)
+        ids.append(self._text)
         # Hashes are uniform: cut their range into parts that are sorted in memory one after the other.
         parts = -(-self.present // _SORT_LIMIT)
         borders = [part * (1 << 64) // parts for part in range(parts + 1)]

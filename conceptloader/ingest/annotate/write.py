@@ -8,8 +8,7 @@ from conceptloader.format.spec.layout import SPANS
 from conceptloader.format.spec.manifest import LADDER_STEPS, Manifest
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.shardtable import FileColumn, TrackColumn
-from conceptloader.format.write.bulk import BulkSpans
-from conceptloader.format.write.track import TrackWriter
+from conceptloader.format.write.track import BulkSpans, TrackWriter
 
 KINDS = ("index", "data", "spans")
 

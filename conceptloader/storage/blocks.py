@@ -6,8 +6,10 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 
 import xxhash
 
@@ -98,22 +100,18 @@ class DiskBlocks:
         """Remove the blocks that were used longest ago, down to 9/10 of the capacity. Returns: bytes left."""
         found = []
         for part in os.scandir(self._directory):
-            if part.is_dir():
-                for entry in os.scandir(part.path):
-                    try:
-                        status = entry.stat()
-                    except FileNotFoundError:  # another process trims, too
-                        continue
+            for entry in os.scandir(part.path) if part.is_dir() else ():
+                with suppress(FileNotFoundError):  # another process trims, too
+                    status = entry.stat()
                     found.append((status.st_mtime_ns, status.st_size, entry.path))
         left = sum(size for _, size, _ in found)
-        if left > self._capacity:
-            for _, size, path in sorted(found):
-                if left <= self._capacity * 9 // 10:
-                    break
-                try:
-                    os.unlink(path)
-                except FileNotFoundError:
-                    continue
+        if left <= self._capacity:
+            return left
+        for _, size, path in sorted(found):
+            if left <= self._capacity * 9 // 10:
+                break
+            with suppress(FileNotFoundError):
+                os.unlink(path)
                 left -= size
         return left
 
@@ -132,19 +130,14 @@ class BlockCache:
         first, last = offset // unit, (offset + size - 1) // unit
         with self._locks[hash((name, first)) % len(self._locks)]:
             found = [self._blocks.get((name, number)) for number in range(first, last + 1)]
-            i = 0
-            while i < len(found):
-                j = i
-                while j < len(found) and found[j] is None:
-                    j += 1
-                if j > i:
-                    start = (first + i) * unit
-                    data = fetch(start, min((first + j) * unit, object_bytes) - start)
-                    for k in range(i, j):
-                        block = data[(k - i) * unit : (k - i + 1) * unit]
-                        found[k] = block
-                        self._blocks.put((name, first + k), block)
-                i = j + 1
+            for missing, group in groupby(range(len(found)), lambda i: found[i] is None):
+                numbers = list(group)
+                if missing:
+                    start = (first + numbers[0]) * unit
+                    data = fetch(start, min((first + numbers[-1] + 1) * unit, object_bytes) - start)
+                    for k, i in enumerate(numbers):
+                        found[i] = block = data[k * unit : (k + 1) * unit]
+                        self._blocks.put((name, first + i), block)
         whole = b"".join(block for block in found if block is not None)
         return whole[offset - first * unit : offset - first * unit + size]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.descriptors import Budget, OpenTable
 from conceptloader.storage.reads import file_status, open_file, read_at, retrying
-from conceptloader.storage.sample import ask_for_sample, sample_checksum
+from conceptloader.storage.sample import open_sample
 
 _REPLACED = "the file was replaced while it was in use: restore it, verify the dataset, then restart"
 _CHANGED = (
@@ -159,8 +159,7 @@ class LocalFiles:
             rule = "the one that was first opened, and nothing recorded tells whether its content is the same"
             raise mismatch(path, f"another file (inode {found.st_ino})", rule, _REPLACED)
         if before is not None or self._check:
-            ask_for_sample(descriptor, found.st_size)
-            content = sample_checksum(found.st_size, lambda at, size: read_at(descriptor, at, size, path))
+            content = open_sample(descriptor, found.st_size, path)
             if sample is not None:
                 file.require_sample(content, sample, "when it was first opened" if before else "the manifest says")
             sample = content

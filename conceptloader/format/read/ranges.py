@@ -14,6 +14,7 @@ from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
 from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.layout import DENSE
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.vocabulary import load_vocabulary
 from conceptloader.storage.objects import RemoteObjects
@@ -37,7 +38,7 @@ class Ranges:
         self.files = files
         self.reader = ShardReader(manifest, files)
         self.num_tokens = manifest.num_tokens
-        self.field_names = manifest.field_names()
+        self.field_names = list(manifest.layouts[0].extra_fields(manifest.tracks))
         self.shard_starts: list[int] = manifest.starts().tolist()
         self.first_documents: list[int] = [0, *np.cumsum(manifest.shards.documents).tolist()]
         self._allow_pickle = allow_pickle
@@ -102,7 +103,7 @@ class Ranges:
         borders: list[tuple[Ints, Ints]] = []
         runs: dict[str, list[Any]] = {track: [] for track in tracks}
         for shard, a, b, base in self.parts(start, stop):
-            dense = [track for track in tracks if self.reader.is_dense(shard, track)]
+            dense = [track for track in tracks if self.manifest.shards.tracks[track].encoding[shard] == DENSE]
             # One token more on either side tells whether a dense run goes on there.
             low, high = (max(0, a - 1), min(b + 1, self.shard_starts[shard + 1] - base)) if dense else (a, b)
             wide = self.reader.stream(shard, low, high)

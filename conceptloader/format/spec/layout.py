@@ -92,10 +92,6 @@ class StreamLayout:
     def itemsize(self) -> int:
         return self.dtype.itemsize
 
-    @property
-    def token_size(self) -> int:
-        return int(self.token_type[1:])
-
     def extra_fields(self, tracks: Iterable[str]) -> dict[str, str]:
         """Names and types of the token-aligned fields which are neither the token nor the record ids of a track."""
         dense = {dense_field(track) for track in tracks}

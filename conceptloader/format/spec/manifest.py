@@ -112,10 +112,6 @@ class Manifest:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
         return offsets_of(self.shards.tokens)
 
-    def field_names(self) -> list[str]:
-        """Names of the token-aligned fields, equal for all shards."""
-        return list(self.layouts[0].extra_fields(self.tracks))
-
     def stream_fingerprint(self) -> str:
         """Covers what decides the tokens and their order; equal for dense and spans, and however tracks change."""
         table = self.shards

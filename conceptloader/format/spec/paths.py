@@ -2,11 +2,12 @@
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.layout import DAMAGED, bad
-from conceptloader.storage.reads import read_file, retrying
+from conceptloader.storage.reads import named, read_file, retrying
 from conceptloader.storage.stores import is_url, object_size, read_range
 from conceptloader.storage.urls import below, normal, parent
 
@@ -19,14 +20,13 @@ class Roots:
     """
 
     def __init__(self, directory: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
-        self.directory = os.path.abspath(directory)
-        if isinstance(roots, (str, os.PathLike)):
-            raise ConfigError(f"roots: found the single path {roots!r}, expected a list of directories; write [...]")
-        self.given = None if roots is None else [os.path.abspath(root) for root in roots]
-        chosen = [os.path.dirname(self.directory)] if self.given is None else [self.directory, *self.given]
-        self.roots = list(dict.fromkeys(chosen))
+        self._choose(os.path.abspath(directory), os.path.dirname, _list_of(roots, os.path.abspath))
         self._lexical = [_with_separator(root) for root in self.roots]
         self._real = [_with_separator(os.path.realpath(root)) for root in (*self.roots, self.directory)]
+
+    def _choose(self, directory: str, above: Callable[[str], str], given: list[str] | None) -> None:
+        self.directory, self.given = directory, given
+        self.roots = [above(directory)] if given is None else list(dict.fromkeys([directory, *given]))
 
     def resolve(self, path: str) -> str:
         """The absolute form of a path in the manifest, which is relative to the dataset's directory."""
@@ -54,12 +54,11 @@ class Roots:
 
         Raises: FormatError; ReadError if that cannot be known, since a link that cannot be read is not followed.
         """
-        try:
-            real = os.path.realpath(path, strict=True)
-        except FileNotFoundError:
-            real = os.path.realpath(path)  # whoever opens it will say so
-        except OSError as error:
-            raise ReadError(error.errno, f"{path}: cannot be looked at: {error.strerror}") from error
+        with named(path, "looked at"):
+            try:
+                real = os.path.realpath(path, strict=True)
+            except FileNotFoundError:
+                real = os.path.realpath(path)  # whoever opens it will say so
         if not real.startswith(tuple(self._real)):
             raise self._outside(path, real)
 
@@ -69,25 +68,17 @@ class Roots:
         return read_file(path, limit)
 
     def _outside(self, where: str, found: str) -> Exception:
-        return bad(
-            where,
-            repr(found),
-            f"a file below {', '.join(self.roots)}",
-            "if you trust this dataset, allow the directory: roots=[...]",
-        )
+        remedy = "if you trust this dataset, allow the directory: roots=[...]"
+        return bad(where, repr(found), f"a file below {', '.join(self.roots)}", remedy)
 
 
 class UrlRoots(Roots):
     """Roots that are URLs; by default the parent of the dataset's URL, in its own host or bucket."""
 
     def __init__(self, url: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
-        self.directory = normal(url)
-        if isinstance(roots, (str, os.PathLike)):
-            raise ConfigError(f"roots: found the single path {roots!r}, expected a list of URLs; write [...]")
+        given = _list_of(roots, os.fspath)
         # Local roots of a configuration are for its local datasets.
-        self.given = None if roots is None else [normal(os.fspath(root)) for root in roots if is_url(root)]
-        chosen = [parent(self.directory)] if self.given is None else [self.directory, *self.given]
-        self.roots = list(dict.fromkeys(chosen))
+        self._choose(normal(url), parent, given and [normal(root) for root in given if is_url(root)])
 
     def resolve(self, path: str) -> str:
         return normal(path if is_url(path) else f"{self.directory}/{path}")
@@ -112,13 +103,21 @@ class UrlRoots(Roots):
         size = retrying(lambda: object_size(path, self.allows))
         if size > limit:
             raise FormatError(f"{path}: found {size} bytes, expected at most {limit}; this is not such a file")
-        return retrying(lambda: self._whole(path, size)) if size else b""
 
-    def _whole(self, path: str, size: int) -> bytes:
-        data = read_range(path, 0, size, self.allows).data
-        if len(data) != size:
-            raise ReadError(errno.EIO, f"{path}: found {len(data)} bytes, expected {size}")
-        return data
+        def whole() -> bytes:
+            data = read_range(path, 0, size, self.allows).data
+            if len(data) != size:
+                raise ReadError(errno.EIO, f"{path}: found {len(data)} bytes, expected {size}")
+            return data
+
+        return retrying(whole) if size else b""
+
+
+def _list_of(roots: Sequence[str | os.PathLike[str]] | None, form: Callable[[Any], str]) -> list[str] | None:
+    """Raises: ConfigError."""
+    if isinstance(roots, (str, os.PathLike)):
+        raise ConfigError(f"roots: found the single path {roots!r}, expected a list of them; write [...]")
+    return None if roots is None else [form(root) for root in roots]
 
 
 def _possible(path: str) -> bool:

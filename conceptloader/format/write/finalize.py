@@ -11,7 +11,7 @@ from conceptloader.errors import ConceptloaderError, FormatError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject, load_sealed
 from conceptloader.format.spec.layout import StreamLayout
-from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary, parse_manifest
+from conceptloader.format.spec.manifest import Manifest, Track, parse_manifest
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
 from conceptloader.format.write.build import Build, open_build
@@ -86,11 +86,10 @@ def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
             records=np.array([entry["records"] for entry in facts], np.int64),
             entries=np.array([entry["entries"] for entry in facts], np.int64),
         )
-        vocabulary = build.vocabularies.get(name)
         tracks[name] = Track(
             codec=options.codec,
             parameters=options.parameters,
-            vocabulary=Vocabulary(**vocabulary) if vocabulary else None,
+            vocabulary=build.vocabularies.get(name),
             max_spans=tuple(max(entry["max_spans"][k] for entry in facts) for k in range(len(facts[0]["max_spans"]))),
             max_items=max(entry["max_items"] for entry in facts) if options.codec == "concepts" else None,
         )
@@ -119,7 +118,7 @@ def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
 
 def _check_files(build: Build, manifest: Manifest) -> None:
     """Every file has its size, no other file is there; temporary files are removed."""
-    sizes = {fmt.BUILD: -1, **{entry["path"]: entry["size"] for entry in build.vocabularies.values()}}
+    sizes = {fmt.BUILD: -1, **{entry.path: entry.size for entry in build.vocabularies.values()}}
     for shard, name in enumerate(manifest.shards.path):
         sizes[f"{name}.shard.json"] = -1
         for kind, column in manifest.shards.files.items():

@@ -9,11 +9,10 @@ import numpy as np
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
-from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.spec.manifest import LADDER_STEPS, Manifest
 from conceptloader.format.spec.paths import Roots
 
-STEPS = 21
-REACH = 1 << (STEPS - 1)  # windows up to this many tokens are counted exactly
+REACH = 1 << (LADDER_STEPS - 1)  # windows up to this many tokens are counted exactly
 PIECE = 1 << 21  # tokens whose windows are counted at a time
 
 
@@ -26,7 +25,7 @@ class Ladder:
     """
 
     def __init__(self) -> None:
-        self.counts = [0] * STEPS
+        self.counts = [0] * LADDER_STEPS
 
     def add(self, starts: Ints, ends: Ints) -> None:
         """Count the runs [start, end), int64 [n] each, in order and disjoint. Overlapping calls are harmless."""
@@ -38,7 +37,7 @@ class Ladder:
             return bool((starts[count - 1 :] - ends[: n - count + 1]).min() + 2 <= window)
 
         least = 0
-        for k in range(STEPS):
+        for k in range(LADDER_STEPS):
             low = max(least, self.counts[k])
             if low < n and fits(low + 1, 1 << k):
                 low += 1

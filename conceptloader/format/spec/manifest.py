@@ -6,6 +6,7 @@ from typing import Any
 
 import xxhash
 
+from conceptloader import __version__
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
@@ -87,7 +88,7 @@ class Manifest:
 
     version: int = field(default_factory=lambda: fmt.VERSION)
     mode: str
-    created_by: str
+    created_by: str = f"conceptloader {__version__}"
     tokenizer: Tokenizer | None
     block_tokens: int
     layouts: tuple[StreamLayout, ...]

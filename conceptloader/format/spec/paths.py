@@ -21,8 +21,8 @@ class Roots:
 
     def __init__(self, directory: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
         self._choose(os.path.abspath(directory), os.path.dirname, _list_of(roots, os.path.abspath))
-        self._lexical = [_with_separator(root) for root in self.roots]
-        self._real = [_with_separator(os.path.realpath(root)) for root in (*self.roots, self.directory)]
+        self._lexical = [os.path.join(root, "") for root in self.roots]
+        self._real = [os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory)]
 
     def _choose(self, directory: str, above: Callable[[str], str], given: list[str] | None) -> None:
         self.directory, self.given = directory, given
@@ -47,7 +47,7 @@ class Roots:
 
     def allows(self, directory: str) -> bool:
         """Whether files of a resolved directory may be read, links aside."""
-        return _with_separator(directory).startswith(tuple(self._lexical))
+        return os.path.join(directory, "").startswith(tuple(self._lexical))
 
     def check_real(self, path: str) -> None:
         """Refuse a file that is outside the roots once symbolic links are followed.
@@ -126,7 +126,3 @@ def _possible(path: str) -> bool:
         return b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
         return False
-
-
-def _with_separator(path: str) -> str:
-    return path if path.endswith(os.sep) else path + os.sep

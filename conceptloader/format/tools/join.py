@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader import __version__
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
@@ -100,7 +99,6 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
     )
     return Manifest(
         mode=modes.pop() if len(modes) == 1 else "stream-with-metadata",
-        created_by=f"conceptloader {__version__}",
         tokenizer=tokenizers.pop() if len(tokenizers) == 1 else None,
         block_tokens=manifests[0].block_tokens,
         layouts=tuple(layouts),

@@ -73,14 +73,14 @@ def verify(
     files = Files(manifest, allowed, source)
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
     checks = _Shards(files, manifest.starts().tolist(), full, codecs, known, fresh)
-    problems = [*_vocabularies(manifest, files, full), *_parameters(manifest, allowed.directory)]
+    problems = list(_check_tracks(files, full))
     with ThreadPoolExecutor(threads) as pool:
         for shard, found in enumerate(pool.map(checks.check, range(len(manifest.shards)))):
             problems += found
             if progress is not None:
                 progress(shard + 1, len(manifest.shards))
         if full and not problems:  # in damaged files there is nothing to count
-            file = os.path.join(allowed.directory, fmt.MANIFEST)
+            file = allowed.resolve(fmt.MANIFEST)
             problems += [Problem(file=file, message=message) for message in _false_claims(files, pool)]
     files.close()
     if fresh and write_checksums:
@@ -121,8 +121,12 @@ def _load_checksums(directory: str) -> dict[str, Any]:
     return files.value
 
 
-def _vocabularies(manifest: Manifest, files: Files, full: bool) -> Iterator[Problem]:
-    for track in manifest.tracks.values():
+def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
+    """What the manifest says of codecs, and files of vocabularies."""
+    for name, track in files.manifest.tracks.items():
+        wrong = track.codec in BUILT_IN and parameter_problem(track.codec, track.parameters)
+        if wrong:
+            yield Problem(file=files.roots.resolve(fmt.MANIFEST), message=f"tracks: {name}: {wrong}")
         if track.vocabulary is None:
             continue
         path = files.roots.resolve(track.vocabulary.path)
@@ -167,14 +171,6 @@ def _count_items(files: Files, track: str) -> int:
             offsets = read_items(files, f"{track}.index", shard, fmt.OFFSET, i, stop).astype(np.int64)
             most = max(most, int(np.diff(offsets).max()) // 4)
     return most
-
-
-def _parameters(manifest: Manifest, directory: str) -> Iterator[Problem]:
-    for name, track in manifest.tracks.items():
-        wrong = track.codec in BUILT_IN and parameter_problem(track.codec, track.parameters)
-        if wrong:
-            file = os.path.join(directory, fmt.MANIFEST)
-            yield Problem(file=file, message=f"tracks: {name}: {wrong}")
 
 
 @dataclass(frozen=True)

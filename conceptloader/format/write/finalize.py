@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 
-from conceptloader import __version__
 from conceptloader.errors import ConceptloaderError, FormatError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject, load_sealed
@@ -106,7 +105,6 @@ def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
     return Manifest(
         version=build.version,
         mode=build.options.mode,
-        created_by=f"conceptloader {__version__}",
         tokenizer=build.options.tokenizer,
         block_tokens=build.options.block_tokens,
         layouts=tuple(layouts),

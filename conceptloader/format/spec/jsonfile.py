@@ -129,11 +129,12 @@ class JsonObject:
 
     def optional(self, key: str, parse: Callable[["JsonObject"], T]) -> T | None:
         """What `parse` makes of the object `key`, reading all of it; None if it is null or absent."""
-        if self.take(key, dict, None) is None:
-            return None
-        entry = self.object(key)
-        value = parse(entry)
-        entry.done()
+        return None if self.take(key, dict, None) is None else self.object(key).whole(parse)
+
+    def whole(self, parse: Callable[["JsonObject"], T]) -> T:
+        """What `parse` makes of this object. Raises: FormatError for a key that it did not ask for."""
+        value = parse(self)
+        self.done()
         return value
 
     def checksum(self, key: str, default: Any = _MISSING) -> Any:

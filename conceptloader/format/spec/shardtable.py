@@ -192,23 +192,17 @@ def _parse_tracks(head: JsonObject, count: int, tracks: Sequence[str]) -> dict[s
 
 
 def _parse_foreign(head: JsonObject, version: Version, count: int) -> list[Foreign | None]:
-    result: list[Foreign | None] = []
-    for i, value in enumerate(list_column(head, "foreign", count, optional=True)):
-        if value is None:
-            result.append(None)
-            continue
-        entry = JsonObject(value, head.at(f"foreign[{i}]"))
-        result.append(
-            Foreign(
-                kind=entry.take("kind", str),
-                mtime_ns=entry.natural("mtime_ns", (1 << 63) - 1),
-                index=entry.take("index", str, None),
-                index_checksum=entry.checksum("index_checksum", None),
-                content=entry.checksum("content", None) if version.samples else None,
-            )
+    def parse(entry: JsonObject) -> Foreign:
+        return Foreign(
+            kind=entry.take("kind", str),
+            mtime_ns=entry.natural("mtime_ns", (1 << 63) - 1),
+            index=entry.take("index", str, None),
+            index_checksum=entry.checksum("index_checksum", None),
+            content=entry.checksum("content", None) if version.samples else None,
         )
-        entry.done()
-    return result
+
+    values = enumerate(list_column(head, "foreign", count, optional=True))
+    return [None if value is None else JsonObject(value, head.at(f"foreign[{i}]")).whole(parse) for i, value in values]
 
 
 def _check_sizes(head: JsonObject, table: ShardTable, layouts: Sequence[StreamLayout], block_tokens: int) -> None:

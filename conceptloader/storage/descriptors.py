@@ -96,7 +96,8 @@ class Budget:
     def end(self, clock: int) -> None:
         with self.lock:
             self._active.discard(clock)
-            self._retire_oldest(self.capacity, self.capacity)  # many may have opened files at the same time
+            if self.count - len(self._retired) > self.capacity:  # many opened files at the same time
+                self._retire_oldest(self.capacity)
             if self._retired:
                 self._close_retired()
 
@@ -121,24 +122,23 @@ class Budget:
         self._close_retired()
 
     def _make_room(self, most: int, target: int) -> None:
-        """Wait, too, while twice as many as we may have are open."""
+        """With more than `most` files in the tables, retire the least recently used down to `target`."""
         with self.lock:
-            self._retire_oldest(most, target)
+            if self.count - len(self._retired) > most:
+                self._retire_oldest(target)
             self._close_retired()
             while self.count >= 2 * self.capacity and self._retired:
                 self.lock.wait()
 
-    def _retire_oldest(self, most: int, target: int) -> None:
-        """With more than `most` files in the tables, retire the least recently used, not pinned, down to `target`."""
-        kept = self.count - len(self._retired)
-        if kept <= most:
-            return
+    def _retire_oldest(self, target: int) -> None:
+        """Retire files that are not pinned until no more than `target` are in the tables."""
         idle = [
             (int(table.used[key]), k, key, table)
             for k, table in enumerate(self._tables)
             for key in table.open_rows
             if key not in table.pins
         ]
+        kept = self.count - len(self._retired)
         for _, _, key, table in sorted(idle, key=lambda entry: entry[:2]):
             if kept <= target:
                 break

@@ -154,9 +154,3 @@ def opened(path: str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def file_status(descriptor: int, path: str) -> os.stat_result:
-    """Raises: ReadError naming the file."""
-    with named(path, "looked at"):
-        return os.fstat(descriptor)

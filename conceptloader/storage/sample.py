@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import xxhash
 
-from conceptloader.storage.reads import file_status, opened, read_at
+from conceptloader.storage.reads import named, opened, read_at
 
 BLOCK = 4096
 PARTS = 6
@@ -43,7 +43,9 @@ def sample_checksum(size: int, read: Callable[[int, int], bytes]) -> str:
 def file_sample(path: str) -> str:
     """The sample checksum of a file. Raises: ReadError."""
     with opened(path) as descriptor:
-        return open_sample(descriptor, file_status(descriptor, path).st_size, path)
+        with named(path, "looked at"):
+            size = os.fstat(descriptor).st_size
+        return open_sample(descriptor, size, path)
 
 
 def open_sample(descriptor: int, size: int, path: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.descriptors import Budget, OpenTable
-from conceptloader.storage.reads import file_status, open_file, read_at, retrying
+from conceptloader.storage.reads import named, open_file, read_at, retrying
 from conceptloader.storage.sample import open_sample
 
 _REPLACED = "the file was replaced while it was in use: restore it, verify the dataset, then restart"
@@ -120,7 +120,8 @@ class LocalFiles:
         file.admit()
         descriptor = open_file(file.path)
         try:
-            found = file_status(descriptor, file.path)
+            with named(file.path, "looked at"):
+                found = os.fstat(descriptor)
             file.check(found)
             self._identify(file, descriptor, found)
         except BaseException:

@@ -20,13 +20,23 @@ class Roots:
     """
 
     def __init__(self, directory: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
-        self._choose(os.path.abspath(directory), os.path.dirname, _list_of(roots, os.path.abspath))
+        self._choose(os.path.abspath(directory), os.path.dirname, roots, os.path.abspath)
         self._lexical = [os.path.join(root, "") for root in self.roots]
         self._real = [os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory)]
 
-    def _choose(self, directory: str, above: Callable[[str], str], given: list[str] | None) -> None:
-        self.directory, self.given = directory, given
-        self.roots = [above(directory)] if given is None else list(dict.fromkeys([directory, *given]))
+    def _choose(
+        self,
+        directory: str,
+        above: Callable[[str], str],
+        roots: Sequence[str | os.PathLike[str]] | None,
+        form: Callable[[Any], str],
+    ) -> None:
+        """form: of a root that is given, "" to leave it out. Raises: ConfigError."""
+        if isinstance(roots, (str, os.PathLike)):
+            raise ConfigError(f"roots: found the single path {roots!r}, expected a list of them; write [...]")
+        self.directory = directory
+        self.given = None if roots is None else [found for root in roots if (found := form(root))]
+        self.roots = [above(directory)] if self.given is None else list(dict.fromkeys([directory, *self.given]))
 
     def resolve(self, path: str) -> str:
         """The absolute form of a path in the manifest, which is relative to the dataset's directory."""
@@ -76,9 +86,8 @@ class UrlRoots(Roots):
     """Roots that are URLs; by default the parent of the dataset's URL, in its own host or bucket."""
 
     def __init__(self, url: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
-        given = _list_of(roots, os.fspath)
         # Local roots of a configuration are for its local datasets.
-        self._choose(normal(url), parent, given and [normal(root) for root in given if is_url(root)])
+        self._choose(normal(url), parent, roots, lambda root: normal(root) if is_url(root) else "")
 
     def resolve(self, path: str) -> str:
         return normal(path if is_url(path) else f"{self.directory}/{path}")
@@ -111,13 +120,6 @@ class UrlRoots(Roots):
             return data
 
         return retrying(whole) if size else b""
-
-
-def _list_of(roots: Sequence[str | os.PathLike[str]] | None, form: Callable[[Any], str]) -> list[str] | None:
-    """Raises: ConfigError."""
-    if isinstance(roots, (str, os.PathLike)):
-        raise ConfigError(f"roots: found the single path {roots!r}, expected a list of them; write [...]")
-    return None if roots is None else [form(root) for root in roots]
 
 
 def _possible(path: str) -> bool:

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         tokenizer=_tokenizer(arguments),
         **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full"),
     )
-    kinds = sorted({entry.kind for entry in manifest.shards.foreign or [] if entry})
+    kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
     documents = f"{manifest.num_documents:,}" if manifest.num_documents else "unknown"
     files = f"{len(manifest.shards)} files of {', '.join(kinds)}, in place"
     line = f"{documents} documents, {manifest.num_tokens:,} tokens, {files}"

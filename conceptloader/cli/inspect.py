@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 from conceptloader.cli import window
 from conceptloader.cli.arguments import positive
@@ -79,7 +80,7 @@ def _overview(dataset: Dataset) -> dict[str, object]:
         "tokens": dataset.num_tokens,
         "documents": dataset.num_documents,
         "shards": dataset.num_shards,
-        "tokenizer": dataset.tokenizer.to_json() if dataset.tokenizer else None,
+        "tokenizer": asdict(dataset.tokenizer) if dataset.tokenizer else None,
         "layouts": [[f"{name} {code}" for name, code in layout.fields] for layout in manifest.layouts],
         "tracks": {
             name: {

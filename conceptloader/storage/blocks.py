@@ -6,9 +6,10 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from itertools import groupby
 
 import xxhash
 
@@ -20,18 +21,8 @@ _MEMORY_BLOCK = 1 << 16
 _DISK_BLOCK = 1 << 18
 
 
-class Blocks(Protocol):
-    """block_bytes: of every block but an object's last."""
-
-    block_bytes: int
-
-    def get(self, key: Key) -> bytes | None: ...
-
-    def put(self, key: Key, data: bytes) -> None: ...
-
-
 class MemoryBlocks:
-    """At most `capacity` bytes, least recently used first out."""
+    """At most `capacity` bytes, least recently used first out. block_bytes: of every block but an object's last."""
 
     def __init__(self, capacity: int, block_bytes: int) -> None:
         self.block_bytes = block_bytes
@@ -109,22 +100,18 @@ class DiskBlocks:
         """Remove the blocks that were used longest ago, down to 9/10 of the capacity. Returns: bytes left."""
         found = []
         for part in os.scandir(self._directory):
-            if part.is_dir():
-                for entry in os.scandir(part.path):
-                    try:
-                        status = entry.stat()
-                    except FileNotFoundError:  # another process trims, too
-                        continue
+            for entry in os.scandir(part.path) if part.is_dir() else ():
+                with suppress(FileNotFoundError):  # another process trims, too
+                    status = entry.stat()
                     found.append((status.st_mtime_ns, status.st_size, entry.path))
         left = sum(size for _, size, _ in found)
-        if left > self._capacity:
-            for _, size, path in sorted(found):
-                if left <= self._capacity * 9 // 10:
-                    break
-                try:
-                    os.unlink(path)
-                except FileNotFoundError:
-                    continue
+        if left <= self._capacity:
+            return left
+        for _, size, path in sorted(found):
+            if left <= self._capacity * 9 // 10:
+                break
+            with suppress(FileNotFoundError):
+                os.unlink(path)
                 left -= size
         return left
 
@@ -132,7 +119,7 @@ class DiskBlocks:
 class BlockCache:
     """Ranges of objects, read block by block through a cache; what is missing side by side is fetched together."""
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: MemoryBlocks | DiskBlocks) -> None:
         self._blocks = blocks
         # Threads that want the same block wait for the one that fetches it.
         self._locks = [threading.Lock() for _ in range(256)]
@@ -143,52 +130,38 @@ class BlockCache:
         first, last = offset // unit, (offset + size - 1) // unit
         with self._locks[hash((name, first)) % len(self._locks)]:
             found = [self._blocks.get((name, number)) for number in range(first, last + 1)]
-            i = 0
-            while i < len(found):
-                j = i
-                while j < len(found) and found[j] is None:
-                    j += 1
-                if j > i:
-                    start = (first + i) * unit
-                    data = fetch(start, min((first + j) * unit, object_bytes) - start)
-                    for k in range(i, j):
-                        block = data[(k - i) * unit : (k - i + 1) * unit]
-                        found[k] = block
-                        self._blocks.put((name, first + k), block)
-                i = j + 1
+            for missing, group in groupby(range(len(found)), lambda i: found[i] is None):
+                numbers = list(group)
+                if missing:
+                    start = (first + numbers[0]) * unit
+                    data = fetch(start, min((first + numbers[-1] + 1) * unit, object_bytes) - start)
+                    for k, i in enumerate(numbers):
+                        found[i] = block = data[k * unit : (k + 1) * unit]
+                        self._blocks.put((name, first + i), block)
         whole = b"".join(block for block in found if block is not None)
         return whole[offset - first * unit : offset - first * unit + size]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """connections: requests at a time; memory_bytes: cache of blocks of everything but tokens; cache_dir, cache_bytes:
-    cache on a local disk, of tokens too, off by default."""
-
-    connections: int = 64
-    memory_bytes: int = 128 << 20
-    cache_dir: str | None = None
-    cache_bytes: int = 64 << 30
-
-
-def settings() -> Settings:
-    """From CONCEPTLOADER_REMOTE_CONNECTIONS, _MEMORY_BYTES, _CACHE_DIR and _CACHE_BYTES. Raises: ConfigError."""
-    return Settings(
-        connections=_number("CONNECTIONS", Settings.connections),
-        memory_bytes=_number("MEMORY_BYTES", Settings.memory_bytes),
-        cache_dir=os.environ.get("CONCEPTLOADER_REMOTE_CACHE_DIR") or None,
-        cache_bytes=_number("CACHE_BYTES", Settings.cache_bytes),
-    )
-
-
 def _number(name: str, default: int) -> int:
     key = f"CONCEPTLOADER_REMOTE_{name}"
-    text = os.environ.get(key)
-    if text is None:
-        return default
+    text = os.environ.get(key, str(default))
     if not text.isdecimal() or not int(text):
         raise ConfigError(f"{key}: found {text!r}, expected an integer of at least 1")
     return int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """From CONCEPTLOADER_REMOTE_CONNECTIONS, _MEMORY_BYTES, _CACHE_DIR and _CACHE_BYTES. Raises: ConfigError.
+
+    connections: requests at a time; memory_bytes: cache of blocks of everything but tokens; cache_dir, cache_bytes:
+    cache on a local disk, of tokens too, off by default.
+    """
+
+    connections: int = field(default_factory=lambda: _number("CONNECTIONS", 64))
+    memory_bytes: int = field(default_factory=lambda: _number("MEMORY_BYTES", 128 << 20))
+    cache_dir: str | None = field(default_factory=lambda: os.environ.get("CONCEPTLOADER_REMOTE_CACHE_DIR") or None)
+    cache_bytes: int = field(default_factory=lambda: _number("CACHE_BYTES", 64 << 30))
 
 
 @lru_cache(maxsize=4)

@@ -8,18 +8,17 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from conceptloader.errors import ConfigError, ReadError
-from conceptloader.storage.reads import read_at
+from conceptloader.errors import ConfigError
+from conceptloader.storage.reads import named, read_at
 from conceptloader.storage.sample import sample_checksum
 
-CHUNK = 1 << 22
+_CHUNK = 1 << 22
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
 
 
@@ -46,8 +45,8 @@ def make_directories(path: str) -> None:
     while path and not os.path.isdir(path):
         missing.append(path)
         path = os.path.dirname(path)
-    try:
-        for directory in reversed(missing):
+    for directory in reversed(missing):
+        with named(directory, "created"):
             try:
                 os.mkdir(directory)
             except FileExistsError:
@@ -58,8 +57,6 @@ def make_directories(path: str) -> None:
                         "another name"
                     ) from None
             sync_directory(os.path.dirname(directory) or ".")
-    except OSError as error:
-        raise ReadError(error.errno, f"{directory}: cannot be created: {error.strerror}") from error
 
 
 def write_file(path: str, data: bytes, exclusive: bool = False) -> bool:
@@ -70,24 +67,23 @@ def write_file(path: str, data: bytes, exclusive: bool = False) -> bool:
     """
     temporary = temporary_name(path)
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if not exclusive:
-            os.rename(temporary, path)
-        elif not _rename_new(temporary, path):
-            os.unlink(temporary)
-            return False
-        sync_directory(os.path.dirname(path) or ".")
-    except OSError as error:
+        with named(path, "written"):
+            with open(temporary, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if not exclusive:
+                os.rename(temporary, path)
+            elif not _rename_new(temporary, path):
+                return False
+            sync_directory(os.path.dirname(path) or ".")
+    finally:
         _unlink(temporary)
-        raise ReadError(error.errno, f"{path}: cannot be written: {error.strerror}") from error
     return True
 
 
 def _rename_new(source: str, target: str) -> bool:
-    """Rename unless the target exists. Returns: whether it did."""
+    """Rename, or link, unless the target exists. Returns: whether it did not."""
     try:
         os.link(source, target)  # unlike rename, fails when the name is taken
     except FileExistsError:
@@ -100,8 +96,6 @@ def _rename_new(source: str, target: str) -> bool:
         if os.path.exists(target):
             return False
         os.rename(source, target)
-        return True
-    os.unlink(source)
     return True
 
 
@@ -114,35 +108,25 @@ class Spool:
         self.sample = ""  # known once it is committed
         self._temporary = temporary_name(path)
         self._hash = xxhash.xxh3_64()
-        try:
+        with named(path, "written"):
             self._file = open(self._temporary, "xb+", buffering=1 << 20)  # noqa: SIM115 - lives as long as the spool
-        except OSError as error:
-            raise ReadError(error.errno, f"{path}: cannot be written: {error.strerror}") from error
 
     def write(self, data: Any) -> None:
         """Append bytes or the memory of a contiguous array."""
         view = memoryview(data).cast("B")
-        try:
+        with named(self.path, "written"):
             self._file.write(view)
-        except OSError as error:
-            raise ReadError(error.errno, f"{self.path}: cannot be written: {error.strerror}") from error
         self._hash.update(view)
         self.size += len(view)
 
-    def write_all(self, chunks: Iterable[Any]) -> None:
-        for chunk in chunks:
-            self.write(chunk)
-
-    def chunks(self, size: int = CHUNK) -> Iterator[bytes]:
-        """What was written so far, in pieces of `size` bytes."""
-        for offset in range(0, self.size, size):
-            yield self.read(offset, min(size, self.size - offset))
+    def append(self, other: "Spool") -> None:
+        """Append what was written to another one so far."""
+        for offset in range(0, other.size, _CHUNK):
+            self.write(other.read(offset, min(_CHUNK, other.size - offset)))
 
     def read(self, offset: int, size: int) -> bytes:
-        try:
+        with named(self.path, "written"):
             self._file.flush()
-        except OSError as error:
-            raise ReadError(error.errno, f"{self.path}: cannot be written: {error.strerror}") from error
         return read_at(self._file.fileno(), offset, size, self.path)
 
     def array(self, dtype: Any, start: int, stop: int) -> NDArray[Any]:
@@ -157,14 +141,12 @@ class Spool:
 
     def commit(self) -> None:
         """Sync and give the file its name. The caller syncs the directory, once for all files."""
-        try:
-            self.sample = sample_checksum(self.size, self.read)
+        self.sample = sample_checksum(self.size, self.read)
+        with named(self.path, "written"):
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
             os.rename(self._temporary, self.path)
-        except OSError as error:
-            raise ReadError(error.errno, f"{self.path}: cannot be written: {error.strerror}") from error
 
     def facts(self, sample: bool) -> dict[str, Any]:
         """What a shard's report says about a file that is committed."""

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
-from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.base.packages import need
+from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.urls import normal
 
-INSTALL = "pip install 'conceptloader[remote]'"
 Allows = Callable[[str], bool]
 _HOPS = 5
 _FINAL = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT, 407: errno.EACCES}
@@ -31,14 +31,26 @@ class Part:
     version: str | None
 
 
-class Http:
+class Store:
+    """Raises: ReadError, with an errno that tells what may pass (EIO) from what does not (ENOENT, EACCES); FormatError
+    for a redirect that is not allowed. allows: whether a redirect to a URL is followed."""
+
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+        """Bytes [offset, offset + size) of an object."""
+        raise NotImplementedError
+
+    def size(self, url: str, allows: Allows) -> int:
+        raise NotImplementedError
+
+    def forget(self, url: str) -> None:
+        """Ask the store anew about an object. Most keep nothing."""
+
+
+class Http(Store):
     """Files of one host. Connections are kept; proxies and certificates are those of the environment."""
 
     def __init__(self, root: str) -> None:
-        try:
-            import urllib3
-        except ImportError as error:
-            raise ConfigError(f"{root}: needs the urllib3 package to be read; {INSTALL}") from error
+        urllib3 = need("urllib3", f"{root}: needs the urllib3 package to be read", "remote")
         parts = urlsplit(root)
         proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
         options: Any = {
@@ -52,7 +64,6 @@ class Http:
         self._worked = False
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        """Raises: ReadError, FormatError for a redirect that is not allowed."""
         with (
             self._named(url, offset),
             self._answer("GET", url, f"bytes={offset}-{offset + size - 1}", allows) as answer,
@@ -70,9 +81,6 @@ class Http:
             if (length := answer.headers.get("Content-Length", "")).isdecimal():
                 return int(length)
         raise ReadError(errno.ENOTSUP, f"{url}: the server does not tell its size; use another server")
-
-    def forget(self, url: str) -> None:
-        """Nothing is kept."""
 
     def _answer(self, method: str, url: str, wanted: str | None, allows: Allows) -> Any:
         """The answer to a request, its body not read yet; a context that ends the connection if it is not read."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.storage.durable import make_directories
+from conceptloader.storage.reads import named
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +50,8 @@ def _locked(path: str, kind: int) -> io.FileIO:
     """The file, locked until it is closed. Its last holder may have removed it between our opening and our locking."""
     directory = os.path.dirname(path)
     while True:
-        try:
+        with named(path, "written"):
             file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the lock is held
-        except OSError as error:
-            raise ReadError(error.errno, f"{path}: cannot be written: {error.strerror}") from error
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
             with contextlib.suppress(FileNotFoundError):

@@ -6,11 +6,10 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 from conceptloader.errors import ConfigError, ReadError
-from conceptloader.storage.blocks import disk_cache, memory_cache, settings
+from conceptloader.storage.blocks import Settings, disk_cache, memory_cache
 from conceptloader.storage.http import Allows
 from conceptloader.storage.reads import retrying
 from conceptloader.storage.sample import sample_checksum, sample_places
@@ -23,16 +22,9 @@ R = TypeVar("R")
 
 _HOLE = 1 << 16  # wanted ranges this far apart are read together
 _LARGEST = 1 << 23  # of what is put together
+_INCOMPLETE = "the object is damaged or incomplete: upload it again"
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """Bytes [start, stop) of an object that are on their way."""
-
-    start: int
-    stop: int
-    data: Task[bytes]
+_Ahead = tuple[int, int, Task[bytes]]  # bytes [start, stop) of an object that are on their way
 
 
 class RemoteObjects:
@@ -45,7 +37,7 @@ class RemoteObjects:
 
     def __init__(self, where: str, allows: Allows, check: bool = True) -> None:
         self._where, self._allows, self._check = where, allows, check
-        self._settings = settings()
+        self._settings = Settings()
         self._number, self._process = next(_numbers), os.getpid()
         self._versions: dict[str, str | None] = {}
         self._checked: set[str] = set()
@@ -54,7 +46,7 @@ class RemoteObjects:
         self._lock = threading.Lock()
 
     def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """See ByteSource."""
+        """Exactly these bytes."""
         if not size:
             return b""
         if self._process != os.getpid():
@@ -62,25 +54,25 @@ class RemoteObjects:
                 f"{self._where}: opened in another process, and clients of object stores do not survive a fork; use "
                 "threads (num_workers=0), or multiprocessing_context='spawn'"
             )
-        for ahead in self._ahead.get(file.path, ()):
-            if ahead.start <= offset and offset + size <= ahead.stop:
-                return ahead.data.result()[offset - ahead.start : offset - ahead.start + size]
+        for start, stop, task in self._ahead.get(file.path, ()):
+            if start <= offset and offset + size <= stop:
+                return task.result()[offset - start : offset - start + size]
         return self._read(file, offset, size)
 
     def close(self) -> None:
-        """See ByteSource. Nothing is open."""
+        """Nothing is open."""
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """See WaitingSource."""
+        """function(item) of all items at once, results in order: many reads take as long as one."""
         return shared_threads("conceptloader rows", self._settings.connections).map(function, items)
 
     @contextmanager
     def reading_ahead(self, ranges: Iterable[tuple[Expected, int, int]]) -> Iterator[None]:
-        """See WaitingSource; neighbours are read together."""
+        """Begin to read bytes [start, stop) of files, neighbours together; reads in the block wait for that."""
         threads = shared_threads("conceptloader requests", self._settings.connections)
         mine: list[tuple[str, _Ahead]] = []
         for file, start, stop in _merged(ranges):
-            mine.append((file.path, _Ahead(start, stop, threads.submit(self._read, file, start, stop - start))))
+            mine.append((file.path, (start, stop, threads.submit(self._read, file, start, stop - start))))
         with self._lock:
             for path, ahead in mine:
                 self._ahead[path] = [*self._ahead.get(path, ()), ahead]
@@ -143,9 +135,9 @@ class RemoteObjects:
             part = read_range(file.path, offset, size, self._allows)
         except ReadError as error:
             if error.errno == errno.EIO:  # a range behind the end of an object is an error like any other
-                self._check_size(file, object_size(file.path, self._allows))
+                file.require_size(object_size(file.path, self._allows), _INCOMPLETE)
             raise
-        self._check_size(file, part.size)
+        file.require_size(part.size, _INCOMPLETE)
         if len(part.data) != size:
             raise ReadError(errno.EIO, f"{file.path}: found {len(part.data)} bytes at offset {offset}, expected {size}")
         known = self._versions.setdefault(file.path, part.version)
@@ -155,9 +147,6 @@ class RemoteObjects:
                 "the object was replaced while it was in use: restore it, then restart",
             )  # fmt: skip
         return part.data
-
-    def _check_size(self, file: Expected, found: int) -> None:
-        file.require_size(found, "the object is damaged or incomplete: upload it again")
 
 
 def _merged(ranges: Iterable[tuple[Expected, int, int]]) -> list[tuple[Expected, int, int]]:

@@ -9,7 +9,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from conceptloader.errors import FormatError, ReadError
@@ -108,18 +109,13 @@ def read_file(path: str, limit: int) -> bytes:
     """
 
     def whole() -> bytes:
-        descriptor = open_file(path)
-        try:
+        with opened(path) as descriptor, named(path, "read"):
             wanted = min(os.fstat(descriptor).st_size, limit) + 1
             parts, offset = [], 0
             while offset < wanted and (part := pread(descriptor, min(wanted - offset, _MAX_PREAD), offset)):
                 parts.append(part)
                 offset += len(part)
             return b"".join(parts)
-        except OSError as error:
-            raise ReadError(error.errno, f"{path}: cannot be read: {error.strerror}") from error
-        finally:
-            os.close(descriptor)
 
     data = retrying(whole)
     if len(data) > limit:
@@ -127,22 +123,34 @@ def read_file(path: str, limit: int) -> bytes:
     return data
 
 
+@contextmanager
+def named(path: str, done: str) -> Iterator[None]:
+    """Errors of the system in the block as ReadErrors: this file cannot be `done`."""
+    try:
+        yield
+    except ReadError:
+        raise
+    except OSError as error:
+        raise ReadError(error.errno, f"{path}: cannot be {done}: {error.strerror}") from error
+
+
 def open_file(path: str) -> int:
     """A read-only descriptor. Raises: ReadError naming the file."""
     thread = threading.get_ident()
     _waiting[thread] = path, 0, 0
     try:
-        # Not blocking: a fifo in place of a file must not wait for a writer.
-        return open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: cannot be opened: {error.strerror}") from error
+        with named(path, "opened"):
+            # Not blocking: a fifo in place of a file must not wait for a writer.
+            return open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         _waiting.pop(thread, None)
 
 
-def file_status(descriptor: int, path: str) -> os.stat_result:
-    """Raises: ReadError naming the file."""
+@contextmanager
+def opened(path: str) -> Iterator[int]:
+    """A descriptor of `open_file`, closed at the end."""
+    descriptor = open_file(path)
     try:
-        return os.fstat(descriptor)
-    except OSError as error:
-        raise ReadError(error.errno, f"{path}: cannot be looked at: {error.strerror}") from error
+        yield descriptor
+    finally:
+        os.close(descriptor)

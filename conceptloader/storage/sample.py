@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import xxhash
 
-from conceptloader.storage.reads import file_status, open_file, read_at
+from conceptloader.storage.reads import named, opened, read_at
 
 BLOCK = 4096
 PARTS = 6
@@ -47,15 +47,14 @@ def sample_checksum(size: int, read: Callable[[int, int], bytes]) -> str:
 
 def file_sample(path: str) -> str:
     """The sample checksum of a file. Raises: ReadError."""
-    descriptor = open_file(path)
-    try:
-        size = file_status(descriptor, path).st_size
-        return sample_checksum(size, lambda offset, count: read_at(descriptor, offset, count, path))
-    finally:
-        os.close(descriptor)
+    with opened(path) as descriptor:
+        with named(path, "looked at"):
+            size = os.fstat(descriptor).st_size
+        return open_sample(descriptor, size, path)
 
 
-def ask_for_sample(descriptor: int, size: int) -> None:
-    """Have the system fetch all places of an open file at once, since reads would wait for each by itself."""
-    for offset, count in sample_places(size):
+def open_sample(descriptor: int, size: int, path: str) -> str:
+    """The sample checksum of an open file of this size. Raises: ReadError."""
+    for offset, count in sample_places(size):  # the system fetches all of them at once: reads would wait for each
         os.posix_fadvise(descriptor, offset, count, os.POSIX_FADV_WILLNEED)
+    return sample_checksum(size, lambda offset, count: read_at(descriptor, offset, count, path))

@@ -1,22 +1,18 @@
-"""Where the bytes of files come from: one interface, and what a source may be able to do beyond it.
+"""Where the bytes of files come from: what a manifest expects of a file, and the source of local files.
 
-A local file is read through a descriptor, an object of a store by requests (objects.py). Both know what each file is
-expected to be, and check it when they first read it.
+A local file is read through a descriptor, an object of a store by requests (objects.py). Both sources are safe to use
+from many threads and check a file when they first read it. They raise FormatError for a file that is not as expected,
+ReadError for one that cannot be read, after attempts enough for what may pass.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
 
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.descriptors import Budget, OpenTable
-from conceptloader.storage.reads import file_status, open_file, read_at, retrying
-from conceptloader.storage.sample import ask_for_sample, sample_checksum
-
-T = TypeVar("T")
-R = TypeVar("R")
+from conceptloader.storage.reads import named, open_file, read_at, retrying
+from conceptloader.storage.sample import open_sample
 
 _REPLACED = "the file was replaced while it was in use: restore it, verify the dataset, then restart"
 _CHANGED = (
@@ -65,36 +61,6 @@ def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
     return FormatError(f"{path}: found {found}, expected {expected}; {remedy}")
 
 
-class ByteSource(Protocol):
-    """Safe to use from many threads. Raises: FormatError for a file that is not as expected, ReadError for one that
-    cannot be read, after attempts enough for what may pass."""
-
-    def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """Exactly these bytes."""
-
-    def close(self) -> None:
-        """Let go of what is open; it is opened again when needed."""
-
-
-@runtime_checkable
-class DescriptorSource(ByteSource, Protocol):
-    """A source whose files the system can open, so that compiled code can read them."""
-
-    def open(self, file: Expected) -> int:
-        """A descriptor of the caller's own, the file checked."""
-
-
-@runtime_checkable
-class WaitingSource(ByteSource, Protocol):
-    """A source whose reads wait for a network: many at once take as long as one."""
-
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """function(item) of all items at once, results in order."""
-
-    def reading_ahead(self, ranges: Iterable[tuple[Expected, int, int]]) -> AbstractContextManager[None]:
-        """Begin to read bytes [start, stop) of files; reads in the block wait for that."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Opened:
     """A file when it was first opened. inode: with its device; sample: None if it was neither recorded nor taken."""
@@ -116,7 +82,7 @@ class LocalFiles:
         self.table = OpenTable({}, budget)
 
     def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """See ByteSource. After a fault that may pass the file is opened anew."""
+        """Exactly these bytes. After a fault that may pass the file is opened anew."""
 
         def attempt() -> bytes:
             clock, descriptor = self.begin(file)
@@ -151,7 +117,7 @@ class LocalFiles:
         return clock, self.table.open_rows[file.path][0]
 
     def open(self, file: Expected) -> int:
-        """See DescriptorSource: this is the file that the manifest means, and later the one that was opened before.
+        """A descriptor of the caller's own, of the file that the manifest means, and later that was opened before.
 
         A file keeps its size, its time and its content. Its inode number may change, as when a network file system is
         mounted again: then the content decides.
@@ -160,7 +126,8 @@ class LocalFiles:
         path = file.path
         descriptor = open_file(path)
         try:
-            found = file_status(descriptor, path)
+            with named(path, "looked at"):
+                found = os.fstat(descriptor)
             file.check(found)
             inode, before = (found.st_dev, found.st_ino), self._opened.get(path)
             if before is not None and found.st_mtime_ns != before.mtime_ns:
@@ -177,8 +144,7 @@ class LocalFiles:
                 rule = "the one that was first opened, and nothing recorded tells whether its content is the same"
                 raise mismatch(path, f"another file (inode {found.st_ino})", rule, _REPLACED)
             if before is not None or self._check:
-                ask_for_sample(descriptor, found.st_size)
-                content = sample_checksum(found.st_size, lambda at, size: read_at(descriptor, at, size, path))
+                content = open_sample(descriptor, found.st_size, path)
                 if sample is not None and content != sample:
                     known = "when it was first opened" if before else "the manifest says"
                     raise file.other_sample(content, sample, known)
@@ -195,6 +161,6 @@ class LocalFiles:
         return opened.sample if opened is not None else None
 
     def close(self) -> None:
-        """See ByteSource."""
+        """Let go of what is open; it is opened again when needed."""
         for path in list(self.table.open_rows):
             self.table.close(path)

@@ -7,13 +7,16 @@ credentials and endpoints from the environment.
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
+from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, ReadError
-from conceptloader.storage.http import INSTALL, Allows, Http, Part
+from conceptloader.storage.http import Allows, Http, Part, Store
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
@@ -25,20 +28,6 @@ _CREDENTIALS = {
 }
 # Asked for credentials, by the clients, when the environment has none.
 _METADATA = ("//169.254.169.254", "//metadata.google", "//169.254.170.2")
-
-
-class Store(Protocol):
-    """Raises: ReadError, with an errno that tells what may pass (EIO) from what does not (ENOENT, EACCES).
-
-    allows: whether a redirect to a URL is followed.
-    """
-
-    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part: ...
-
-    def size(self, url: str, allows: Allows) -> int: ...
-
-    def forget(self, url: str) -> None:
-        """Ask the store anew about an object."""
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -76,15 +65,31 @@ def _open_store(scheme: str, root: str, process: int) -> Store:
     return _Obstore(scheme, root) if scheme in _CREDENTIALS else _Fsspec(scheme)
 
 
-class _Obstore:
-    def __init__(self, scheme: str, root: str) -> None:
+class _Client(Store):
+    """A store behind a client, whose errors become ours."""
+
+    _errors: Any = Exception
+
+    def _explain(self, error: Exception) -> tuple[int, str]:
+        """An errno, and what to do."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _named(self, url: str, offset: int) -> Iterator[None]:
         try:
-            import obstore
-            from obstore import exceptions, store
-        except ImportError as error:
-            raise ConfigError(f"{root}: needs the obstore package to read {scheme}://; {INSTALL}") from error
-        self._obstore: Any = obstore
-        self._errors: Any = exceptions
+            yield
+        except self._errors as error:
+            number, remedy = self._explain(error)
+            message = f"{url}: cannot be read at offset {offset}: {_first_line(error)}"
+            raise ReadError(number, f"{message}; {remedy}" if remedy else message) from error
+
+
+class _Obstore(_Client):
+    def __init__(self, scheme: str, root: str) -> None:
+        problem = f"{root}: needs the obstore package to read {scheme}://"
+        self._obstore = need("obstore", problem, "remote")
+        self._kinds = need("obstore.exceptions", problem, "remote")
+        self._errors = (self._kinds.BaseError, OSError)
         self._scheme, self._root, self._worked = scheme, root, False
         # Few and short retries here: those that matter are the caller's, which logs them.
         retry: Any = {"max_retries": 1, "retry_timeout": timedelta(seconds=20)}
@@ -92,56 +97,46 @@ class _Obstore:
         if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
             client["allow_http"] = True
         try:
-            opened: Any = store
-            self._store = opened.from_url(root, client_options=client, retry_config=retry)
+            store = need("obstore.store", problem, "remote")
+            self._store = store.from_url(root, client_options=client, retry_config=retry)
         except Exception as error:  # whatever the backends raise for their configuration
             remedy = f"check the URL, and {_CREDENTIALS[scheme]}"
             raise ConfigError(f"{root}: cannot be opened: {_first_line(error)}; {remedy}") from error
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        try:
+        with self._named(url, offset):
             found = self._obstore.get(self._store, self._path(url), options={"range": (offset, offset + size)})
             data = bytes(found.bytes())
-            self._worked = True
-            return Part(data, found.meta["size"], found.meta.get("e_tag"))
-        except (self._errors.BaseError, OSError) as error:
-            raise self._read_error(url, offset, error) from error
+        self._worked = True
+        return Part(data, found.meta["size"], found.meta.get("e_tag"))
 
     def size(self, url: str, allows: Allows) -> int:
-        try:
+        with self._named(url, 0):
             size = int(self._obstore.head(self._store, self._path(url))["size"])
-        except (self._errors.BaseError, OSError) as error:
-            raise self._read_error(url, 0, error) from error
         self._worked = True
         return size
-
-    def forget(self, url: str) -> None:
-        """Nothing is kept."""
 
     def _path(self, url: str) -> str:
         return url[len(self._root) :].lstrip("/")
 
-    def _read_error(self, url: str, offset: int, error: Exception) -> ReadError:
+    def _explain(self, error: Exception) -> tuple[int, str]:
         """What can't pass is named at once, with what to do. What worked before may have failed for a moment only."""
         text, number, remedy = str(error), errno.EIO, ""
-        if isinstance(error, FileNotFoundError | self._errors.NotFoundError):
+        if isinstance(error, FileNotFoundError | self._kinds.NotFoundError):
             number = errno.ENOENT
             remedy = "" if self._worked else "check the bucket's name, the path, the region and the endpoint"
-        elif isinstance(error, self._errors.PermissionDeniedError | self._errors.UnauthenticatedError):
+        elif isinstance(error, self._kinds.PermissionDeniedError | self._kinds.UnauthenticatedError):
             number, remedy = errno.EACCES, f"the store refuses what it was given: {_CREDENTIALS[self._scheme]}"
         elif not self._worked and any(place in text for place in _METADATA):
             number, remedy = errno.EACCES, f"the environment has no credentials: {_CREDENTIALS[self._scheme]}"
         elif not self._worked and "Name or service not known" in text:
             number, remedy = errno.ENXIO, "there is no such host: check the endpoint and the region"
-        return _read_error(url, offset, number, error, remedy)
+        return number, remedy
 
 
-class _Fsspec:
+class _Fsspec(_Client):
     def __init__(self, scheme: str) -> None:
-        try:
-            import fsspec
-        except ImportError as error:
-            raise ConfigError(f"{scheme}://: needs the fsspec package; {INSTALL}") from error
+        fsspec = need("fsspec", f"{scheme}://: needs the fsspec package", "remote")
         try:
             self._files: Any = fsspec.filesystem(scheme)
             self._infos: dict[str, dict[str, Any]] = {}
@@ -149,19 +144,15 @@ class _Fsspec:
             raise ConfigError(f"{scheme}://: fsspec cannot read it: {error}; install what it names") from error
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        try:
+        with self._named(url, offset):
             info = self._info(url)
             data: bytes = self._files.cat_file(url, start=offset, end=offset + size)
-        except Exception as error:  # file systems raise whatever their clients do
-            raise self._read_error(url, offset, error) from error
         version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("created")
         return Part(data, info["size"], None if version is None else str(version))
 
     def size(self, url: str, allows: Allows) -> int:
-        try:
+        with self._named(url, 0):
             return int(self._info(url)["size"])
-        except Exception as error:
-            raise self._read_error(url, 0, error) from error
 
     def forget(self, url: str) -> None:
         self._infos.pop(url, None)
@@ -174,15 +165,9 @@ class _Fsspec:
             found = self._infos[path] = self._files.info(path)
         return found
 
-    def _read_error(self, url: str, offset: int, error: Exception) -> ReadError:
+    def _explain(self, error: Exception) -> tuple[int, str]:
         kinds = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
-        number = next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO)
-        return _read_error(url, offset, number, error)
-
-
-def _read_error(url: str, offset: int, number: int, error: Exception, remedy: str = "") -> ReadError:
-    message = f"{url}: cannot be read at offset {offset}: {_first_line(error)}"
-    return ReadError(number, f"{message}; {remedy}" if remedy else message)
+        return next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO), ""
 
 
 def _first_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ import conceptloader as cl
 from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.tools import claims
+from conceptloader.format.tools import verify as verifying
 from conceptloader.format.tools.verify import Problem
 from conceptloader.format.write import ladder
 from tests.corpora.drawn import Corpus, corpora
@@ -85,8 +85,8 @@ def test_counting_in_pieces(
     ds = corpus.write(Path(tmp_path_factory.mktemp("claims")) / "ds", encoding)
     assert ds.num_tokens < ladder.REACH
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claims, "_PIECE", piece)
-        patch.setattr(claims, "_RECORDS", 2)
+        patch.setattr(verifying, "PIECE", piece)
+        patch.setattr(verifying, "_RECORDS", 2)
         assert cl.verify(ds.path, full=True, threads=2) == []
 
 

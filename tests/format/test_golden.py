@@ -72,7 +72,7 @@ def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
     assert ours.stream_fingerprint == theirs.stream_fingerprint()
     assert ours.tracks_fingerprint == theirs.tracks_fingerprint()
     assert theirs.check_files() > 0
-    assert theirs.check_samples() == sum(sum(map(bool, c.samples())) for c in ours.manifest.shards.files.values())
+    assert theirs.check_samples() == sum(sum(map(bool, c.sample)) for c in ours.manifest.shards.files.values())
     for start, stop in ranges:
         sample = ours.read(start, stop, sorted(ours.tracks), documents=True)
         assert sample["tokens"].tolist() == theirs.field("token", start, stop)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.format.spec.manifest import Track
-from conceptloader.format.write import borders, ladder, tables
+from conceptloader.format.write import ladder, tables
 from conceptloader.format.write.ladder import Ladder
 from tests.corpora.drawn import Corpus, corpora, expected_spans, explain
 
@@ -39,7 +39,7 @@ def test_shards_longer_than_the_reach(
 ) -> None:
     """With a reach of 4 tokens instead of 2**20, and entries handled few at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (ladder, borders, tables):
+        for module in (ladder, tables):
             patch.setattr(module, "REACH", 4)
         patch.setattr(tables, "_CHUNK", chunk)
         ds = corpus.write(Path(tmp_path_factory.mktemp("reach")) / "ds", encoding)

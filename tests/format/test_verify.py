@@ -15,7 +15,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout
 from conceptloader.format.tools import checks
-from conceptloader.format.tools.checks import ShardChecks
+from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.tools.verify import verify
 from tests.corpora.drawn import Corpus, corpora
 from tests.format.test_golden import compare
@@ -170,7 +170,7 @@ def test_files_are_read_in_pieces(dataset: cl.Dataset, monkeypatch: pytest.Monke
     monkeypatch.setattr(Files, "read", noted)
     table = dataset.manifest.shards.files["stream.bin"]
     for shard in range(dataset.num_shards):
-        ShardChecks(dataset.manifest, dataset.files, shard).stream()
+        FileCheck(dataset.files, "stream.bin", shard, None).check()
     assert sum(sizes) == table.size.sum()
     assert table.size.max() > 64
     assert max(sizes) <= 64

@@ -13,7 +13,7 @@ from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_build
-from conceptloader.format.write.bulk import BulkSpans
+from conceptloader.format.write.track import BulkSpans
 from tests.corpora.records import content
 
 OPTIONS = BuildOptions(

@@ -23,10 +23,10 @@ _NEAR: dict[str, tuple[dict[str, str], str]] = {
     ),
     "format": (
         {
-            "checks": "verify damage", "verify": "verify damage", "codecs": "codecs", "convert": "convert golden",
-            "join": "join golden", "borders": "join", "ladder": "ladder join", "claims": "claims verify",
+            "checks": "verify damage", "verify": "verify claims damage", "codecs": "codecs",
+            "convert": "convert golden", "join": "join golden", "ladder": "ladder join",
             "lookup": "lookup golden", "overlap": "overlap", "ranges": "windows golden", "reader": "windows golden",
-            "files": "damage windows foreign", "bulk": "writer build", "shard": "writer golden",
+            "files": "damage windows foreign", "shard": "writer golden",
             "tables": "writer golden", "track": "writer golden", "build": "build golden",
             "finalize": "build golden damage",
         },

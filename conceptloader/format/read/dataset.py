@@ -15,7 +15,6 @@ from conceptloader.format.read.files import open_files, require_same
 from conceptloader.format.read.lookup import find_in_shard
 from conceptloader.format.read.ranges import Ranges, Sample, reading_ahead
 from conceptloader.format.spec.codecs import Codec
-from conceptloader.format.spec.manifest import Tokenizer, Track
 
 
 def open_dataset(
@@ -64,6 +63,8 @@ class Dataset(Ranges):
         manifest = files.manifest
         super().__init__(manifest, files, allow_pickle, codecs)
         self.mode = manifest.mode
+        self.tokenizer = manifest.tokenizer
+        self.tracks = manifest.tracks
         self.num_documents = manifest.num_documents
         self.num_shards = len(manifest.shards)
         self._arguments = (self.path, files.roots.given, allow_pickle, codecs, check_files)
@@ -93,14 +94,6 @@ class Dataset(Ranges):
     def tracks_fingerprint(self) -> str:
         """Covers the rest: documents, fields and tracks."""
         return self.manifest.tracks_fingerprint()
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        return self.manifest.tokenizer
-
-    @property
-    def tracks(self) -> Mapping[str, Track]:
-        return self.manifest.tracks
 
     def locate_document(self, document: int) -> tuple[int, int]:
         """(shard, ordinal in the shard) of a document, by its number in the dataset."""
@@ -180,10 +173,13 @@ class Dataset(Ranges):
 class _MapStyle:
     """What makes a class a map-style dataset for torch's DataLoader, batched fetching included."""
 
-    dataset: Dataset
+    def __init__(self, dataset: Dataset, tracks: Sequence[str] | None, count: int) -> None:
+        self.dataset = dataset
+        self.tracks = dataset.chosen_tracks(tracks)
+        self._count = count
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return self._count
 
     def _get(self, i: int) -> Sample:
         raise NotImplementedError
@@ -222,10 +218,8 @@ class Windows(_MapStyle):
     ) -> None:
         if dataset.mode == "document":
             raise ConfigError(f"{dataset.path}: mode: found document, expected a stream; use documents() instead")
-        self.dataset = dataset
         self.seq_len = operator.index(seq_len)
         self.start, self.stop = (0, dataset.num_tokens) if token_range is None else map(operator.index, token_range)
-        self.tracks = dataset.chosen_tracks(tracks)
         if not 0 <= self.start <= self.stop <= dataset.num_tokens:
             raise ConfigError(
                 f"token_range: found [{self.start}, {self.stop}), expected 0 <= start <= stop <= {dataset.num_tokens}"
@@ -233,15 +227,12 @@ class Windows(_MapStyle):
         if self.seq_len < 1:
             raise ConfigError(f"seq_len: found {seq_len}, expected at least 1")
         tokens = self.stop - self.start
-        self._count = max(0, tokens - 1) // self.seq_len
+        super().__init__(dataset, tracks, max(0, tokens - 1) // self.seq_len)
         if not self._count:
             raise ConfigError(
                 f"seq_len: found {seq_len}, expected at most {max(0, tokens - 1)}: a window takes seq_len + 1 tokens, "
                 f"and {dataset.path} has {tokens} in this range; use a shorter seq_len or more data"
             )
-
-    def __len__(self) -> int:
-        return self._count
 
     def token_range(self, i: int) -> tuple[int, int]:
         """The tokens [start, stop) of window i."""
@@ -251,8 +242,7 @@ class Windows(_MapStyle):
     def _get(self, i: int) -> Sample:
         return self.dataset.read(*self.token_range(i), self.tracks, documents=True)
 
-    def _ahead(self, i: int) -> tuple[int, int]:
-        return self.token_range(i)
+    _ahead = token_range
 
 
 class DocumentView(_MapStyle):
@@ -262,13 +252,9 @@ class DocumentView(_MapStyle):
     """
 
     def __init__(self, dataset: Dataset, tracks: Sequence[str] | None) -> None:
-        self.dataset = dataset
-        self.tracks = dataset.chosen_tracks(tracks)
+        super().__init__(dataset, tracks, dataset.num_documents)
         if not dataset.num_documents:
             raise ConfigError(f"{dataset.path}: found no document table, expected one; use windows() instead")
-
-    def __len__(self) -> int:
-        return self.dataset.num_documents
 
     def _get(self, i: int) -> Sample:
         return self.dataset.read(*self.dataset.document_range(i), self.tracks)

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
-from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import load_json, load_sealed
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.storage.objects import RemoteObjects
-from conceptloader.storage.reads import retrying
+from conceptloader.storage.reads import named, retrying
 from conceptloader.storage.sample import known_sample
-from conceptloader.storage.source import ByteSource, DescriptorSource, Expected, LocalFiles, WaitingSource
+from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.storage.stores import is_url, object_version
 
 _MANIFEST_LIMIT = 1 << 30
@@ -42,26 +42,30 @@ class ManifestGuard:
 class Files:
     """Reads by (kind, shard). Files are checked when they are first read.
 
-    guard: looked at when a file of a shard is first opened. descriptors, waiting: the source, if it is such a one.
+    guard: looked at when a file of a shard is first opened. descriptors: the source, if it has any, so that compiled
+    code can read them. waiting: the source, if its reads wait for a network, many at once no longer than one.
     """
 
     def __init__(
-        self, manifest: Manifest, roots: Roots, source: ByteSource | None = None, guard: ManifestGuard | None = None
+        self,
+        manifest: Manifest,
+        roots: Roots,
+        source: LocalFiles | RemoteObjects | None = None,
+        guard: ManifestGuard | None = None,
     ) -> None:
         self.manifest = manifest
         self.table = manifest.shards
         self.roots = roots
         self.source = LocalFiles() if source is None else source
-        self.descriptors = self.source if isinstance(self.source, DescriptorSource) else None
-        self.waiting = self.source if isinstance(self.source, WaitingSource) else None
+        self.descriptors = self.source if isinstance(self.source, LocalFiles) else None
+        self.waiting = self.source if isinstance(self.source, RemoteObjects) else None
         self._guard = guard
         self._looked: set[int] = set()  # shards of which a file was opened with the manifest as it was
         self._expected: dict[tuple[str, int], Expected] = {}
 
     def name(self, kind: str, shard: int) -> str:
         """A file as the manifest names it, relative to the dataset's directory."""
-        given = self.table.files[kind].path
-        return (given[shard] if given is not None else None) or f"{self.table.path[shard]}.{kind}"
+        return self.table.files[kind].path[shard] or f"{self.table.path[shard]}.{kind}"
 
     def path(self, kind: str, shard: int) -> str:
         return self.expected(kind, shard).path
@@ -72,11 +76,11 @@ class Files:
         if known is None:
             column, stream = self.table.files[kind], kind == "stream.bin"
             path, size = self.roots.resolve(self.name(kind, shard)), int(column.size[shard])
-            foreign = self.table.foreign[shard] if self.table.foreign and stream else None
+            foreign = self.table.foreign[shard] if stream else None
             known = self._expected[kind, shard] = Expected(
                 path,
                 size,
-                known_sample(size, column.sample[shard] if column.sample else None, column.checksum[shard]),
+                known_sample(size, column.sample[shard], column.checksum[shard]),
                 foreign.mtime_ns if foreign is not None else None,
                 stream,
                 partial(self._admit, path, shard),
@@ -125,7 +129,6 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     check: compare the content of files with the manifest, and the manifest with what it was.
     """
     path = _local(path)
-    status: Callable[[], Hashable]
     if not is_url(path):
         file = os.path.join(os.path.abspath(path), fmt.MANIFEST)
         status = partial(_status, file)
@@ -159,12 +162,11 @@ def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 def _status(file: str) -> Hashable:
     """What changes when a file is written again; None if there is none, which whoever reads it will say."""
-    try:
-        found = os.stat(file)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ReadError(error.errno, f"{file}: cannot be looked at: {error.strerror}") from error
+    with named(file, "looked at"):
+        try:
+            found = os.stat(file)
+        except FileNotFoundError:
+            return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -196,8 +198,6 @@ def check_paths(manifest: Manifest, allowed: Roots, file: str) -> None:
     table = manifest.shards
     allowed.check(table.path, f"{file}: shards: path")
     for kind, column in table.files.items():
-        if column.path is not None:
-            allowed.check(filter(None, column.path), f"{file}: shards: files: {kind}: path")
-    if table.foreign is not None:
-        allowed.check((f.index for f in table.foreign if f and f.index), f"{file}: shards: foreign: index")
+        allowed.check(filter(None, column.path), f"{file}: shards: files: {kind}: path")
+    allowed.check((f.index for f in table.foreign if f and f.index), f"{file}: shards: foreign: index")
     allowed.check((t.vocabulary.path for t in manifest.tracks.values() if t.vocabulary), f"{file}: tracks: vocabulary")

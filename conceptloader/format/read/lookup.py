@@ -18,52 +18,38 @@ def find_in_shard(reader: ShardReader, shard: int, external_id: str) -> list[int
     data = external_id.encode("utf-8")
     if not data:
         return []
-    size = int(reader.table.files["documents.hash"].size[shard])
-    found = _matches(reader.files, shard, size // fmt.HASH_ENTRY.itemsize, xxhash.xxh3_64_intdigest(data))
-    limit = int(reader.table.documents[shard])
+    wanted, limit = xxhash.xxh3_64_intdigest(data), int(reader.table.documents[shard])
+    found = _matches(reader, shard, wanted)
     return [n for n in sorted(found) if n < limit and reader.external_id(shard, n) == external_id]
 
 
-def _matches(files: Files, shard: int, count: int, wanted: int) -> list[int]:
+def _matches(reader: ShardReader, shard: int, wanted: int) -> list[int]:
     """Ordinals with the hash `wanted`, by interpolation: hashes are uniform, so a guess is off by about sqrt(count)."""
-    low, high = 0, count  # entries before `low` are smaller, those from `high` on larger than `wanted`
+
+    def entries(start: int, stop: int) -> NDArray[np.void]:
+        return read_items(reader.files, "documents.hash", shard, fmt.HASH_ENTRY, start, stop)
+
+    count = int(reader.table.files["documents.hash"].size[shard]) // fmt.HASH_ENTRY.itemsize
+    low, high = 0, count  # entries before `low` are smaller than `wanted`, those from `high` on are not
     first, last = 0, 1 << 64  # bounds of the hashes between
     while high - low > _READ:
         guess = low + (high - low) * (wanted - first) // (last - first)
         begin = max(low, min(guess - _READ // 2, high - _READ))
-        hashes = _entries(files, shard, begin, begin + _READ)["hash"]
+        hashes = entries(begin, begin + _READ)["hash"]
         smallest, largest = int(hashes[0]), int(hashes[-1])
-        if wanted < smallest:
-            high, last = begin, smallest
-        elif wanted > largest:
+        if largest < wanted:
             low, first = begin + _READ, largest
+        elif smallest >= wanted:
+            high, last = begin, smallest
         else:
-            # Equal entries may go on beyond either end of what was read.
-            low = low if wanted == smallest else begin
-            high = high if wanted == largest else begin + _READ
-            if wanted in (smallest, largest):
-                return _scan(files, shard, begin, low, high, wanted)
-        first, last = min(first, wanted), max(last, wanted + 1)
-    entries = _entries(files, shard, low, high)
-    return [int(n) for n in entries["ordinal"][entries["hash"] == np.uint64(wanted)]]
-
-
-def _scan(files: Files, shard: int, begin: int, low: int, high: int, wanted: int) -> list[int]:
-    """All equal entries around `begin`, in steps to both sides; only for ids that many documents share."""
+            low, high = begin, begin + _READ
     found: list[int] = []
-    for step, start in ((_READ, begin), (-_READ, begin - _READ)):
-        while low - _READ < start < high:
-            entries = _entries(files, shard, max(start, low), min(start + _READ, high))
-            equal = entries["hash"] == np.uint64(wanted)
-            found += entries["ordinal"][equal].tolist()
-            if not equal.any():
-                break
-            start += step
+    for start in range(low, count, _READ):
+        part = entries(start, min(start + _READ, count))
+        found += part["ordinal"][part["hash"] == np.uint64(wanted)].tolist()
+        if part["hash"][-1] > wanted:
+            break
     return found
-
-
-def _entries(files: Files, shard: int, start: int, stop: int) -> NDArray[np.void]:
-    return read_items(files, "documents.hash", shard, fmt.HASH_ENTRY, start, stop)
 
 
 def read_items(files: Files, kind: str, shard: int, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:

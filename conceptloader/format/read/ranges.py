@@ -14,9 +14,11 @@ from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
 from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.layout import DENSE
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.vocabulary import load_vocabulary
-from conceptloader.storage.source import Expected, WaitingSource
+from conceptloader.storage.objects import RemoteObjects
+from conceptloader.storage.source import Expected
 
 Sample = dict[str, Any]
 
@@ -36,7 +38,7 @@ class Ranges:
         self.files = files
         self.reader = ShardReader(manifest, files)
         self.num_tokens = manifest.num_tokens
-        self.field_names = manifest.field_names()
+        self.field_names = list(manifest.layouts[0].extra_fields(manifest.tracks))
         self.shard_starts: list[int] = manifest.starts().tolist()
         self.first_documents: list[int] = [0, *np.cumsum(manifest.shards.documents).tolist()]
         self._allow_pickle = allow_pickle
@@ -66,9 +68,7 @@ class Ranges:
         """Names of a track's concepts, index = concept id; None if the dataset has none for it."""
         self.codec(track)
         entry = self.manifest.tracks[track].vocabulary
-        if entry is None:
-            return None
-        return load_vocabulary(self.files.roots, entry)
+        return load_vocabulary(self.files.roots, entry) if entry else None
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """(shard, first, end, base) for each shard that holds some of tokens [start, stop): tokens [first, end) of the
@@ -103,7 +103,7 @@ class Ranges:
         borders: list[tuple[Ints, Ints]] = []
         runs: dict[str, list[Any]] = {track: [] for track in tracks}
         for shard, a, b, base in self.parts(start, stop):
-            dense = [track for track in tracks if self.reader.is_dense(shard, track)]
+            dense = [track for track in tracks if self.manifest.shards.tracks[track].encoding[shard] == DENSE]
             # One token more on either side tells whether a dense run goes on there.
             low, high = (max(0, a - 1), min(b + 1, self.shard_starts[shard + 1] - base)) if dense else (a, b)
             wide = self.reader.stream(shard, low, high)
@@ -126,11 +126,8 @@ class Ranges:
 
     def tokens(self, start: int, stop: int) -> Ints:
         """int64 [stop - start]."""
-        parts = []
-        for shard, a, b, _ in self.parts(start, stop):
-            parts.append(self.reader.stream(shard, a, b)["token"])
-            self.reader.check_ids(shard, a, parts[-1])
-        return _join(parts, np.int64).astype(np.int64)
+        tokens: Ints = self.read(start, stop)["tokens"]
+        return tokens
 
     def fields(self, start: int, stop: int) -> dict[str, NDArray[Any]]:
         """The token-aligned fields of a range, [stop - start] each."""
@@ -174,7 +171,7 @@ class Ranges:
 def reading_ahead(ranges: Iterable[tuple[Ranges, int, int]]) -> Iterator[None]:
     """Begin to read the tokens [start, stop) of datasets whose reads wait for a network; reads in the block wait for
     it."""
-    wanted: dict[WaitingSource, list[tuple[Expected, int, int]]] = {}
+    wanted: dict[RemoteObjects, list[tuple[Expected, int, int]]] = {}
     for dataset, start, stop in ranges:
         if dataset.files.waiting is not None:
             wanted.setdefault(dataset.files.waiting, []).extend(dataset.stream_bytes(start, stop))

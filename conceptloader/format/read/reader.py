@@ -51,9 +51,6 @@ class ShardReader:
             why = "the vocabulary" if self.manifest.tokenizer else "as no tokenizer is known"
             raise self._bad("stream.bin", shard, f"id {int(tokens[at])} as {place}", f"ids in [0, {limit}), {why}")
 
-    def is_dense(self, shard: int, track: str) -> bool:
-        return self.table.tracks[track].encoding[shard] == fmt.DENSE
-
     def documents(self, shard: int, start: int, stop: int) -> tuple[Ints, Ints]:
         """(first token, ordinal) of the documents that hold tokens [start, stop), start < stop; two reads.
 

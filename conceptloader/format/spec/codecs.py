@@ -14,6 +14,7 @@ import numpy as np
 from conceptloader.base.hashing import canonical_json
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError, InputError
+from conceptloader.format.spec.layout import FIELD_TYPES
 
 
 class Codec(Protocol):
@@ -151,7 +152,6 @@ class PickleCodec:
             raise ValueError("found 0 bytes, expected a pickle")
 
 
-_NUMPY_TYPES = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 _PLAIN: dict[str, type] = {
     "concepts": ConceptsCodec,
     "msgpack": MsgpackCodec,
@@ -190,7 +190,7 @@ def parameter_problem(name: str, parameters: Mapping[str, Any]) -> str | None:
     if name != "numpy":
         found = f"found parameters {dict(parameters)!r:.200}, expected none for codec {name}; remove them"
         return found if parameters else None
-    if set(parameters) == {"dtype"} and parameters["dtype"] in _NUMPY_TYPES:
+    if set(parameters) == {"dtype"} and parameters["dtype"] in FIELD_TYPES:
         return None
-    expected = f"{{'dtype': t}} with t one of {', '.join(_NUMPY_TYPES)}"
+    expected = f"{{'dtype': t}} with t one of {', '.join(FIELD_TYPES)}"
     return f"codec numpy: found parameters {dict(parameters)!r:.200}, expected {expected}"

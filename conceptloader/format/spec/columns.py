@@ -1,12 +1,12 @@
 """Columns of the shard table: JSON lists with one element per shard, checked and turned into arrays without a loop."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.format.spec.jsonfile import describe, is_checksum
+from conceptloader.format.spec.jsonfile import JsonObject, describe, is_checksum
 from conceptloader.format.spec.layout import DAMAGED, MAX_SIZE, bad
 
 Ints = NDArray[np.int64]
@@ -19,46 +19,52 @@ def offsets_of(lengths: "Ints | NDArray[np.bool_] | Sequence[int]") -> Ints:
     return offsets
 
 
-def _check_length(values: list[Any], count: int, where: str) -> None:
-    if len(values) != count:
-        raise bad(where, f"{len(values)} elements", f"{count}, one per shard", DAMAGED)
+def list_column(head: JsonObject, key: str, count: int, optional: bool = False) -> list[Any]:
+    """Anything. optional: null everywhere if it is absent."""
+    values: list[Any] | None = head.take(key, list, None) if optional else head.take(key, list)
+    if values is not None and len(values) != count:
+        raise bad(head.at(key), f"{len(values)} elements", f"{count}, one per shard", DAMAGED)
+    return [None] * count if values is None else values
 
 
-def _check_types(values: list[Any], allowed: set[type], where: str, expected: str) -> None:
-    if not set(map(type, values)) <= allowed:
-        i = next(i for i, value in enumerate(values) if type(value) not in allowed)
-        raise bad(f"{where}[{i}]", describe(values[i]), expected, DAMAGED)
+def _check(head: JsonObject, key: str, values: list[Any], good: Callable[[Any], bool], expected: str) -> None:
+    """Refuse a column which has, as is known, a value that is not good."""
+    i = next(i for i, value in enumerate(values) if not good(value))
+    raise bad(f"{head.at(key)}[{i}]", describe(values[i]), expected, DAMAGED)
 
 
-def int_column(values: list[Any], count: int, where: str, limit: int = MAX_SIZE, nullable: bool = False) -> Ints:
+def int_column(head: JsonObject, key: str, count: int, limit: int = MAX_SIZE, nullable: bool = False) -> Ints:
     """Integers in [0, limit] as int64 [count]; null, where allowed, becomes -1."""
-    _check_length(values, count, where)
-    expected = f"an integer in [0, {limit}]" + (" or null" if nullable else "")
-    _check_types(values, {int, type(None)} if nullable else {int}, where, expected)
-    present = [value for value in values if value is not None]
-    if present and (min(present) < 0 or max(present) > limit):
-        i = next(i for i, value in enumerate(values) if value is not None and not 0 <= value <= limit)
-        raise bad(f"{where}[{i}]", values[i], expected, DAMAGED)
-    if len(present) == count:
-        return np.array(values, np.int64)
-    return np.array([-1 if value is None else value for value in values], np.int64)
+    values = list_column(head, key, count)
+    present = [value for value in values if value is not None] if nullable else values
+    if not set(map(type, present)) <= {int} or (present and (min(present) < 0 or max(present) > limit)):
+
+        def good(value: Any) -> bool:
+            return nullable if value is None else type(value) is int and 0 <= value <= limit
+
+        _check(head, key, values, good, f"an integer in [0, {limit}]" + (" or null" if nullable else ""))
+    if len(present) < count:
+        values = [-1 if value is None else value for value in values]
+    return np.array(values, np.int64)
 
 
-def text_column(values: list[Any], count: int, where: str, nullable: bool = False) -> list[Any]:
+def text_column(head: JsonObject, key: str, count: int, nullable: bool = False, optional: bool = False) -> list[Any]:
     """Strings, or null where allowed; the list itself."""
-    _check_length(values, count, where)
-    expected = "a string" + (" or null" if nullable else "")
-    _check_types(values, {str, type(None)} if nullable else {str}, where, expected)
+    values = list_column(head, key, count, optional)
+    allowed = {str, type(None)} if nullable else {str}
+    if not set(map(type, values)) <= allowed:
+        expected = "a string" + (" or null" if nullable else "")
+        _check(head, key, values, lambda value: type(value) in allowed, expected)
     return values
 
 
-def checksum_column(values: list[Any], count: int, where: str) -> list[Any]:
+def checksum_column(head: JsonObject, key: str, count: int, optional: bool = False) -> list[Any]:
     """xxh3-64 checksums, 16 lower-case hexadecimal digits each, or null; the list itself."""
-    text_column(values, count, where, nullable=True)
+    values = text_column(head, key, count, nullable=True, optional=optional)
     present = [value for value in values if value is not None]
     if not set(map(len, present)) <= {16} or not set("".join(present)) <= set("0123456789abcdef"):
-        i = next(i for i, value in enumerate(values) if value is not None and not is_checksum(value))
-        raise bad(f"{where}[{i}]", describe(values[i]), "16 lower-case hexadecimal digits or null", DAMAGED)
+        rule = "16 lower-case hexadecimal digits or null"
+        _check(head, key, values, lambda value: value is None or is_checksum(value), rule)
     return values
 
 

@@ -3,13 +3,15 @@
 import difflib
 import json
 import re
-from collections.abc import Collection
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn, TypeVar
 
 import xxhash
 
 from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.storage.reads import read_file
+
+T = TypeVar("T")
 
 _LIMIT = 1 << 30
 _SEAL = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n}\n')
@@ -125,9 +127,15 @@ class JsonObject:
     def object(self, key: str, default: Any = _MISSING) -> "JsonObject":
         return JsonObject(self.take(key, dict, default), self.at(key))
 
-    def optional(self, key: str) -> "JsonObject | None":
-        """The object `key`; None if it is null or absent."""
-        return None if self.take(key, dict, None) is None else self.object(key)
+    def optional(self, key: str, parse: Callable[["JsonObject"], T]) -> T | None:
+        """What `parse` makes of the object `key`, reading all of it; None if it is null or absent."""
+        return None if self.take(key, dict, None) is None else self.object(key).whole(parse)
+
+    def whole(self, parse: Callable[["JsonObject"], T]) -> T:
+        """What `parse` makes of this object. Raises: FormatError for a key that it did not ask for."""
+        value = parse(self)
+        self.done()
+        return value
 
     def checksum(self, key: str, default: Any = _MISSING) -> Any:
         """An xxh3-64 checksum as it is written."""

@@ -1,10 +1,12 @@
 """Constants and arithmetic of the format: names, dtypes, sizes of files. Nothing here touches a file."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import FormatError
@@ -52,6 +54,8 @@ RESERVED_NAMES = frozenset(
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
+Count = TypeVar("Count", int, NDArray[np.int64])  # of one shard, or of each
+
 # The remedy for most damage.
 DAMAGED = "the file is damaged: restore or rebuild it"
 
@@ -88,14 +92,10 @@ class StreamLayout:
     def itemsize(self) -> int:
         return self.dtype.itemsize
 
-    @property
-    def token_size(self) -> int:
-        return int(self.token_type[1:])
-
-    def extra_fields(self, tracks: Sequence[str]) -> list[str]:
-        """Names of the token-aligned fields which are neither the token nor the record ids of a track."""
+    def extra_fields(self, tracks: Iterable[str]) -> dict[str, str]:
+        """Names and types of the token-aligned fields which are neither the token nor the record ids of a track."""
         dense = {dense_field(track) for track in tracks}
-        return [name for name, _ in self.fields[1:] if name not in dense]
+        return {name: code for name, code in self.fields[1:] if name not in dense}
 
 
 def make_layout(token_type: str, fields: Mapping[str, str], dense_tracks: Sequence[str]) -> StreamLayout:
@@ -108,16 +108,16 @@ def dense_field(track: str) -> str:
     return f"{track}_id"
 
 
-def num_blocks(tokens: int, block_tokens: int) -> int:
+def num_blocks(tokens: Count, block_tokens: int) -> Count:
     return -(-tokens // block_tokens)
 
 
-def documents_size(tokens: int, documents: int, block_tokens: int) -> int:
+def documents_size(tokens: Count, documents: Count, block_tokens: int) -> Count:
     """Bytes of a documents file: starts, one closing start, block table, one closing entry."""
     return 8 * (documents + 1) + 8 * (num_blocks(tokens, block_tokens) + 1)
 
 
-def spans_size(tokens: int, entries: int, block_tokens: int) -> int:
+def spans_size(tokens: Count, entries: Count, block_tokens: int) -> Count:
     """Bytes of a spans file: entries, block table, one closing entry."""
     return ENTRY.itemsize * entries + 8 * (num_blocks(tokens, block_tokens) + 1)
 

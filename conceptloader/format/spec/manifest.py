@@ -6,6 +6,7 @@ from typing import Any
 
 import xxhash
 
+from conceptloader import __version__
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
@@ -35,9 +36,6 @@ class Tokenizer:
                 f"tokenizer: found eos_id {self.eos_id!r}, expected an id below the vocab_size of {self.vocab_size}"
             )
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
@@ -47,9 +45,6 @@ class Vocabulary:
     size: int
     checksum: str
     count: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +88,7 @@ class Manifest:
 
     version: int = field(default_factory=lambda: fmt.VERSION)
     mode: str
-    created_by: str
+    created_by: str = f"conceptloader {__version__}"
     tokenizer: Tokenizer | None
     block_tokens: int
     layouts: tuple[StreamLayout, ...]
@@ -118,20 +113,15 @@ class Manifest:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
         return offsets_of(self.shards.tokens)
 
-    def field_names(self) -> list[str]:
-        """Names of the token-aligned fields, equal for all shards."""
-        return self.layouts[0].extra_fields(list(self.tracks))
-
     def stream_fingerprint(self) -> str:
         """Covers what decides the tokens and their order; equal for dense and spans, and however tracks change."""
         table = self.shards
         sizes, offsets = table.files["stream.bin"].size.tolist(), table.offset.tolist()
-        foreign = table.foreign or [None] * len(table)
         streams = []
         for shard, (layout, tokens) in enumerate(zip(table.layout.tolist(), table.tokens.tolist(), strict=True)):
             content: Any = table.token_checksum[shard]
             if content is None:
-                source = foreign[shard]
+                source = table.foreign[shard]
                 content = [sizes[shard], offsets[shard], source.index_checksum if source else None]
                 if source and source.content:  # a sample may miss a change; the time tells that there was one
                     content += [source.mtime_ns, source.content]
@@ -163,7 +153,7 @@ class Manifest:
                 "version": self.version,
                 "mode": self.mode,
                 "created_by": self.created_by,
-                "tokenizer": self.tokenizer.to_json() if self.tokenizer else None,
+                "tokenizer": asdict(self.tokenizer) if self.tokenizer else None,
                 "num_shards": len(self.shards),
                 "num_tokens": self.num_tokens,
                 "num_documents": self.num_documents,
@@ -191,7 +181,6 @@ def parse_manifest(head: JsonObject) -> Manifest:
     if mode == "token-stream" and tracks:
         raise bad(head.at("tracks"), f"{len(tracks)} tracks", "none in mode token-stream", DAMAGED)
     layouts = _parse_layouts(head, list(tracks))
-    tokenizer = parse_tokenizer(head)
     shards = parse_shards(head.object("shards"), fmt.VERSIONS[version], count, layouts, sorted(tracks), block_tokens)
     if mode == "document" and (shards.files["documents.bin"].size < 0).any():
         raise bad(head.at("shards"), "a shard without documents.bin", "one in each shard in mode document", DAMAGED)
@@ -199,7 +188,7 @@ def parse_manifest(head: JsonObject) -> Manifest:
         version=version,
         mode=mode,
         created_by=head.take("created_by", str),
-        tokenizer=tokenizer,
+        tokenizer=head.optional("tokenizer", parse_tokenizer),
         block_tokens=block_tokens,
         layouts=layouts,
         tracks=tracks,
@@ -213,15 +202,10 @@ def parse_manifest(head: JsonObject) -> Manifest:
     return manifest
 
 
-def parse_tokenizer(head: JsonObject) -> Tokenizer | None:
-    entry = head.optional("tokenizer")
-    if entry is None:
-        return None
+def parse_tokenizer(entry: JsonObject) -> Tokenizer:
     size = entry.natural("vocab_size", 1 << 32, least=1)
     eos = entry.natural("eos_id", size - 1, default=None)
-    tokenizer = Tokenizer(name=entry.take("name", str), vocab_size=size, eos_id=eos)
-    entry.done()
-    return tokenizer
+    return Tokenizer(name=entry.take("name", str), vocab_size=size, eos_id=eos)
 
 
 def _parse_layouts(head: JsonObject, tracks: Sequence[str]) -> tuple[StreamLayout, ...]:
@@ -245,15 +229,10 @@ def _parse_layouts(head: JsonObject, tracks: Sequence[str]) -> tuple[StreamLayou
     if not result:
         raise bad(head.at("layouts"), "none", "at least one", DAMAGED)
     for i, layout in enumerate(result):
-        found, expected = _extra(layout, tracks), _extra(result[0], tracks)
+        found, expected = layout.extra_fields(tracks), result[0].extra_fields(tracks)
         if found != expected:
             raise bad(head.at(f"layouts[{i}]"), found, f"the fields of the first layout, {expected}", DAMAGED)
     return tuple(result)
-
-
-def _extra(layout: StreamLayout, tracks: Sequence[str]) -> dict[str, str]:
-    names = layout.extra_fields(tracks)
-    return {name: code for name, code in layout.fields if name in names}
 
 
 def _parse_tracks(head: JsonObject) -> dict[str, Track]:
@@ -274,7 +253,7 @@ def _parse_tracks(head: JsonObject) -> dict[str, Track]:
         tracks[name] = Track(
             codec=entry.take("codec", str),
             parameters=entry.take("parameters", dict),
-            vocabulary=_parse_vocabulary(entry),
+            vocabulary=entry.optional("vocabulary", _parse_vocabulary),
             max_spans=tuple(ladder),
             max_items=entry.natural("max_items", fmt.MAX_RECORD_BYTES, default=None),
         )
@@ -282,15 +261,10 @@ def _parse_tracks(head: JsonObject) -> dict[str, Track]:
     return tracks
 
 
-def _parse_vocabulary(head: JsonObject) -> Vocabulary | None:
-    entry = head.optional("vocabulary")
-    if entry is None:
-        return None
-    vocabulary = Vocabulary(
+def _parse_vocabulary(entry: JsonObject) -> Vocabulary:
+    return Vocabulary(
         path=entry.take("path", str),
         size=entry.natural("size", fmt.MAX_SIZE),
         checksum=entry.checksum("checksum"),
         count=entry.natural("count", 1 << 32),
     )
-    entry.done()
-    return vocabulary

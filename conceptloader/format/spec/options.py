@@ -1,13 +1,15 @@
 """What a build is asked to do. Stored in build.json and hashed, so that a restart cannot mix two builds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject
-from conceptloader.format.spec.manifest import Tokenizer, parse_tokenizer
+from conceptloader.format.spec.manifest import Tokenizer, Vocabulary, parse_tokenizer
 
 ENCODINGS = ("auto", fmt.DENSE, fmt.SPANS)
 
@@ -61,7 +63,7 @@ class BuildOptions:
             raise ConfigError(f"tracks: found {len(self.tracks)}, expected at most {fmt.MAX_TRACKS}")
         if self.token_type not in (None, *fmt.WRITTEN_TOKENS):
             raise ConfigError(f"token_type: found {self.token_type!r}, expected u2 or u4")
-        if self.tokenizer and self.tokenizer.vocab_size > 1 << 8 * self.token_size:
+        if self.tokenizer and self.tokenizer.vocab_size > 1 << 8 * np.dtype(self.written_type).itemsize:
             raise ConfigError(
                 f"token_type: found {self.token_type!r}, expected a type that holds the vocabulary of "
                 f"{self.tokenizer.vocab_size} tokens; use u4"
@@ -85,23 +87,19 @@ class BuildOptions:
         return "u2" if self.tokenizer is not None and self.tokenizer.vocab_size <= 1 << 16 else "u4"
 
     @property
-    def token_size(self) -> int:
-        return int(self.written_type[1:])
-
-    @property
     def token_limit(self) -> int:
         """Token ids are below it."""
-        return self.tokenizer.vocab_size if self.tokenizer else 1 << 8 * self.token_size
+        return self.tokenizer.vocab_size if self.tokenizer else 1 << 8 * np.dtype(self.written_type).itemsize
 
-    def to_json(self, vocabularies: Mapping[str, Any]) -> dict[str, Any]:
-        """`vocabularies`: what stands for the vocabulary of each track."""
-        tracks = {
-            name: {**vars(options), "parameters": dict(options.parameters), "vocabulary": vocabularies.get(name)}
-            for name, options in sorted(self.tracks.items())
-        }
+    def to_json(self, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+        """`vocabularies`: the file that stands for the vocabulary of a track."""
+        tracks = {}
+        for name, options in sorted(self.tracks.items()):
+            file = asdict(vocabularies[name]) if name in vocabularies else None
+            tracks[name] = {**vars(options), "parameters": dict(options.parameters), "vocabulary": file}
         return {
             "mode": self.mode,
-            "tokenizer": self.tokenizer.to_json() if self.tokenizer else None,
+            "tokenizer": asdict(self.tokenizer) if self.tokenizer else None,
             "token_type": self.written_type,
             "fields": dict(sorted(self.fields.items())),
             "tracks": tracks,
@@ -118,4 +116,4 @@ def options_from_json(head: JsonObject, vocabularies: Mapping[str, Sequence[str]
         kept = listed.object(name).taken(codec=str, parameters=dict, encoding=str)
         tracks[name] = TrackOptions(**kept, vocabulary=vocabularies.get(name))
     kept = head.taken(mode=str, token_type=str, fields=dict, block_tokens=int, extra=dict)
-    return BuildOptions(**kept, tokenizer=parse_tokenizer(head), tracks=tracks)
+    return BuildOptions(**kept, tokenizer=head.optional("tokenizer", parse_tokenizer), tracks=tracks)

@@ -2,11 +2,12 @@
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.layout import DAMAGED, bad
-from conceptloader.storage.reads import read_file, retrying
+from conceptloader.storage.reads import named, read_file, retrying
 from conceptloader.storage.stores import is_url, object_size, read_range
 from conceptloader.storage.urls import below, normal, parent
 
@@ -19,14 +20,23 @@ class Roots:
     """
 
     def __init__(self, directory: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
-        self.directory = os.path.abspath(directory)
+        self._choose(os.path.abspath(directory), os.path.dirname, roots, os.path.abspath)
+        self._lexical = [os.path.join(root, "") for root in self.roots]
+        self._real = [os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory)]
+
+    def _choose(
+        self,
+        directory: str,
+        above: Callable[[str], str],
+        roots: Sequence[str | os.PathLike[str]] | None,
+        form: Callable[[Any], str],
+    ) -> None:
+        """form: of a root that is given, "" to leave it out. Raises: ConfigError."""
         if isinstance(roots, (str, os.PathLike)):
-            raise ConfigError(f"roots: found the single path {roots!r}, expected a list of directories; write [...]")
-        self.given = None if roots is None else [os.path.abspath(root) for root in roots]
-        chosen = [os.path.dirname(self.directory)] if self.given is None else [self.directory, *self.given]
-        self.roots = list(dict.fromkeys(chosen))
-        self._lexical = [_with_separator(root) for root in self.roots]
-        self._real = [_with_separator(os.path.realpath(root)) for root in (*self.roots, self.directory)]
+            raise ConfigError(f"roots: found the single path {roots!r}, expected a list of them; write [...]")
+        self.directory = directory
+        self.given = None if roots is None else [found for root in roots if (found := form(root))]
+        self.roots = [above(directory)] if self.given is None else list(dict.fromkeys([directory, *self.given]))
 
     def resolve(self, path: str) -> str:
         """The absolute form of a path in the manifest, which is relative to the dataset's directory."""
@@ -47,19 +57,18 @@ class Roots:
 
     def allows(self, directory: str) -> bool:
         """Whether files of a resolved directory may be read, links aside."""
-        return _with_separator(directory).startswith(tuple(self._lexical))
+        return os.path.join(directory, "").startswith(tuple(self._lexical))
 
     def check_real(self, path: str) -> None:
         """Refuse a file that is outside the roots once symbolic links are followed.
 
         Raises: FormatError; ReadError if that cannot be known, since a link that cannot be read is not followed.
         """
-        try:
-            real = os.path.realpath(path, strict=True)
-        except FileNotFoundError:
-            real = os.path.realpath(path)  # whoever opens it will say so
-        except OSError as error:
-            raise ReadError(error.errno, f"{path}: cannot be looked at: {error.strerror}") from error
+        with named(path, "looked at"):
+            try:
+                real = os.path.realpath(path, strict=True)
+            except FileNotFoundError:
+                real = os.path.realpath(path)  # whoever opens it will say so
         if not real.startswith(tuple(self._real)):
             raise self._outside(path, real)
 
@@ -69,25 +78,16 @@ class Roots:
         return read_file(path, limit)
 
     def _outside(self, where: str, found: str) -> Exception:
-        return bad(
-            where,
-            repr(found),
-            f"a file below {', '.join(self.roots)}",
-            "if you trust this dataset, allow the directory: roots=[...]",
-        )
+        remedy = "if you trust this dataset, allow the directory: roots=[...]"
+        return bad(where, repr(found), f"a file below {', '.join(self.roots)}", remedy)
 
 
 class UrlRoots(Roots):
     """Roots that are URLs; by default the parent of the dataset's URL, in its own host or bucket."""
 
     def __init__(self, url: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
-        self.directory = normal(url)
-        if isinstance(roots, (str, os.PathLike)):
-            raise ConfigError(f"roots: found the single path {roots!r}, expected a list of URLs; write [...]")
         # Local roots of a configuration are for its local datasets.
-        self.given = None if roots is None else [normal(os.fspath(root)) for root in roots if is_url(root)]
-        chosen = [parent(self.directory)] if self.given is None else [self.directory, *self.given]
-        self.roots = list(dict.fromkeys(chosen))
+        self._choose(normal(url), parent, roots, lambda root: normal(root) if is_url(root) else "")
 
     def resolve(self, path: str) -> str:
         return normal(path if is_url(path) else f"{self.directory}/{path}")
@@ -112,13 +112,14 @@ class UrlRoots(Roots):
         size = retrying(lambda: object_size(path, self.allows))
         if size > limit:
             raise FormatError(f"{path}: found {size} bytes, expected at most {limit}; this is not such a file")
-        return retrying(lambda: self._whole(path, size)) if size else b""
 
-    def _whole(self, path: str, size: int) -> bytes:
-        data = read_range(path, 0, size, self.allows).data
-        if len(data) != size:
-            raise ReadError(errno.EIO, f"{path}: found {len(data)} bytes, expected {size}")
-        return data
+        def whole() -> bytes:
+            data = read_range(path, 0, size, self.allows).data
+            if len(data) != size:
+                raise ReadError(errno.EIO, f"{path}: found {len(data)} bytes, expected {size}")
+            return data
+
+        return retrying(whole) if size else b""
 
 
 def _possible(path: str) -> bool:
@@ -127,7 +128,3 @@ def _possible(path: str) -> bool:
         return b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
         return False
-
-
-def _with_separator(path: str) -> str:
-    return path if path.endswith(os.sep) else path + os.sep

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints, checksum_column, int_column, require, text_column
+from conceptloader.format.spec.columns import Ints, checksum_column, int_column, list_column, require, text_column
 from conceptloader.format.spec.jsonfile import JsonObject, describe
 from conceptloader.format.spec.layout import DAMAGED, StreamLayout, Version, bad
 from conceptloader.storage.sample import known_sample
@@ -20,24 +20,25 @@ class FileColumn:
 
     size: Ints
     checksum: list[str | None]
-    path: list[str | None] | None = None
-    sample: list[str | None] | None = None
+    path: list[str | None] = field(default_factory=list)
+    sample: list[str | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.path = self.path or [None] * len(self.size)
+        self.sample = self.sample or [None] * len(self.size)
 
     @classmethod
     def absent(cls, shards: int) -> "FileColumn":
         return cls(np.full(shards, -1, np.int64), [None] * shards)
-
-    def samples(self) -> list[str | None]:
-        return [None] * len(self.size) if self.sample is None else self.sample
 
     def to_json(self, version: Version) -> dict[str, Any]:
         value: dict[str, Any] = {
             "size": [None if size < 0 else size for size in self.size.tolist()],
             "checksum": self.checksum,
         }
-        if version.samples and any(self.samples()):
+        if version.samples and any(self.sample):
             value["sample"] = self.sample
-        if self.path is not None and any(self.path):
+        if any(self.path):
             value["path"] = self.path
         return value
 
@@ -89,7 +90,10 @@ class ShardTable:
     token_checksum: list[str | None]
     files: dict[str, FileColumn]
     tracks: dict[str, TrackColumn] = field(default_factory=dict)
-    foreign: list[Foreign | None] | None = None
+    foreign: list[Foreign | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.foreign = self.foreign or [None] * len(self)
 
     def __len__(self) -> int:
         return len(self.path)
@@ -99,7 +103,7 @@ class ShardTable:
         return sum(
             file[0] >= 0 and known_sample(*file) is None
             for column in self.files.values()
-            for file in zip(column.size.tolist(), column.samples(), column.checksum, strict=True)
+            for file in zip(column.size.tolist(), column.sample, column.checksum, strict=True)
         )
 
     def to_json(self, version: Version) -> dict[str, Any]:
@@ -113,7 +117,7 @@ class ShardTable:
             "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
             "files": {kind: column.to_json(version) for kind, column in self.files.items() if (column.size >= 0).any()},
         }
-        if self.foreign is not None and any(self.foreign):
+        if any(self.foreign):
             value["foreign"] = [item.to_json(version) if item else None for item in self.foreign]
         return value
 
@@ -128,16 +132,13 @@ def parse_shards(
 ) -> ShardTable:
     """Check and convert the "shards" object. Every size that follows from other numbers must agree with them."""
 
-    def ints(key: str, limit: int = fmt.MAX_SIZE) -> Ints:
-        return int_column(head.take(key, list), count, head.at(key), limit)
-
     table = ShardTable(
-        path=text_column(head.take("path", list), count, head.at("path")),
-        tokens=ints("tokens"),
-        layout=ints("layout", len(layouts) - 1),
-        offset=ints("offset"),
-        documents=ints("documents", 1 << 48),
-        token_checksum=checksum_column(head.take("token_checksum", list), count, head.at("token_checksum")),
+        path=text_column(head, "path", count),
+        tokens=int_column(head, "tokens", count),
+        layout=int_column(head, "layout", count, len(layouts) - 1),
+        offset=int_column(head, "offset", count),
+        documents=int_column(head, "documents", count, 1 << 48),
+        token_checksum=checksum_column(head, "token_checksum", count),
         files=_parse_files(head.object("files"), version, count, tracks),
         tracks=_parse_tracks(head.object("tracks"), count, tracks),
         foreign=_parse_foreign(head, version, count),
@@ -151,21 +152,15 @@ def parse_shards(
 
 
 def _parse_files(head: JsonObject, version: Version, count: int, tracks: Sequence[str]) -> dict[str, FileColumn]:
-    files = {}
-    for kind in fmt.file_kinds(tracks):
-        entry = head.optional(kind)
-        if entry is None:
-            files[kind] = FileColumn.absent(count)
-            continue
-        paths = entry.take("path", list, None)
-        samples = entry.take("sample", list, None) if version.samples else None
-        files[kind] = FileColumn(
-            size=int_column(entry.take("size", list), count, entry.at("size"), nullable=True),
-            checksum=checksum_column(entry.take("checksum", list), count, entry.at("checksum")),
-            path=None if paths is None else text_column(paths, count, entry.at("path"), nullable=True),
-            sample=None if samples is None else checksum_column(samples, count, entry.at("sample")),
+    def parse(entry: JsonObject) -> FileColumn:
+        return FileColumn(
+            size=int_column(entry, "size", count, nullable=True),
+            checksum=checksum_column(entry, "checksum", count),
+            path=text_column(entry, "path", count, nullable=True, optional=True),
+            sample=checksum_column(entry, "sample", count, optional=True) if version.samples else [],
         )
-        entry.done()
+
+    files = {kind: head.optional(kind, parse) or FileColumn.absent(count) for kind in fmt.file_kinds(tracks)}
     head.done()
     return files
 
@@ -174,43 +169,32 @@ def _parse_tracks(head: JsonObject, count: int, tracks: Sequence[str]) -> dict[s
     columns = {}
     for name in tracks:
         entry = head.object(name)
-        encoding = text_column(entry.take("encoding", list), count, entry.at("encoding"), nullable=True)
+        encoding = text_column(entry, "encoding", count, nullable=True)
         if not set(encoding) <= {fmt.DENSE, fmt.SPANS, None}:
             i = next(i for i, code in enumerate(encoding) if code not in (fmt.DENSE, fmt.SPANS, None))
             raise bad(entry.at(f"encoding[{i}]"), describe(encoding[i]), '"dense", "spans" or null', DAMAGED)
         columns[name] = TrackColumn(
             encoding=encoding,
-            records=int_column(entry.take("records", list), count, entry.at("records"), fmt.NO_RECORD - 1),
-            entries=int_column(entry.take("entries", list), count, entry.at("entries"), 1 << 48),
+            records=int_column(entry, "records", count, fmt.NO_RECORD - 1),
+            entries=int_column(entry, "entries", count, 1 << 48),
         )
         entry.done()
     head.done()
     return columns
 
 
-def _parse_foreign(head: JsonObject, version: Version, count: int) -> list[Foreign | None] | None:
-    values = head.take("foreign", list, None)
-    if values is None:
-        return None
-    if len(values) != count:
-        raise bad(head.at("foreign"), f"{len(values)} elements", f"{count}, one per shard", DAMAGED)
-    result: list[Foreign | None] = []
-    for i, value in enumerate(values):
-        if value is None:
-            result.append(None)
-            continue
-        entry = JsonObject(value, head.at(f"foreign[{i}]"))
-        result.append(
-            Foreign(
-                kind=entry.take("kind", str),
-                mtime_ns=entry.natural("mtime_ns", (1 << 63) - 1),
-                index=entry.take("index", str, None),
-                index_checksum=entry.checksum("index_checksum", None),
-                content=entry.checksum("content", None) if version.samples else None,
-            )
+def _parse_foreign(head: JsonObject, version: Version, count: int) -> list[Foreign | None]:
+    def parse(entry: JsonObject) -> Foreign:
+        return Foreign(
+            kind=entry.take("kind", str),
+            mtime_ns=entry.natural("mtime_ns", (1 << 63) - 1),
+            index=entry.take("index", str, None),
+            index_checksum=entry.checksum("index_checksum", None),
+            content=entry.checksum("content", None) if version.samples else None,
         )
-        entry.done()
-    return result
+
+    values = enumerate(list_column(head, "foreign", count, optional=True))
+    return [None if value is None else JsonObject(value, head.at(f"foreign[{i}]")).whole(parse) for i, value in values]
 
 
 def _check_sizes(head: JsonObject, table: ShardTable, layouts: Sequence[StreamLayout], block_tokens: int) -> None:
@@ -221,22 +205,21 @@ def _check_sizes(head: JsonObject, table: ShardTable, layouts: Sequence[StreamLa
         size, wanted = table.files[kind].size, np.where(present, expected, -1)
         require(size == wanted, f"{where}: {kind}: size", size, wanted)
 
-    foreign = np.array([bool(item) for item in table.foreign]) if table.foreign else np.zeros(len(table), bool)
+    foreign = np.array([item is not None for item in table.foreign])
     itemsize = np.array([layout.itemsize for layout in layouts], np.int64)[table.layout]
     stream = table.files["stream.bin"].size
     # Compared by division: a product of two hostile numbers could overflow.
     room = np.maximum(stream - table.offset, -1)
-    require((room // itemsize >= table.tokens), f"{where}: stream.bin: size", stream, "room for offset + tokens")
+    require(room // itemsize >= table.tokens, f"{where}: stream.bin: size", stream, "room for offset + tokens")
     exact = (table.offset == 0) & (room % itemsize == 0) & (room // itemsize == table.tokens)
     require(foreign | exact, f"{where}: stream.bin: size", stream, "exactly tokens * itemsize, at offset 0")
 
-    blocks = -(-table.tokens // block_tokens)
     documents = table.files["documents.bin"].size >= 0
     absent = ~documents & (table.documents > 0)
     require(~absent, head.at("documents"), table.documents, "0 where documents.bin is absent")
     empty = documents & (table.tokens > 0) & (table.documents == 0)
     require(~empty, head.at("documents"), table.documents, "at least 1, since every token is in a document")
-    check("documents.bin", documents, 8 * (table.documents + blocks + 2))
+    check("documents.bin", documents, fmt.documents_size(table.tokens, table.documents, block_tokens))
     ids, hashes = table.files["documents.ids"].size, table.files["documents.hash"].size
     enough = np.where(ids >= 0, documents & (ids >= 8 * (table.documents + 1)), True)
     require(enough, f"{where}: documents.ids: size", ids, "null, or room for an offset per document of documents.bin")
@@ -251,7 +234,7 @@ def _check_sizes(head: JsonObject, table: ShardTable, layouts: Sequence[StreamLa
         at = f"{head.at('tracks')}: {name}: encoding: layout"
         require(dense | ~wanted, at, table.layout, f"one with the field {field[0]} of type u4")
         check(f"{name}.index", has, 8 * (column.records + 1))
-        check(f"{name}.spans", spans, fmt.ENTRY.itemsize * column.entries + 8 * (blocks + 1))
+        check(f"{name}.spans", spans, fmt.spans_size(table.tokens, column.entries, block_tokens))
         data = table.files[f"{name}.data"].size
         require((data >= 0) == has, f"{where}: {name}.data: size", data, "a size exactly where the track has records")
         least, most = (spans & (table.tokens > 0)).astype(np.int64), np.where(spans, table.tokens, 0)

@@ -1,7 +1,7 @@
 """Writing a dataset again with other track encodings; tokens, documents, ids and records stay what they are."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -53,11 +53,11 @@ def convert(
         for name, track in manifest.tracks.items()
     }
     source = ShardReader(manifest, Files(manifest, allowed))
-    fields = {name: dict(manifest.layouts[0].fields)[name] for name in manifest.field_names()}
+    fields = manifest.layouts[0].extra_fields(manifest.tracks)
     options = BuildOptions(
         mode=manifest.mode,
         tokenizer=manifest.tokenizer,
-        token_type="u2" if all(layout.token_size <= 2 for layout in manifest.layouts) else "u4",
+        token_type="u2" if all(layout.token_type in ("u1", "u2") for layout in manifest.layouts) else "u4",
         fields=fields,
         tracks=tracks,
         block_tokens=manifest.block_tokens,
@@ -75,27 +75,21 @@ def convert(
 def _copy(source: ShardReader, shard: int, writer: ShardWriter, fields: Sequence[str]) -> None:
     tracks = [name for name, column in source.table.tracks.items() if column.encoding[shard] is not None]
     for track in tracks:
-        for record in _records(source, shard, track):
-            writer.add_record(track, record)
+        total = int(source.table.tracks[track].records[shard])
+        for first in range(0, total, _RECORDS):
+            numbers = np.arange(first, min(first + _RECORDS, total), dtype=np.uint32)
+            for record in source.records(shard, track, numbers):
+                writer.add_record(track, bytes(record))
     for ordinal in range(int(source.table.documents[shard])):
         start, stop = source.document_range(shard, ordinal)
         items = source.stream(shard, start, stop)
-        spans = {track: _spans(source, shard, track, start, stop) for track in tracks} if start < stop else {}
+        spans = {}
+        for track in tracks if start < stop else ():
+            begin, end, _, _, numbers = source.runs(shard, track, start, stop)
+            spans[track] = list(zip((begin - start).tolist(), (end - start).tolist(), numbers.tolist(), strict=True))
         writer.add_document(
             items["token"],
             spans=spans,
             id=source.external_id(shard, ordinal) or "",
             fields={name: items[name] for name in fields},
         )
-
-
-def _records(source: ShardReader, shard: int, track: str) -> Iterator[bytes]:
-    total = int(source.table.tracks[track].records[shard])
-    for first in range(0, total, _RECORDS):
-        numbers = np.arange(first, min(first + _RECORDS, total), dtype=np.uint32)
-        yield from map(bytes, source.records(shard, track, numbers))
-
-
-def _spans(source: ShardReader, shard: int, track: str, start: int, stop: int) -> list[tuple[int, int, int]]:
-    begin, end, _, _, record = source.runs(shard, track, start, stop)
-    return list(zip((begin - start).tolist(), (end - start).tolist(), record.tolist(), strict=True))

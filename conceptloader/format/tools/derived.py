@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import load_sealed
-from conceptloader.format.spec.manifest import Manifest, parse_manifest
-from conceptloader.storage.durable import make_directories, sync_directory, temporary_name, write_file
+from conceptloader.format.spec.manifest import Manifest
+from conceptloader.storage.durable import make_directories, sync_directory, temporary_name
 
 
 @contextmanager
@@ -46,22 +44,14 @@ def moved(manifest: Manifest, directory: str, out: str | os.PathLike[str]) -> Ma
         return found if os.path.isabs(found) else os.path.relpath(os.path.join(directory, found), out)
 
     table = manifest.shards
-    foreign = [item and replace(item, index=item.index and path(item.index)) for item in table.foreign or ()]
+    foreign = [item and replace(item, index=item.index and path(item.index)) for item in table.foreign]
     files = {
-        kind: replace(column, path=column.path and [given and path(given) for given in column.path])
+        kind: replace(column, path=[given and path(given) for given in column.path])
         for kind, column in table.files.items()
     }
     tracks = {
         name: replace(track, vocabulary=entry and replace(entry, path=path(entry.path)))
         for name, track, entry in ((name, track, track.vocabulary) for name, track in manifest.tracks.items())
     }
-    shards = replace(table, path=[path(one) for one in table.path], files=files, foreign=foreign or None)
+    shards = replace(table, path=[path(one) for one in table.path], files=files, foreign=foreign)
     return replace(manifest, tracks=tracks, shards=shards)
-
-
-def write_manifest(manifest: Manifest, directory: str) -> None:
-    """Write manifest.json. What readers would refuse is never written: FormatError."""
-    target = os.path.join(directory, fmt.MANIFEST)
-    data = manifest.dump()
-    parse_manifest(load_sealed(data, target))
-    write_file(target, data)

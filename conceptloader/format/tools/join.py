@@ -3,32 +3,27 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from conceptloader import __version__
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.tools.derived import check_new_directory, moved, write_manifest
-from conceptloader.format.write.borders import with_border_windows
+from conceptloader.format.tools.derived import check_new_directory, moved
+from conceptloader.format.write.finalize import write_manifest
+from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import make_directories
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A dataset. manifest: as seen from the new one."""
-
-    directory: str
-    manifest: Manifest
+_Source = tuple[str, Manifest]  # a dataset's directory, and its manifest as seen from the new one
 
 
 def join(
@@ -49,20 +44,17 @@ def join(
         raise ConfigError(f"join: found {paths!r}, expected a list of at least one dataset")
     target = os.path.abspath(out)
     loaded = [load_manifest(path, roots) for path in paths]
-    sources = [_Source(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]
+    sources = [(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]
     check_new_directory(target)
     manifest = _join(sources, allow_mixed_tokenizers)
     joined = [
-        {"path": os.path.relpath(source.directory, target), "stream_fingerprint": source.manifest.stream_fingerprint()}
-        for source in sources
+        {"path": os.path.relpath(directory, target), "stream_fingerprint": source.stream_fingerprint()}
+        for directory, source in sources
     ]
     manifest = replace(manifest, extra={"joined": joined})
-    groups, start = [], 0
-    for source in sources:
-        groups.append(range(start, start + len(source.manifest.shards)))
-        start += len(source.manifest.shards)
     every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
-    manifest = with_border_windows(manifest, every, groups)
+    firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()
+    manifest = with_border_windows(manifest, every, firsts)
     make_directories(target)
     replace_manifest(manifest, target)
     return manifest
@@ -79,12 +71,12 @@ def replace_manifest(manifest: Manifest, directory: str) -> None:
 
 
 def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
-    manifests = [source.manifest for source in sources]
+    manifests = [manifest for _, manifest in sources]
     names = sorted({name for manifest in manifests for name in manifest.tracks})
     if len(names) > fmt.MAX_TRACKS:
         raise ConfigError(f"join: found {len(names)} tracks in all, expected at most {fmt.MAX_TRACKS}")
-    _agree(sources, "fields", lambda manifest: _fields(manifest, list(manifest.tracks)))
-    _agree(sources, "fields, once all tracks are there,", lambda manifest: _fields(manifest, names))
+    _agree(sources, "fields", lambda manifest: manifest.layouts[0].extra_fields(manifest.tracks))
+    _agree(sources, "fields, once all tracks are there,", lambda manifest: manifest.layouts[0].extra_fields(names))
     _agree(sources, "block_tokens", lambda manifest: manifest.block_tokens)
     _agree(sources, "mode is document", lambda manifest: manifest.mode == "document")
     modes = {manifest.mode for manifest in manifests}
@@ -95,20 +87,18 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
     layouts: list[StreamLayout] = list(dict.fromkeys(layout for m in manifests for layout in m.layouts))
     numbers = [np.array([layouts.index(layout) for layout in m.layouts])[m.shards.layout] for m in manifests]
     tables = [manifest.shards for manifest in manifests]
-    table = ShardTable(
-        path=[path for table in tables for path in table.path],
-        tokens=np.concatenate([table.tokens for table in tables]),
-        layout=np.concatenate(numbers),
-        offset=np.concatenate([table.offset for table in tables]),
-        documents=np.concatenate([table.documents for table in tables]),
-        token_checksum=[checksum for table in tables for checksum in table.token_checksum],
-        files={kind: _files(kind, tables) for kind in fmt.file_kinds(names)},
-        tracks={name: _track_column(name, tables) for name in names},
-        foreign=[item for table in tables for item in table.foreign or [None] * len(table)],
+    table: ShardTable = _end_to_end(
+        [replace(manifest.shards, layout=number) for manifest, number in zip(manifests, numbers, strict=True)],
+        files={
+            kind: _end_to_end([t.files.get(kind) or FileColumn.absent(len(t)) for t in tables])
+            for kind in fmt.file_kinds(names)
+        },
+        tracks={
+            name: _end_to_end([t.tracks.get(name) or TrackColumn.absent(len(t)) for t in tables]) for name in names
+        },
     )
     return Manifest(
         mode=modes.pop() if len(modes) == 1 else "stream-with-metadata",
-        created_by=f"conceptloader {__version__}",
         tokenizer=tokenizers.pop() if len(tokenizers) == 1 else None,
         block_tokens=manifests[0].block_tokens,
         layouts=tuple(layouts),
@@ -118,23 +108,18 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
 
 
 def _agree(sources: Sequence[_Source], what: str, value: Callable[[Manifest], object]) -> None:
-    first = value(sources[0].manifest)
-    for source in sources[1:]:
-        if value(source.manifest) != first:
+    first = value(sources[0][1])
+    for directory, manifest in sources[1:]:
+        if value(manifest) != first:
             raise ConfigError(
-                f"join: {what}: found {value(source.manifest)} in {source.directory}, expected {first} as in "
-                f"{sources[0].directory}; such datasets can be mixed but not joined"
+                f"join: {what}: found {value(manifest)} in {directory}, expected {first} as in {sources[0][0]}; such "
+                "datasets can be mixed but not joined"
             )
-
-
-def _fields(manifest: Manifest, tracks: Sequence[str]) -> dict[str, str]:
-    layout = manifest.layouts[0]
-    return {name: code for name, code in layout.fields if name in layout.extra_fields(tracks)}
 
 
 def _track(name: str, sources: Sequence[_Source]) -> Track:
     """The track as all sources that have it agree on, with the largest maxima."""
-    having = [source for source in sources if name in source.manifest.tracks]
+    having = [source for source in sources if name in source[1].tracks]
 
     def definition(manifest: Manifest) -> Mapping[str, Any]:
         track = manifest.tracks[name]
@@ -142,30 +127,19 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
         return {"codec": track.codec, "parameters": dict(track.parameters), "vocabulary": vocabulary}
 
     _agree(having, f"track {name!r}", definition)
-    tracks = [source.manifest.tracks[name] for source in having]
-    first = tracks[0]
+    tracks = [manifest.tracks[name] for _, manifest in having]
     items = [track.max_items for track in tracks if track.max_items is not None]
     return replace(
-        first,
+        tracks[0],
         max_spans=tuple(map(max, zip(*(track.max_spans for track in tracks), strict=True))),
-        max_items=max(items) if items else None,
+        max_items=max(items, default=None),
     )
 
 
-def _files(kind: str, tables: Sequence[ShardTable]) -> FileColumn:
-    columns = [table.files.get(kind) or FileColumn.absent(len(table)) for table in tables]
-    return FileColumn(
-        np.concatenate([column.size for column in columns]),
-        [checksum for column in columns for checksum in column.checksum],
-        [path for column in columns for path in column.path or [None] * len(column.size)],
-        [sample for column in columns for sample in column.samples()],
-    )
-
-
-def _track_column(name: str, tables: Sequence[ShardTable]) -> TrackColumn:
-    columns = [table.tracks.get(name) or TrackColumn.absent(len(table)) for table in tables]
-    return TrackColumn(
-        [encoding for column in columns for encoding in column.encoding],
-        np.concatenate([column.records for column in columns]),
-        np.concatenate([column.entries for column in columns]),
-    )
+def _end_to_end(parts: Sequence[Any], **given: Any) -> Any:
+    """One object of the columns, arrays and lists, of several of its kind; `given`: what is not such a column."""
+    for item in fields(parts[0]):
+        if item.name not in given:
+            columns = [getattr(part, item.name) for part in parts]
+            given[item.name] = np.concatenate(columns) if isinstance(columns[0], np.ndarray) else [*chain(*columns)]
+    return type(parts[0])(**given)

@@ -1,29 +1,34 @@
 """Is a dataset what its manifest says? Quick: all files are there, with size and sample. Full: every byte is read."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format.read.files import Files, load_manifest
+from conceptloader.format.read.lookup import read_items
+from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.codecs import BUILT_IN, Codec, get_codec, parameter_problem
+from conceptloader.format.spec.codecs import BUILT_IN, Codec, parameter_problem
 from conceptloader.format.spec.jsonfile import dump_json, expect_format, load_json
-from conceptloader.format.spec.manifest import Manifest, Track
+from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.vocabulary import load_vocabulary
-from conceptloader.format.tools.checks import ShardChecks
-from conceptloader.format.tools.claims import false_claims
+from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.tools.join import replace_manifest
+from conceptloader.format.write.ladder import PIECE, count_windows
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.reads import open_file
+from conceptloader.storage.reads import opened
 from conceptloader.storage.source import LocalFiles
 
 CHECKSUMS_FORMAT = "conceptstream-checksums"
+_RECORDS = 1 << 19  # whose sizes are looked at at a time
+_NEEDS = {"hash": "ids", "data": "index"}  # without a sound one there is nothing to compare with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +71,17 @@ def verify(
     manifest, allowed = load_manifest(path, roots)
     source = LocalFiles(check=record or not full)
     files = Files(manifest, allowed, source)
-    known = _load_checksums(allowed.directory)
-    fresh: dict[str, Any] = {}
-    starts = manifest.starts().tolist()
-    problems = [*_vocabularies(manifest, files, full), *_parameters(manifest, allowed.directory, codecs)]
-
-    def check(shard: int) -> list[Problem]:
-        findings = _Findings(files, shard, (starts[shard], starts[shard + 1]))
-        _check_shard(ShardChecks(manifest, files, shard), findings, full, codecs, {**known}, fresh)
-        return findings.problems
-
+    known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
+    checks = _Shards(files, manifest.starts().tolist(), full, codecs, known, fresh)
+    problems = list(_check_tracks(files, full))
     with ThreadPoolExecutor(threads) as pool:
-        for shard, found in enumerate(pool.map(check, range(len(manifest.shards)))):
+        for shard, found in enumerate(pool.map(checks.check, range(len(manifest.shards)))):
             problems += found
             if progress is not None:
                 progress(shard + 1, len(manifest.shards))
         if full and not problems:  # in damaged files there is nothing to count
-            file = os.path.join(allowed.directory, fmt.MANIFEST)
-            problems += [Problem(file=file, message=message) for message in false_claims(manifest, files, pool)]
+            file = allowed.resolve(fmt.MANIFEST)
+            problems += [Problem(file=file, message=message) for message in _false_claims(files, pool)]
     files.close()
     if fresh and write_checksums:
         entries = dict(sorted({**known, **fresh}.items()))
@@ -123,8 +121,12 @@ def _load_checksums(directory: str) -> dict[str, Any]:
     return files.value
 
 
-def _vocabularies(manifest: Manifest, files: Files, full: bool) -> Iterator[Problem]:
-    for track in manifest.tracks.values():
+def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
+    """What the manifest says of codecs, and files of vocabularies."""
+    for name, track in files.manifest.tracks.items():
+        wrong = track.codec in BUILT_IN and parameter_problem(track.codec, track.parameters)
+        if wrong:
+            yield Problem(file=files.roots.resolve(fmt.MANIFEST), message=f"tracks: {name}: {wrong}")
         if track.vocabulary is None:
             continue
         path = files.roots.resolve(track.vocabulary.path)
@@ -139,103 +141,98 @@ def _vocabularies(manifest: Manifest, files: Files, full: bool) -> Iterator[Prob
             yield Problem(file=path, message=str(error))
 
 
-def _parameters(manifest: Manifest, directory: str, codecs: Mapping[str, Codec] | None) -> Iterator[Problem]:
-    for name, track in manifest.tracks.items():
-        wrong = track.codec in BUILT_IN and parameter_problem(track.codec, track.parameters)
-        if wrong:
-            file = os.path.join(directory, fmt.MANIFEST)
-            yield Problem(file=file, message=f"tracks: {name}: {wrong}")
-
-
-class _Findings:
-    """Problems of one shard: errors become values, and checking goes on with the next file."""
-
-    def __init__(self, files: Files, shard: int, tokens: tuple[int, int]) -> None:
-        self.problems: list[Problem] = []
-        self._files = files
-        self._shard = shard
-        self._tokens = tokens
-
-    def run(self, kind: str, check: Callable[[], None], path: str | None = None) -> bool:
-        """Whether `check` passed."""
+def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
+    """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again."""
+    ranges = Ranges(files.manifest, files, False, None)
+    for name, track in files.manifest.tracks.items():
         try:
-            check()
-        except (ConceptloaderError, OSError) as error:
-            file = path or self._files.path(kind, self._shard)
-            self.problems.append(Problem(file=file, message=str(error), shard=self._shard, tokens=self._tokens))
-            return False
-        return True
-
-
-def _check_shard(
-    checks: ShardChecks,
-    findings: _Findings,
-    full: bool,
-    codecs: Mapping[str, Codec] | None,
-    known: Mapping[str, Any],
-    fresh: dict[str, Any],
-) -> None:
-    """Sizes, and if `full` contents, of all files of a shard. `fresh` takes the checksums that nothing records yet."""
-    manifest, files, shard, table = checks.manifest, checks.files, checks.shard, checks.manifest.shards
-
-    def size(kind: str) -> None:
-        if full:
-            path = files.path(kind, shard)
-            files.roots.check_real(path)
-            files.expected(kind, shard).check(os.stat(path))
-        else:
-            os.close(files.open(kind, shard))
-
-    def compare(kind: str, found: str) -> None:
-        expected = table.files[kind].checksum[shard]
-        if expected is None:
-            name = files.name(kind, shard)
-            entry = {"size": checks.size(kind), "checksum": found}
-            expected = known.get(name, entry)["checksum"]
-            if name not in known:
-                fresh[name] = entry
-        _equal(found, expected, "the content")
-
-    def stream() -> None:
-        whole, tokens = checks.stream()
-        compare("stream.bin", whole)
-        _equal(tokens, table.token_checksum[shard] or tokens, "the token column")
-
-    kinds = [kind for kind, column in table.files.items() if column.size[shard] >= 0]
-    sound = {kind for kind in kinds if findings.run(kind, partial(size, kind))}
-    if not full:
-        return
-    if "stream.bin" in sound:
-        findings.run("stream.bin", stream)
-    foreign = table.foreign[shard] if table.foreign else None
-    if foreign is not None and foreign.index is not None and foreign.index_checksum is not None:
-        path, expected = files.roots.resolve(foreign.index), foreign.index_checksum
-        findings.run("", lambda: _equal(file_checksum(path), expected, "the index that was adopted"), path)
-    if "documents.bin" in sound:
-        findings.run("documents.bin", lambda: compare("documents.bin", checks.documents()))
-    if {"documents.ids", "documents.hash"} <= sound and findings.run(
-        "documents.ids", lambda: compare("documents.ids", checks.ids())
-    ):
-        findings.run("documents.hash", lambda: compare("documents.hash", checks.hashes()))
-    for track in manifest.tracks:
-        spans, index, data = (f"{track}.{kind}" for kind in ("spans", "index", "data"))
-        if spans in sound:
-            findings.run(spans, partial(lambda kind, name: compare(kind, checks.spans(name)), spans, track))
-        if {index, data} <= sound and findings.run(
-            index, partial(lambda kind, name: compare(kind, checks.index(name)), index, track)
+            starts = range(0, ranges.num_tokens, PIECE)
+            count = partial(count_windows, ranges, name)
+            spans = list(map(max, zip(*pool.map(count, starts, (start + PIECE for start in starts)), strict=True)))
+            items = _count_items(files, name) if track.codec == "concepts" else None
+        except ConceptloaderError as error:
+            yield str(error)
+            continue
+        for key, claimed, counted in (
+            ("max_spans", list(track.max_spans), spans),
+            ("max_items", track.max_items, items),
         ):
-            codec = _codec(manifest.tracks[track], codecs)
-            findings.run(data, partial(lambda kind, name, c: compare(kind, checks.data(name, c)), data, track, codec))
+            if claimed != counted:
+                rule = f"{counted}, as counted in the files; the manifest was changed or badly written: restore it"
+                yield f"tracks: {name}: {key}: found {claimed}, expected {rule}"
 
 
-def _codec(track: Track, codecs: Mapping[str, Codec] | None) -> Codec | None:
-    """The codec that checks a track's records; None for one that is not at hand, whose records are just bytes."""
-    if track.codec in BUILT_IN:
-        if parameter_problem(track.codec, track.parameters):
-            return None  # a problem of its own
-    elif track.codec not in (codecs or {}):
-        return None
-    return get_codec(track.codec, track.parameters, codecs, "track")
+def _count_items(files: Files, track: str) -> int:
+    """The largest number of concepts in a record."""
+    most = 0
+    for shard, records in enumerate(files.table.tracks[track].records.tolist()):
+        for i in range(0, records, _RECORDS):
+            stop = min(_RECORDS, records - i) + i + 1
+            offsets = read_items(files, f"{track}.index", shard, fmt.OFFSET, i, stop).astype(np.int64)
+            most = max(most, int(np.diff(offsets).max()) // 4)
+    return most
+
+
+@dataclass(frozen=True)
+class _Shards:
+    """known: checksums of foreign files by their path in the manifest. fresh: takes those that nothing records yet."""
+
+    files: Files
+    starts: Sequence[int]
+    full: bool
+    codecs: Mapping[str, Codec] | None
+    known: Mapping[str, Any]
+    fresh: dict[str, Any]
+
+    def check(self, shard: int) -> list[Problem]:
+        """Sizes, and if `full` contents, of all files of a shard. After an error comes the next file."""
+        files, table = self.files, self.files.table
+        failed: set[str] = set()
+        checks: list[tuple[str, str, Callable[[], None]]] = [
+            (kind, files.path(kind, shard), partial(self._check_file, kind, shard, failed))
+            for kind, column in table.files.items()
+            if column.size[shard] >= 0
+        ]
+        foreign = table.foreign[shard]
+        if self.full and foreign is not None and foreign.index is not None and foreign.index_checksum is not None:
+            path = files.roots.resolve(foreign.index)
+            checks.append(("", path, partial(_check_index, path, foreign.index_checksum)))
+        problems = []
+        for kind, path, check in checks:
+            try:
+                check()
+            except (ConceptloaderError, OSError) as error:
+                tokens = self.starts[shard], self.starts[shard + 1]
+                problems.append(Problem(file=path, message=str(error), shard=shard, tokens=tokens))
+                failed.add(kind)
+        return problems
+
+    def _check_file(self, kind: str, shard: int, failed: Collection[str]) -> None:
+        """failed: files of the shard with a problem; what only makes sense beside one of them is not looked at."""
+        if not self.full:
+            os.close(self.files.open(kind, shard))
+            return
+        path = self.files.path(kind, shard)
+        self.files.roots.check_real(path)
+        self.files.expected(kind, shard).check(os.stat(path))
+        stem, _, suffix = kind.rpartition(".")
+        if f"{stem}.{_NEEDS.get(suffix)}" in failed:
+            return
+        table, file = self.files.table, FileCheck(self.files, kind, shard, self.codecs)
+        found, expected = file.check(), table.files[kind].checksum[shard]
+        if expected is None:
+            name = self.files.name(kind, shard)
+            entry = {"size": file.size_of(kind), "checksum": found}
+            expected = self.known.get(name, entry)["checksum"]
+            if name not in self.known:
+                self.fresh[name] = entry
+        _equal(found, expected, "the content")
+        if file.token_checksum is not None:
+            _equal(file.token_checksum, table.token_checksum[shard] or file.token_checksum, "the token column")
+
+
+def _check_index(path: str, expected: str) -> None:
+    _equal(file_checksum(path), expected, "the index that was adopted")
 
 
 def _equal(found: str, expected: str, what: str) -> None:
@@ -246,10 +243,7 @@ def _equal(found: str, expected: str, what: str) -> None:
 def file_checksum(path: str) -> str:
     """The xxh3-64 of a whole file. Raises: ReadError."""
     checksum = xxhash.xxh3_64()
-    descriptor = open_file(path)
-    try:
+    with opened(path) as descriptor:
         while data := os.read(descriptor, 1 << 22):
             checksum.update(data)
-    finally:
-        os.close(descriptor)
     return checksum.hexdigest()

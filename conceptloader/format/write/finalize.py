@@ -6,16 +6,15 @@ import re
 
 import numpy as np
 
-from conceptloader import __version__
 from conceptloader.errors import ConceptloaderError, FormatError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject, load_sealed
 from conceptloader.format.spec.layout import StreamLayout
-from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary, parse_manifest
+from conceptloader.format.spec.manifest import Manifest, Track, parse_manifest
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.write.borders import with_border_windows
 from conceptloader.format.write.build import Build, open_build
+from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
 
 
@@ -27,8 +26,7 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
     which interrupted writers left.
     """
     build = open_build(path)
-    target = os.path.join(build.path, fmt.MANIFEST)
-    if os.path.exists(target):
+    if os.path.exists(os.path.join(build.path, fmt.MANIFEST)):
         raise FormatError(f"{build.path}: found {fmt.MANIFEST}, expected an unfinished build; nothing was changed")
     reports = [build.report(shard) for shard in range(build.num_shards)]
     missing = [shard for shard, report in enumerate(reports) if report is None]
@@ -43,7 +41,7 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
         if not manifest.num_tokens:
             raise InputError(f"{build.path}: found no token in any shard, expected at least one; check the inputs")
         _check_files(build, manifest)
-        data = with_border_windows(manifest, Roots(build.path, None)).dump()
+        return write_manifest(with_border_windows(manifest, Roots(build.path, None)), build.path)
     except ConceptloaderError:
         raise
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -51,7 +49,13 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
             f"{build.path}: found a .shard.json that is not what a writer says ({error!r}), expected all facts of a "
             "shard; remove it and write the shard again"
         ) from error
-    manifest = parse_manifest(load_sealed(data, target))  # what readers would refuse is never written
+
+
+def write_manifest(manifest: Manifest, directory: str) -> Manifest:
+    """Write manifest.json. What readers would refuse is never written: FormatError. Returns: what they will read."""
+    target = os.path.join(directory, fmt.MANIFEST)
+    data = manifest.dump()
+    manifest = parse_manifest(load_sealed(data, target))
     write_file(target, data)
     return manifest
 
@@ -81,11 +85,10 @@ def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
             records=np.array([entry["records"] for entry in facts], np.int64),
             entries=np.array([entry["entries"] for entry in facts], np.int64),
         )
-        vocabulary = build.vocabularies.get(name)
         tracks[name] = Track(
             codec=options.codec,
             parameters=options.parameters,
-            vocabulary=Vocabulary(**vocabulary) if vocabulary else None,
+            vocabulary=build.vocabularies.get(name),
             max_spans=tuple(max(entry["max_spans"][k] for entry in facts) for k in range(len(facts[0]["max_spans"]))),
             max_items=max(entry["max_items"] for entry in facts) if options.codec == "concepts" else None,
         )
@@ -102,7 +105,6 @@ def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
     return Manifest(
         version=build.version,
         mode=build.options.mode,
-        created_by=f"conceptloader {__version__}",
         tokenizer=build.options.tokenizer,
         block_tokens=build.options.block_tokens,
         layouts=tuple(layouts),
@@ -114,7 +116,7 @@ def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
 
 def _check_files(build: Build, manifest: Manifest) -> None:
     """Every file has its size, no other file is there; temporary files are removed."""
-    sizes = {fmt.BUILD: -1, **{entry["path"]: entry["size"] for entry in build.vocabularies.values()}}
+    sizes = {fmt.BUILD: -1, **{entry.path: entry.size for entry in build.vocabularies.values()}}
     for shard, name in enumerate(manifest.shards.path):
         sizes[f"{name}.shard.json"] = -1
         for kind, column in manifest.shards.files.items():

@@ -1,11 +1,19 @@
 """The largest number of spans that any window of 2**k tokens touches, without looking at every window."""
 
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
 import numpy as np
 
+from conceptloader.format.read.files import Files
+from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.manifest import LADDER_STEPS, Manifest
+from conceptloader.format.spec.paths import Roots
 
-STEPS = 21
-REACH = 1 << (STEPS - 1)  # windows up to this many tokens are counted exactly
+REACH = 1 << (LADDER_STEPS - 1)  # windows up to this many tokens are counted exactly
+PIECE = 1 << 21  # tokens whose windows are counted at a time
 
 
 class Ladder:
@@ -17,7 +25,7 @@ class Ladder:
     """
 
     def __init__(self) -> None:
-        self.counts = [0] * STEPS
+        self.counts = [0] * LADDER_STEPS
 
     def add(self, starts: Ints, ends: Ints) -> None:
         """Count the runs [start, end), int64 [n] each, in order and disjoint. Overlapping calls are harmless."""
@@ -29,7 +37,7 @@ class Ladder:
             return bool((starts[count - 1 :] - ends[: n - count + 1]).min() + 2 <= window)
 
         least = 0
-        for k in range(STEPS):
+        for k in range(LADDER_STEPS):
             low = max(least, self.counts[k])
             if low < n and fits(low + 1, 1 << k):
                 low += 1
@@ -42,32 +50,37 @@ class Ladder:
                     low, high = (middle, high) if fits(middle, 1 << k) else (low, middle)
             least = self.counts[k] = low
 
-    def merge(self, counts: "list[int] | tuple[int, ...]") -> None:
-        self.counts = [max(a, b) for a, b in zip(self.counts, counts, strict=True)]
 
+def with_border_windows(manifest: Manifest, roots: Roots, shards: Sequence[int] | None = None) -> Manifest:
+    """The manifest with each track's max_spans raised to what windows across borders touch.
 
-class BorderLadder:
-    """The windows that cross shard borders: feed the runs near each border, in the order of the shards.
-
-    Keeps where the runs of the last 2**20 tokens end; together with the per-shard ladders the result is exact. Where
-    they start is of no interest: a window whose last run is one of them was counted when that run's shard was added.
+    shards: those with whose first token such a border lies, in order; by default all. Reads the files of the tracks
+    within 2**20 tokens of each border.
     """
+    tracks = {}
+    with closing(Files(manifest, roots)) as files:
+        ranges = Ranges(manifest, files, False, None)
+        regions: list[tuple[int, int]] = []  # of the first tokens of windows
+        for shard in range(len(manifest.shards)) if shards is None else shards:
+            border = ranges.shard_starts[shard]
+            joins = regions and border - REACH <= regions[-1][1]
+            regions.append((regions.pop()[0] if joins else max(border - REACH, 0), border))
+        for name, track in manifest.tracks.items():
+            counts = track.max_spans
+            for start, stop in regions:
+                for i in range(start, stop, PIECE):
+                    counts = tuple(map(max, counts, count_windows(ranges, name, i, min(i + PIECE, stop))))
+            tracks[name] = replace(track, max_spans=counts)
+    return replace(manifest, tracks=tracks)
 
-    def __init__(self) -> None:
-        self.ladder = Ladder()
-        self._ends = np.empty(0, np.int64)
-        self._tokens = 0  # of the dataset so far
 
-    def add_shard(self, tokens: int, head: tuple[Ints, Ints], tail: Ints) -> None:
-        """head: runs (starts, ends) that touch the first min(tokens, 2**20) tokens, tail: ends of those that touch the
-        last, in shard tokens. For a shard of at most 2**20 tokens both are all of its runs."""
-        base = self._tokens
-        starts = np.concatenate([self._ends, head[0] + base])
-        ends = np.concatenate([self._ends, head[1] + base])
-        if base and len(head[0]):
-            self.ladder.add(starts, ends)
-        self._tokens = base + tokens
-        if tokens <= REACH:
-            self._ends = ends[ends > self._tokens - REACH]
-        else:
-            self._ends = tail + base
+def count_windows(ranges: Ranges, track: str, start: int, stop: int) -> list[int]:
+    """The ladder of the windows that begin with tokens [start, stop)."""
+    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for shard, a, b, base in ranges.parts(start, min(stop + REACH, ranges.num_tokens)):
+        first, end, *_ = ranges.reader.runs(shard, track, a, b)
+        starts.append(first + base)
+        ends.append(end + base)
+    ladder = Ladder()
+    ladder.add(np.concatenate(starts), np.concatenate(ends))
+    return ladder.counts

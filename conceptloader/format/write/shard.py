@@ -1,7 +1,7 @@
 """Writing one shard: documents in, files out. Knows nothing of other shards, so any process can write any shard."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,8 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.jsonfile import dump_json
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.options import BuildOptions
-from conceptloader.format.write.bulk import BulkSpans
 from conceptloader.format.write.tables import BlockTable, Ids
-from conceptloader.format.write.track import TrackWriter
+from conceptloader.format.write.track import BulkSpans, TrackWriter
 from conceptloader.storage.durable import Spool, sync_directory, write_file
 
 _CHUNK_TOKENS = 1 << 19
@@ -85,15 +84,7 @@ class ShardWriter:
         Raises: InputError that names the document; nothing of the document has been written then.
         """
         where = f"document {id!r}" if id else f"document {self.documents} of shard {self.name}"
-        ids = self._check_tokens(tokens, where)
-        columns = self._check_fields(fields or {}, len(ids), where)
-        spans = spans or {}
-        unknown = sorted(set(spans) - set(self._tracks))
-        if unknown:
-            raise InputError(f"{where}: found spans of {unknown}, expected tracks among {sorted(self._tracks)}")
-        checked = {track: self._tracks[track].check(found, len(ids), where) for track, found in spans.items()}
-
-        self._append(ids, np.array([0, len(ids)], np.int64), columns, checked, [id])
+        self._append(where, tokens, None, spans or {}, [id], fields or {})
 
     def add_documents(
         self,
@@ -111,29 +102,34 @@ class ShardWriter:
         where = f"shard {self.name}, documents {self.documents} to {self.documents + len(ids) - 1}"
         if len(offsets) != len(ids) + 1 or offsets[0] or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
             raise InputError(f"{where}: found offsets that do not fit tokens and ids, expected {len(ids) + 1} that do")
-        values = self._check_tokens(tokens, where)
-        columns = self._check_fields(fields or {}, len(values), where)
-        if set(spans) - set(self._tracks):
-            raise InputError(f"{where}: found spans of {sorted(spans)}, expected tracks among {sorted(self._tracks)}")
-        for track, found in spans.items():
-            self._tracks[track].check_many(found, offsets, f"{where}, track {track!r}")
-        self._append(values, offsets, columns, spans, ids)
+        self._append(where, tokens, offsets, spans, ids, fields or {})
 
     def _append(
         self,
-        tokens: NDArray[Any],
-        offsets: Ints,
-        fields: Mapping[str, NDArray[Any]],
-        spans: Mapping[str, BulkSpans],
+        where: str,
+        tokens: ArrayLike,
+        offsets: Ints | None,
+        spans: Mapping[str, Sequence[tuple[int, int, Any]] | BulkSpans],
         ids: Sequence[str],
+        fields: Mapping[str, ArrayLike],
     ) -> None:
-        """Write documents that have been checked."""
+        """Check documents, then write them. offsets: None for one."""
+        values = self._check_tokens(tokens, where)
+        columns = self._check_fields(fields, len(values), where)
+        unknown = sorted(set(spans) - set(self._tracks))
+        if unknown:
+            raise InputError(f"{where}: found spans of {unknown}, expected tracks among {sorted(self._tracks)}")
+        borders = np.array([0, len(values)], np.int64) if offsets is None else offsets
+        checked = {}
         for track, found in spans.items():
-            self._tracks[track].add(self.tokens, found)
-        for field, column in fields.items():
+            at = where if offsets is None else f"{where}, track {track!r}"
+            checked[track] = self._tracks[track].check(found, borders, at)
+        for track, bulk in checked.items():
+            self._tracks[track].add(self.tokens, bulk)
+        for field, column in columns.items():
             self._fields[field].write(column)
-        self._stream.write(tokens)
-        starts = (offsets[:-1] + self.tokens).astype(fmt.OFFSET)
+        self._stream.write(values)
+        starts = (borders[:-1] + self.tokens).astype(fmt.OFFSET)
         self._starts.write(starts)
         self._blocks.add(starts)
         if any(ids) and self._ids is None:
@@ -142,7 +138,7 @@ class ShardWriter:
         if self._ids is not None and ids:
             self._ids.add(ids)
         self.documents += len(ids)
-        self.tokens += len(tokens)
+        self.tokens += len(values)
 
     def add_record(self, track: str, record: Any) -> int:
         """Store a record that several spans of this shard share. Returns: its number, to be used in spans."""
@@ -182,26 +178,23 @@ class ShardWriter:
         """Complete, sync and name all files, then declare the shard finished."""
         try:
             self._finish()
-        except BaseException:
-            self.discard()
-            raise
+        finally:
+            self.discard()  # working files, after an error everything that has no final name
 
     def _finish(self) -> None:
-        files: dict[str, Spool] = {}
         encodings = {
             name: writer.encoding(self.tokens, self.options.block_tokens) for name, writer in self._tracks.items()
         }
         dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]
         layout = fmt.make_layout(self.options.written_type, self.options.fields, dense)
         token_checksum = self._stream.checksum
-        files["stream.bin"] = self._interleave(layout, dense) if len(layout.fields) > 1 else self._stream
-        files["stream.bin"].path = self._path("stream.bin")
-        files["documents.bin"] = self._starts
+        stream = self._interleave(layout, dense) if len(layout.fields) > 1 else self._stream
+        stream.path = self._path("stream.bin")
+        files: dict[str, Spool] = {"stream.bin": stream, "documents.bin": self._starts}
         self._starts.write(np.array([self.tokens], fmt.OFFSET))
         self._blocks.finish(self.tokens, self._starts)
         if self._ids is not None:
-            files["documents.ids"] = Spool(self._path("documents.ids"))
-            files["documents.hash"] = Spool(self._path("documents.hash"))
+            files.update({kind: Spool(self._path(kind)) for kind in ("documents.ids", "documents.hash")})
             self._ids.finish(files["documents.ids"], files["documents.hash"])
         facts = {}
         for name, writer in self._tracks.items():
@@ -210,7 +203,6 @@ class ShardWriter:
         for spool in files.values():
             spool.commit()
         sync_directory(self._directory)
-        self.discard()  # what is left: working files
         report = {
             "format": "conceptstream-shard",
             **self._identity,
@@ -227,7 +219,7 @@ class ShardWriter:
     def _interleave(self, layout: StreamLayout, dense: Sequence[str]) -> Spool:
         """The structured stream from its columns, a piece at a time."""
         target = Spool(self._path("stream.bin"))
-        ids = {fmt.dense_field(name): _Rechunk(self._tracks[name].runs.dense(self.tokens)) for name in dense}
+        ids = {fmt.dense_field(name): self._tracks[name].runs.dense(self.tokens, _CHUNK_TOKENS) for name in dense}
         for start in range(0, self.tokens, _CHUNK_TOKENS):
             stop = min(start + _CHUNK_TOKENS, self.tokens)
             items = np.empty(stop - start, layout.dtype)
@@ -235,7 +227,7 @@ class ShardWriter:
             for field, spool in self._fields.items():
                 items[field] = spool.array(self._field_types[field], start, stop)
             for name, column in ids.items():
-                items[name] = column.take(stop - start)
+                items[name] = next(column)
             target.write(items)
         self._stream.discard()
         return target
@@ -243,29 +235,7 @@ class ShardWriter:
     def discard(self) -> None:
         """Remove everything of this shard that has no final name yet."""
         self._open = False
-        for part in self._parts():
-            part.discard()
-
-    def _parts(self) -> Iterator[Any]:
-        """Everything that holds temporary files."""
-        yield from (self._stream, self._starts, self._blocks, *self._fields.values(), *self._tracks.values())
-        if self._ids is not None:
-            yield self._ids
-
-
-class _Rechunk:
-    """Arrays of uneven length, taken in the lengths that the caller asks for."""
-
-    def __init__(self, arrays: Iterator[NDArray[np.uint32]]) -> None:
-        self._arrays = arrays
-        self._rest = np.empty(0, np.uint32)
-
-    def take(self, count: int) -> NDArray[np.uint32]:
-        parts = []
-        while count > len(self._rest):
-            parts.append(self._rest)
-            count -= len(self._rest)
-            self._rest = next(self._arrays)
-        parts.append(self._rest[:count])
-        self._rest = self._rest[count:]
-        return np.concatenate(parts)
+        parts = [self._stream, self._starts, self._blocks, *self._fields.values(), *self._tracks.values(), self._ids]
+        for part in parts:
+            if part is not None:
+                part.discard()

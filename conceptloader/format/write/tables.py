@@ -8,7 +8,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints
 from conceptloader.format.write.ladder import REACH, Ladder
 from conceptloader.storage.durable import Spool
 
@@ -42,7 +41,7 @@ class BlockTable:
         """Append the table and its closing entry to `target`."""
         blocks = fmt.num_blocks(tokens, self._block)
         self._spool.write(np.full(blocks - self._blocks, self._items - 1, np.int64).astype(fmt.OFFSET))
-        target.write_all(self._spool.chunks())
+        target.append(self._spool)
         target.write(np.array([self._items], fmt.OFFSET))
         self._spool.discard()
 
@@ -75,33 +74,28 @@ class Runs:
             self.count += len(entries)
             self._record = int(entries["record"][-1])
 
-    def pieces(self, tokens: int, reach: int = 0) -> Iterator[tuple[Ints, Ints, NDArray[np.uint32]]]:
-        """(starts, ends, records) of all entries in pieces, each followed by the entries of the next `reach` tokens."""
+    def ladder(self, tokens: int) -> Ladder:
+        """Counts for windows within this shard, from all entries in pieces with those of the next REACH tokens."""
+        ladder = Ladder()
         for i in range(0, self.count, _CHUNK):
-            entries = self.spool.array(fmt.ENTRY, i, i + _CHUNK + reach + 1)
+            entries = self.spool.array(fmt.ENTRY, i, i + _CHUNK + REACH + 1)
             starts = entries["first"].astype(np.int64)
             ends = np.append(starts[1:], tokens)
-            whole = min(_CHUNK, self.count - i)
-            whole = int(np.searchsorted(starts[: self.count - i], ends[whole - 1] + reach))
-            yield starts[:whole], ends[:whole], entries["record"][:whole]
-
-    def ladder(self, tokens: int) -> Ladder:
-        """Counts for windows within this shard."""
-        ladder = Ladder()
-        for starts, ends, records in self.pieces(tokens, reach=REACH):
-            some = records != fmt.NO_RECORD
+            some = entries["record"] != fmt.NO_RECORD
+            some[np.searchsorted(starts, ends[min(_CHUNK, len(ends)) - 1] + REACH) :] = False
             ladder.add(starts[some], ends[some])
         return ladder
 
-    def dense(self, tokens: int) -> Iterator[NDArray[np.uint32]]:
-        """The record of each token, in pieces of uneven length, at most CHUNK tokens each."""
-        for starts, ends, records in self.pieces(tokens):
-            for i in range(0, int(ends[-1] - starts[0]), _CHUNK):
-                a = int(starts[0]) + i
-                b = min(a + _CHUNK, int(ends[-1]))
-                lo, hi = np.searchsorted(starts, a, "right") - 1, np.searchsorted(starts, b, "left")
-                lengths = np.minimum(ends[lo:hi], b) - np.maximum(starts[lo:hi], a)
-                yield np.repeat(records[lo:hi], lengths)
+    def dense(self, tokens: int, step: int) -> Iterator[NDArray[np.uint32]]:
+        """The record of each token, `step` tokens at a time."""
+        i = 0  # the entry that holds token a, or the one before
+        for a in range(0, tokens, step):
+            b = min(a + step, tokens)
+            entries = self.spool.array(fmt.ENTRY, i, i + step + 1)
+            starts = entries["first"].astype(np.int64)
+            count = int(np.searchsorted(starts, b))
+            yield np.repeat(entries["record"][:count], np.diff(np.append(np.maximum(starts[:count], a), b)))
+            i += count - 1
 
     def discard(self) -> None:
         self.spool.discard()
@@ -136,8 +130,8 @@ class Ids:
             self.documents += documents
 
     def finish(self, ids: Spool, hashes: Spool) -> None:
-        ids.write_all(self._offsets.chunks())
-        ids.write_all(self._text.chunks())
+        ids.append(self._offsets)
+        ids.append(self._text)
         # Hashes are uniform: cut their range into parts that are sorted in memory one after the other.
         parts = -(-self.present // _SORT_LIMIT)
         borders = [part * (1 << 64) // parts for part in range(parts + 1)]

@@ -1,6 +1,7 @@
 """Writing one track of a shard: records, and which tokens point at which record."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,70 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.options import TrackOptions
-from conceptloader.format.write.bulk import BulkSpans
 from conceptloader.format.write.tables import Runs
 from conceptloader.storage.durable import Spool
+
+
+@dataclass(frozen=True)
+class BulkSpans:
+    """Spans of one track over a batch of documents, for writers that add whole batches (`ShardWriter.add_documents`).
+
+    start, end: int64 [m], in tokens of the batch; in order, disjoint, none across a document border.
+    record: int64 [m], which of the batch's r records a span has; records may be shared.
+    data, offsets: record i is data[offsets[i]:offsets[i + 1]], encoded by the track's codec; offsets int64 [r + 1].
+    """
+
+    start: Ints
+    end: Ints
+    record: Ints
+    data: Any
+    offsets: Ints
+
+    def check(self, documents: Ints, where: str) -> None:
+        """documents: where the batch's documents begin and end, int64 [n + 1]. Raises: InputError."""
+        lengths = np.diff(self.offsets)
+        if self.offsets[0] != 0 or self.offsets[-1] != len(self.data) or (lengths < 0).any():
+            raise InputError(
+                f"{where}: found record offsets that do not fit the data, expected increasing ones to its end"
+            )
+        if len(lengths) and int(lengths.max()) > fmt.MAX_RECORD_BYTES:
+            raise InputError(
+                f"{where}: found a record of {lengths.max()} bytes, expected at most {fmt.MAX_RECORD_BYTES}"
+            )
+        if not len(self.start):
+            return
+        before = np.concatenate([documents[:1], self.end[:-1]])
+        document = np.searchsorted(documents, self.start, "right") - 1
+        good = (self.start >= before) & (self.end > self.start) & (document < len(documents) - 1)
+        good &= self.end <= documents[np.minimum(document + 1, len(documents) - 1)]
+        if not good.all():
+            i = int(np.argmin(good))
+            raise InputError(
+                f"{where}: found span [{self.start[i]}, {self.end[i]}) of the batch after one that ends at "
+                f"{before[i]}, expected spans in order, disjoint and within one document; sort them, and "
+                "resolve overlaps first"
+            )
+        if int(self.record.min()) < 0 or int(self.record.max()) >= len(lengths):
+            raise InputError(
+                f"{where}: found a record number outside [0, {len(lengths)}), expected one of the batch's records"
+            )
+
+    def entries(self, base: int, end: int, record: int) -> "np.ndarray[Any, np.dtype[np.void]]":
+        """The spans as entries of a shard, gaps included.
+
+        base: where the batch begins in the shard; end: first token of the shard without an entry; record: the number
+        of the batch's first record in the shard.
+        """
+        start = self.start + base
+        before = np.concatenate([np.array([end], np.int64), self.end[:-1] + base])
+        gap = start > before
+        place = np.arange(len(start)) + np.cumsum(gap)
+        entries = np.empty(len(start) + int(gap.sum()), fmt.ENTRY)
+        entries["first"][place] = start
+        entries["record"][place] = self.record + record
+        entries["first"][place[gap] - 1] = before[gap]
+        entries["record"][place[gap] - 1] = fmt.NO_RECORD
+        return entries
 
 
 class TrackWriter:
@@ -29,9 +91,13 @@ class TrackWriter:
         self._end = 0  # first token that has no entry yet
         self.files["index"].write(np.zeros(1, fmt.OFFSET))
 
-    def check(self, spans: Sequence[tuple[int, int, Any]], length: int, where: str) -> BulkSpans:
-        """Spans of a document of `length` tokens with encoded records; a record that was added before has a number
-        below 0 there. Raises: InputError; nothing is written."""
+    def check(self, spans: Sequence[tuple[int, int, Any]] | BulkSpans, documents: Ints, where: str) -> BulkSpans:
+        """The spans, of one document if they are no BulkSpans, whose records are encoded then. A record that was added
+        before has a number below 0. documents: where they begin and end. Raises: InputError; nothing is written."""
+        if isinstance(spans, BulkSpans):
+            self._check_many(spans, documents, where)
+            return spans
+        length = int(documents[-1])
         places: list[tuple[int, int, int]] = []
         data: list[bytes] = []
         last = 0
@@ -87,8 +153,7 @@ class TrackWriter:
         self.add(0, BulkSpans(nothing, nothing, nothing, data, offsets_of([len(data)])))
         return self.records - 1
 
-    def check_many(self, spans: BulkSpans, documents: Ints, where: str) -> None:
-        """Raises: InputError; nothing is written."""
+    def _check_many(self, spans: BulkSpans, documents: Ints, where: str) -> None:
         spans.check(documents, where)
         self._check_room(len(spans.offsets) - 1, where)
         if self.max_items is not None and len(spans.data):
@@ -97,7 +162,7 @@ class TrackWriter:
             self._check_concepts(spans.data, where)
 
     def add(self, base: int, spans: BulkSpans) -> None:
-        """Write what `check` or `check_many` has passed, of documents that begin at token `base` of the shard."""
+        """Write what `check` has passed, of documents that begin at token `base` of the shard."""
         if len(spans.start):
             self.runs.add(spans.entries(base, self._end, self.records))
             self._end = base + int(spans.end[-1])

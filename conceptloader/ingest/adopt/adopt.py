@@ -10,8 +10,9 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest, Tokenizer
 from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
-from conceptloader.format.tools.derived import new_directory, write_manifest
+from conceptloader.format.tools.derived import new_directory
 from conceptloader.format.tools.verify import file_checksum
+from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.tables import BlockTable
 from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file

@@ -20,8 +20,9 @@ from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.vocabulary import describe_vocabulary, dump_vocabulary
-from conceptloader.format.tools.derived import moved, new_directory, write_manifest
-from conceptloader.format.write.borders import with_border_windows
+from conceptloader.format.tools.derived import moved, new_directory
+from conceptloader.format.write.finalize import write_manifest
+from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.ingest.annotate.find import AMBIGUOUS, MISSING, find_many
 from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import ITEM, WHOLE, RowParser

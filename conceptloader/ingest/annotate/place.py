@@ -11,7 +11,7 @@ from conceptloader.format.read.lookup import read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.write.bulk import BulkSpans
+from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.annotate.rows import WHOLE
 from conceptloader.ingest.annotate.text import Read, read_texts
 from conceptloader.ingest.build.lost import Losses

@@ -1,15 +1,14 @@
 """One new track over the shards of a dataset: files for the shards that have annotations, none for the others."""
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from conceptloader.format.spec.codecs import get_codec
 from conceptloader.format.spec.layout import SPANS
 from conceptloader.format.spec.manifest import LADDER_STEPS, Manifest
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.shardtable import FileColumn, TrackColumn
-from conceptloader.format.write.bulk import BulkSpans
-from conceptloader.format.write.track import TrackWriter
+from conceptloader.format.write.track import BulkSpans, TrackWriter
 
 KINDS = ("index", "data", "spans")
 
@@ -34,7 +33,7 @@ class ShardTracks:
     def __post_init__(self) -> None:
         n = len(self.manifest.shards)
         self.column = TrackColumn.absent(n)
-        self.files = {kind: replace(FileColumn.absent(n), path=[None] * n, sample=[None] * n) for kind in KINDS}
+        self.files = {kind: FileColumn.absent(n) for kind in KINDS}
         self.max_items = 0 if self.options.codec == "concepts" else None
 
     def add(self, shard: int, spans: BulkSpans) -> None:
@@ -68,8 +67,6 @@ class ShardTracks:
             spool = writer.files[kind]
             spool.commit()
             column = self.files[kind]
-            assert column.path is not None
-            assert column.sample is not None
             column.size[shard], column.checksum[shard], column.sample[shard] = spool.size, spool.checksum, spool.sample
             column.path[shard] = f"{shard:05d}.{self.name}.{kind}"
         writer.discard()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.write.bulk import BulkSpans
+from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.place.align import find_places
 from conceptloader.ingest.place.overlap import resolve
 from conceptloader.ingest.place.rules import SpanRules

@@ -114,3 +114,22 @@ def test_options_of_flat_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "x.ds", [[1, 2]])
     with pytest.raises(ConfigError, match="dtype: found 'uint16' for files that say it themselves"):
         adopt([path], tmp_path / "ds", dtype="uint16")
+
+
+@pytest.mark.parametrize("tokenizer", ["gpt2", None])
+@pytest.mark.parametrize("size", [2, 4])
+def test_an_empty_file_beside_others(tmp_path: Path, size: int, tokenizer: str | None) -> None:
+    """Its tokens are of the size that its metadata say, if it has some."""
+    write(tmp_path / "in", "00000.ds", [[1, 2, 3]], size, tokenizer)
+    empty = write(tmp_path / "in", "00001.ds", [[4]], size, tokenizer)
+    empty.write_bytes(b"")
+    empty.with_name("00001.ds.index").write_bytes(b"")
+    metadata = empty.with_name("00001.ds.metadata")
+    if tokenizer is None:
+        metadata.unlink(missing_ok=True)
+    else:
+        metadata.write_text(metadata.read_text().replace("1\n1", "0\n0"))
+    adopt([tmp_path / "in"], tmp_path / "ds")
+    with cl.open_dataset(tmp_path / "ds") as ds:
+        assert ds.tokens(0, 3).tolist() == [1, 2, 3]
+        assert len(ds.manifest.layouts) == (1 if tokenizer or size == 2 else 2)

@@ -194,3 +194,24 @@ def test_sequences_of_no_document_are_refused(tmp_path: Path) -> None:
     prefix = write(tmp_path / "x", [[[1, 2]], [[3]]], end_last=False)
     with pytest.raises(InputError, match=r"end at sequence 1, expected 2.*end_document"):
         adopt([prefix], tmp_path / "ds")
+
+
+@pytest.mark.parametrize(("code", "name"), [(6, "float64"), (7, "float32")])
+def test_files_of_floats_are_named_as_such(tmp_path: Path, code: int, name: str) -> None:
+    prefix = write(tmp_path / "x", [[[1, 2]]])
+    index = Path(prefix + ".idx")
+    data = bytearray(index.read_bytes())
+    data[17] = code
+    index.write_bytes(data)
+    with pytest.raises(InputError, match=name):
+        adopt([prefix], tmp_path / "ds")
+
+
+def test_a_last_sequence_of_negative_length(tmp_path: Path) -> None:
+    prefix = write(tmp_path / "x", [[[1, 2], [3]]])
+    index = Path(prefix + ".idx")
+    data = bytearray(index.read_bytes())
+    data[34 + 4 : 34 + 8] = struct.pack("<i", -1)
+    index.write_bytes(data)
+    with pytest.raises(InputError, match="sequence 1 of -1 tokens"):
+        adopt([prefix], tmp_path / "ds")

@@ -1,12 +1,16 @@
-"""Edges of batches: a track without a single span, tracks whose arrays would take the names of others."""
+"""What random mutants of the batch reader survived without: nothing at all, too much, and values at the edge."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError
+from conceptloader.batch.compiled import BUFFER_BYTES
+from conceptloader.batch.open import batch_layout
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from tests.corruption.mutations import with_matching_manifest
 
 
 @pytest.mark.parametrize("engine", ["compiled", "reference"])
@@ -35,3 +39,74 @@ def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
     config = {"seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "concepts": {"position": {}}}
     with pytest.raises(ConfigError, match="two arrays of a batch would be called position_ids; rename a track"):
         cl.make_dataloader(config, micro_batch_size=2)
+
+
+def write(path: Path, documents: list[tuple[int, list[Any]]], **options: Any) -> str:
+    """Documents of so many tokens, with spans of track t."""
+    build = cl.create_build(path, cl.BuildOptions(tracks={"t": cl.TrackOptions(encoding="spans")}, **options))
+    with build.shard(0) as writer:
+        for tokens, spans in documents:
+            writer.add_document(list(range(1, tokens + 1)), {"t": spans})
+    cl.finalize(path)
+    return str(path)
+
+
+def batch(path: str, engine: str, samples: int = 2, **config: Any) -> dict[str, Any]:
+    given = {"order": "sequential", "datasets": {"a": {"path": path}}, "loader": {"engine": engine}, **config}
+    with cl.make_dataloader(given, micro_batch_size=samples) as loader:
+        return next(iter(loader))
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_padding_of_a_dataset_that_names_no_eos(tmp_path: Path, engine: str) -> None:
+    path = write(tmp_path / "ds", [(3, []), (9, [])], mode="document")
+    found = batch(path, engine, seq_len=5)
+    assert found["input_ids"].tolist() == [[1, 2, 3, 0, 0], [1, 2, 3, 4, 5]]
+    assert found["labels"].tolist() == [[2, 3, 0, 0, 0], [2, 3, 4, 5, 6]]
+    assert found["loss_mask"].tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+@pytest.mark.parametrize("layout", ["padded", "ragged"])
+def test_records_of_more_than_one_read(tmp_path: Path, engine: str, layout: str) -> None:
+    """Beside others that lie before and behind them."""
+    counts = [3, BUFFER_BYTES // 4, 1, 2, 3 * BUFFER_BYTES // 4 + 5, BUFFER_BYTES // 4 - 1, 7]
+    records = [list(range(10 * k, 10 * k + n)) for k, n in enumerate(counts)]
+    path = write(tmp_path / "ds", [(2 * len(counts) + 1, [(2 * k, 2 * k + 1, ids) for k, ids in enumerate(records)])])
+    found = batch(path, engine, 1, seq_len=2 * len(counts), concepts={"t": {"layout": layout}})
+    if layout == "ragged":
+        values, offsets = found["t_values"], found["t_offsets"].tolist()
+        assert [values[a:b].tolist() for a, b in pairwise(offsets)] == records
+    else:
+        assert [ids[:n].tolist() for ids, n in zip(found["t_ids"][0], counts, strict=True)] == records
+        assert (found["t_ids"] >= 0).sum() == sum(counts)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+@pytest.mark.parametrize("name", ["documents.bin", "t.spans"])
+def test_a_first_border_below_zero(tmp_path: Path, engine: str, name: str) -> None:
+    """In files whose checksums are right, as a writer that is wrong would make them."""
+    path = write(tmp_path / "ds", [(9, [(0, 4, [1]), (5, 9, [2])])])
+    files = {file.name: file.read_bytes() for file in Path(path).iterdir()}
+    changed = {f"00000.{name}": b"\xff" * 8 + files[f"00000.{name}"][8:]}
+    for file, data in with_matching_manifest(files, changed).items():
+        (Path(path) / file).write_bytes(data)
+    with pytest.raises(FormatError, match=name.replace(".", "\\.")):
+        batch(path, engine, 1, seq_len=4, concepts={"t": {}}, outputs={"document_ids": True})
+
+
+def test_how_large_a_track_of_a_sample_may_be(tmp_path: Path) -> None:
+    path = write(tmp_path / "ds", [(9, [(0, 4, [1, 2])])])
+
+    def layout(max_spans: int, max_concepts: int) -> None:
+        options = {"max_spans": max_spans, "max_concepts": max_concepts, "overflow": "truncate"}
+        config = {"seq_len": 4, "datasets": {"a": {"path": path}}, "concepts": {"t": options}}
+        batch_layout(cl.open_blend(config))
+
+    layout(1 << 13, 1 << 14)  # 8 bytes each: 1 GiB
+    with pytest.raises(ConfigError, match="bytes a sample, above"):
+        layout(1 << 13, (1 << 14) + 1)
+    (tmp_path / "ds" / "00000.t.data").unlink()
+    layout(1 << 8, 1 << 9)  # 1 MiB: files are looked at when they are read
+    with pytest.raises(ReadError, match=r"t\.data"):
+        layout(1 << 8, (1 << 9) + 1)

@@ -7,12 +7,14 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.spec.codecs import get_codec
 from conceptloader.format.spec.columns import int_column
 from conceptloader.format.tools import checks
 from conceptloader.format.tools.convert import convert
 from conceptloader.format.tools.verify import verify
 from conceptloader.testing import random_documents
 from tests.corpora.small import small_corpus
+from tests.hostile.test_attacks import edit
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 2**32])
@@ -67,3 +69,47 @@ def test_a_dataset_with_an_empty_shard_is_converted(tmp_path: Path) -> None:
                 before, after = (d.spans(track, 0, ds.num_tokens) for d in (ds, converted))
                 assert before.start.tolist() == after.start.tolist()
                 assert list(map(bytes, before.records)) == list(map(bytes, after.records))
+
+
+def test_what_a_codec_writes_and_takes() -> None:
+    """Pickles are of one protocol, whatever Python writes them; without a vocabulary every id is a concept."""
+    assert get_codec("pickle", {}, None, "t").encode(1)[:2] == b"\x80\x04"
+    decoded = get_codec("concepts", {}, None, "t").decode(memoryview(b"\xff" * 4))
+    assert decoded.tolist() == [2**32 - 1]
+
+
+def test_a_track_whose_records_are_all_empty(tmp_path: Path) -> None:
+    """Annotated with nothing: there are records, and a file of them without a byte."""
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}))
+    with build.shard(0) as writer:
+        writer.add_document([1, 2, 3], {"a": [(0, 2, [])]})
+    cl.finalize(build.path)
+    assert verify(build.path, full=True) == []
+    with cl.open_dataset(build.path) as ds:
+        assert [ids.tolist() for ids in ds.spans("a", 0, 3).decode()] == [[]]
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_a_shard_with_tokens_and_spans_has_an_entry(tmp_path: Path, tokens: int) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(encoding="spans")}))
+    with build.shard(0) as writer:
+        writer.add_document([1] * tokens, {"a": [(0, tokens, [1])]})
+    cl.finalize(build.path)
+    spans = tmp_path / "ds" / "00000.a.spans"
+    data = spans.read_bytes()
+    spans.write_bytes(data[12:])
+    edit(tmp_path / "ds", "shards", "tracks", "a", "entries", value=[0])
+    edit(tmp_path / "ds", "shards", "files", "a.spans", "size", value=[len(data) - 12])
+    with pytest.raises(FormatError, match="1 to the number of tokens with spans"):
+        cl.open_dataset(tmp_path / "ds")
+
+
+def test_tokens_beyond_a_vocabulary_that_fills_most_of_their_type(tmp_path: Path) -> None:
+    options = cl.BuildOptions(mode="token-stream", tokenizer=cl.Tokenizer(name="t", vocab_size=40_000))
+    build = cl.create_build(tmp_path / "ds", options)
+    with build.shard(0) as writer:
+        writer.add_document([1, 39_999])
+    cl.finalize(build.path)
+    assert verify(build.path, full=True) == []
+    (tmp_path / "ds" / "00000.stream.bin").write_bytes(np.array([1, 40_000], "<u2").tobytes())
+    assert any("found 40000" in str(problem) for problem in verify(build.path, full=True))

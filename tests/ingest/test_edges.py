@@ -5,17 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import processors
 
 import conceptloader as cl
 from conceptloader.errors import InputError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.build.plan import default_shard_bytes
 from conceptloader.ingest.place.spans import check_ids
 from conceptloader.ingest.rows import inputs
 from conceptloader.ingest.rows.batch import BadRow, Ragged
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.digits import cut_list
+from conceptloader.ingest.rows.inputs import Source, find_sources
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from tests.ingest.test_tokenizer import train
 
 
 def test_an_edit_at_any_sampled_place_of_an_input_is_noticed(tmp_path: Path) -> None:
@@ -72,3 +76,46 @@ def test_the_first_annotation_of_an_unknown_document_is_named(tmp_path: Path) ->
         annotate(
             tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", unit="tokens")
         )
+
+
+def test_shards_of_a_large_corpus() -> None:
+    """About 64 of them; the sizes are rounded up, so that there is no small one more."""
+
+    def shard_bytes(*sizes: int) -> int:
+        stamps = [Source(path="x", name="x", compression=None, row_groups=None, size=n, sample="") for n in sizes]
+        return default_shard_bytes(stamps)
+
+    assert shard_bytes(1) == shard_bytes(64 * 64 << 20) == 64 << 20
+    assert shard_bytes(64 * 64 << 20, 1) == (64 << 20) + 1
+    assert shard_bytes(64 * 1000 << 20) == 1000 << 20
+    assert shard_bytes(1 << 60) == 16 << 30
+
+
+def test_tokens_that_a_tokenizer_adds_around_a_text_are_not_of_the_text(tmp_path: Path) -> None:
+    """Many add one at the beginning: in a stream it would stand before each document, and belong to no character."""
+    tokenizer = train(["<s>", "<|endoftext|>"])
+    plain = tokenizer.encode("the cat").ids
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    assert tokenizer.encode("the cat").ids == [0, *plain]
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokens, _ = load_tokenizer(str(tmp_path / "tokenizer.json")).encode(["the cat", ""], [True, False])
+    assert tokens.values.tolist() == plain
+    assert tokens.offsets.tolist() == [0, len(plain), len(plain)]
+
+
+def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    with build.shard(0) as writer:
+        for number in range(6):
+            writer.add_document([1, 2, 3], id=f"d{number}" if number in (0, 3, 5) else "")
+    cl.finalize(tmp_path / "ds")
+    rows = [{"id": f"d{n}", "start": 0, "end": 2, "concepts": [n]} for n in (5, 0, 3)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    annotate(tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", unit="tokens"))
+    with cl.open_dataset(tmp_path / "out") as ds:
+        assert ds.spans("t", 0, 18).start.tolist() == [0, 9, 15]
+
+
+@pytest.mark.parametrize("line", [b'{"tokens":]', b'{"tokens":}', b'{"tokens"', b'{"tokens":[1', b'{"tokens" [1]}'])
+def test_no_list_to_cut_out(line: bytes) -> None:
+    assert cut_list(line, b'"tokens"') is None

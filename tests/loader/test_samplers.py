@@ -150,3 +150,19 @@ def test_micro_batches_of_all_ranks_are_the_order() -> None:
         len(MicroBatches(partition, 0, 5))
     with pytest.raises(ConfigError, match="dp_rank: found 2"):
         MicroBatches(partition, 2, 5)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("size", range(1, 15))
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_distributed_sampler_is_as_long_as_torchs(ranks, size, drop_last):
+    ours = cl.DistributedSampler(range(size), ranks, 0, drop_last=drop_last)
+    theirs = torch.utils.data.DistributedSampler(range(size), ranks, 0, drop_last=drop_last)
+    if len(theirs):
+        assert len(ours) == len(theirs)
+
+
+def test_an_empty_dataset_that_is_never_drawn_changes_nothing():
+    drawn = list(cl.MixtureSampler([0, 0, 40, 100], [0, 1, 2], seed=1))
+    assert len(drawn) == 100
+    assert set(drawn) <= set(range(100))

@@ -64,7 +64,7 @@ _ELSEWHERE = {
 _WIDE = {
     "order": "golden order schedule config loader testing trace",
     "batch": "golden batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
-    "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote",
+    "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults",
     "ingest": "golden ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",
     "storage": "golden faults format batch corruption concurrency remote",
     "torch": "golden loader testing faults trace cli",

@@ -17,11 +17,13 @@ MEGATRON = [*TORCH, "megatron-core>=0.16.1"]
 NANOTRON = [*TORCH, "nanotron>=0.4"]
 DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
+CHUNKS = [*INGEST, "duckdb>=1.2"]
 PLOT = ["matplotlib>=3.8"]
 DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
 TEST = [
     *DEMO,
     *REMOTE,
+    *CHUNKS,
     "torch==2.13.0",
     "megatron-core==0.16.1",
     "nanotron==0.4",
@@ -68,6 +70,7 @@ setup(
         "nanotron": NANOTRON,
         "datatrove": DATATROVE,
         "remote": REMOTE,
+        "chunks": CHUNKS,
         "plot": PLOT,
         "demo": DEMO,
         "test": TEST,

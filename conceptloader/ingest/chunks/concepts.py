@@ -1,0 +1,69 @@
+"""The concepts of a table under dense ids, those of one kind side by side."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conceptloader.errors import InputError
+from conceptloader.ingest.chunks.options import ConceptTable
+from conceptloader.ingest.rows.table import open_parquet
+
+
+@dataclass(frozen=True)
+class Library:
+    """Index = dense id. keys: what the labels of the corpus call them. kinds: of each. names: each once. details: all
+    columns of the table, by concept."""
+
+    keys: Sequence[Any]
+    kinds: Sequence[str]
+    names: Sequence[str]
+    details: Sequence[Mapping[str, Any]]
+
+    def groups(self) -> dict[str, int]:
+        """How many concepts each kind has, in the order of their ids."""
+        return dict(Counter(self.kinds))
+
+
+def load_library(table: ConceptTable, kinds: Sequence[str]) -> Library:
+    """The concepts, ordered by kind as in `kinds`, then by key.
+
+    A name that several concepts have is followed by their kind, and, within a kind, by the key too.
+    Raises: InputError for a missing column, a key twice, a kind that is not in `kinds`.
+    """
+    with open_parquet(table.path) as file:
+        names = file.schema_arrow.names
+        for column in filter(None, (table.key, table.kind, table.name)):
+            if column not in names:
+                raise InputError(
+                    f"{table.path}: found columns {', '.join(names)}, expected {column!r}; name the column"
+                )
+        rows: list[dict[str, Any]] = file.read().to_pylist()
+    seen: dict[Any, int] = {}
+    for number, row in enumerate(rows):
+        key, kind = row[table.key], row[table.kind] if table.kind else kinds[0]
+        if key is None or key in seen:
+            where = "" if key is None else f", as in row {seen[key]}"
+            raise InputError(f"{table.path}: row {number}: found {table.key} {key!r}{where}, expected each key once")
+        seen[key] = number
+        if kind not in kinds:
+            raise InputError(
+                f"{table.path}: row {number}: found kind {kind!r}, expected one of {', '.join(kinds)}, of which there "
+                "are columns of labels; name a column for it"
+            )
+        if not isinstance(row[table.name], str) or not row[table.name]:
+            raise InputError(f"{table.path}: row {number}: found name {row[table.name]!r}, expected one")
+    rows.sort(key=lambda row: (kinds.index(row[table.kind]) if table.kind else 0, row[table.key]))
+    keys = [row[table.key] for row in rows]
+    of = [row[table.kind] if table.kind else kinds[0] for row in rows]
+    return Library(keys, of, _distinct([row[table.name] for row in rows], of, keys), rows)
+
+
+def _distinct(names: list[str], kinds: list[str], keys: list[Any]) -> list[str]:
+    longer = [f"{name} ({kind})" for name, kind in zip(names, kinds, strict=True)]
+    longest = [f"{name} ({kind} {key})" for name, kind, key in zip(names, kinds, keys, strict=True)]
+    times, times_longer = Counter(names), Counter(longer)
+    return [
+        names[i] if times[names[i]] == 1 else longer[i] if times_longer[longer[i]] == 1 else longest[i]
+        for i in range(len(names))
+    ]

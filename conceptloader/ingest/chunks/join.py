@@ -1,0 +1,272 @@
+"""The join, as tasks over files: each in bounded memory, in any order, on any machine that sees the directory.
+
+Chunks are dealt to the files of their documents (a task for each file of chunks), then each file of documents is
+written once more, with its chunks as a column of spans (a task for each). DuckDB sorts and joins, on disk where that
+takes more than `MEMORY`. A task that has ended has a file <task>.json beside what it wrote, and is not run again.
+"""
+
+import contextlib
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conceptloader.base.packages import need
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.ingest.build.workers import Tell, run_tasks
+from conceptloader.ingest.chunks import sql
+from conceptloader.ingest.chunks.concepts import Library, load_library
+from conceptloader.ingest.chunks.options import Chunks, check_path
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.table import column_names
+from conceptloader.storage.durable import make_directories, temporary_name, write_file
+
+MEMORY = "1GB"  # of a task
+EXAMPLES = 20
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Parquet files of documents. content: column of the text, or, if `tokens`, of the tokens. keep: more columns."""
+
+    files: Sequence[str]
+    content: str
+    tokens: bool = False
+    keep: Sequence[str] = ()
+
+
+@dataclass
+class Joined:
+    """files: parquet with the documents and their `spans`. chunks: rows that were read; annotated: those that became
+    spans; by_status: of the others, those that say so. missing: borders without a row. wrong: by what is wrong, those
+    left without annotation; examples: some of them."""
+
+    files: list[str]
+    library: Library
+    chunks: int = 0
+    annotated: int = 0
+    missing: int = 0
+    by_status: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, report: dict[str, Any]) -> None:
+        self.chunks += report.get("chunks", 0)
+        self.annotated += report.get("annotated", 0)
+        self.missing += report.get("missing", 0)
+        self.by_status.update(report.get("by_status", {}))
+        self.wrong.update(report["wrong"])
+        self.examples = (self.examples + report["examples"])[:EXAMPLES]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        found = [f"{self.chunks:,} chunks, {self.annotated:,} of them annotated"]
+        found += [f"{n:,} chunks have status {status!r}: not annotated" for status, n in sorted(self.by_status.items())]
+        found += [f"{self.missing:,} chunks of documents have no row: not annotated"] if self.missing else []
+        found += [f"{n:,} {what}: not annotated" for what, n in sorted(self.wrong.items())]
+        return found + [f"  {example}" for example in self.examples]
+
+
+def join_chunks(
+    documents: Documents,
+    chunks: Chunks,
+    directory: str | os.PathLike[str],
+    *,
+    workers: int = 1,
+    watch: Callable[[int, int], None] | None = None,
+) -> Joined:
+    """Write the documents with their chunks as spans to files in `directory`, or go on with that after an interruption.
+
+    watch: called with (tasks that are done, all of them).
+    Raises: InputError naming rows that contradict each other, unless `chunks.wrong` is "unannotated"; for ids that two
+    documents have; ConfigError for another join in `directory`.
+    """
+    need("duckdb", "chunks: found no duckdb package to join files with", "chunks")
+    path = os.path.abspath(directory)
+    library = load_library(chunks.concepts, list(chunks.labels))
+    for file in [*documents.files, path]:
+        check_path(file)
+    wanted = [chunks.join, documents.content, chunks.starts, *documents.keep]
+    for kind, (files, columns) in {
+        "documents": (documents.files, wanted), "chunks": (chunks.files, chunks.columns),
+    }.items():  # fmt: skip
+        for file in files:
+            names = column_names(file)
+            if lacking := sorted({column for column in columns if column is not None} - set(names)):
+                raise InputError(
+                    f"{file}: found columns {', '.join(names)}, expected {', '.join(lacking)} too; name the columns of "
+                    f"the {kind} as they are"
+                )
+    _plan(path, documents, chunks)
+    joined = Joined([os.path.join(path, f"{k:05d}.parquet") for k in range(len(documents.files))], library)
+    tasks = [Task(path, documents, chunks, library, "ids", 0)]
+    tasks += [Task(path, documents, chunks, library, "deal", j) for j in range(len(chunks.files))]
+    tasks += [Task(path, documents, chunks, library, "join", k) for k in range(len(documents.files))]
+    done = 0
+    for kind in ("ids", "deal", "join"):  # each needs what the ones before it wrote
+        stage = [task for task in tasks if task.kind == kind]
+        missing = [task for task in stage if not os.path.exists(task.report)]
+        errors: list[Exception] = []
+
+        def on_end(_: int, __: Any, error: Exception | None, errors: list[Exception] = errors) -> None:
+            nonlocal done
+            done += 1
+            if error is not None:
+                errors.append(error)
+            if watch:
+                watch(done, len(tasks))
+
+        done += len(stage) - len(missing)
+        run_tasks(run_task, missing, workers, lambda *_: None, on_end)
+        if errors:
+            raise errors[0]
+        for task in stage:
+            joined.add(load_json(task.report).take("report", dict))
+    return joined
+
+
+@dataclass(frozen=True)
+class Task:
+    """A part of the join in `directory`; number: of the file of chunks ("deal") or of documents ("join")."""
+
+    directory: str
+    documents: Documents
+    chunks: Chunks
+    library: Library
+    kind: str
+    number: int
+
+    @property
+    def report(self) -> str:
+        return os.path.join(self.directory, f"{self.kind}-{self.number:05d}.json")
+
+
+def run_task(task: Task, tell: Tell) -> None:
+    """Raises: InputError, ReadError."""
+    import duckdb
+
+    spill = temporary_name(os.path.join(task.directory, "spill"))
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, spill, ignore_errors=True)
+        database = stack.enter_context(duckdb.connect())
+        database.execute(f"SET memory_limit = '{MEMORY}'; SET threads = 1; SET preserve_insertion_order = false")
+        database.execute(f"SET temp_directory = {sql.text(spill)}")
+        try:
+            report = {"ids": _ids, "deal": _deal, "join": _join}[task.kind](task, database)
+        except duckdb.Error as error:
+            files = task.chunks.files if task.kind == "deal" else task.documents.files
+            raise InputError(
+                f"{files[task.number]}: cannot be joined: "
+                f"{str(error).splitlines()[0]}; check the types of the columns, and the disk"
+            ) from error
+    write_file(task.report, dump_json({"report": report}))
+
+
+def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
+    """The join in `path` is this one."""
+    make_directories(path)
+    inputs = [source.to_json() for source in find_sources([*documents.files, *chunks.files, chunks.concepts.path])]
+    asked = {"inputs": inputs, "chunks": chunks.to_json(), "content": documents.content, "keep": list(documents.keep)}
+    data = dump_json({"plan": asked})
+    name = os.path.join(path, PLAN)
+    if not write_file(name, data, exclusive=True):
+        with open(name, "rb") as file:
+            if file.read() != data:
+                raise ConfigError(f"{path}: found the join of other files or options; remove it, or choose another one")
+
+
+def _ids(task: Task, database: Any) -> dict[str, Any]:
+    """The file of each document's id. A join finds it there, in memory or on disk."""
+    parts = " UNION ALL ".join(
+        f"SELECT {sql.name(task.chunks.join)} AS id, {k} AS file FROM read_parquet({sql.text(path)})"
+        for k, path in enumerate(task.documents.files)
+    )
+    _copy(database, parts, os.path.join(task.directory, "ids.parquet"))
+    twice = database.execute(
+        f"SELECT id, count(*) FROM read_parquet({_ids_of(task)}) GROUP BY id HAVING count(*) > 1 OR id IS NULL LIMIT 1"
+    ).fetchone()
+    if twice:
+        raise InputError(
+            f"{task.documents.files[0]} (of {len(task.documents.files)} files): found {task.chunks.join} {twice[0]!r} "
+            f"of {twice[1]} documents, expected ids of one document each; chunks cannot be told apart"
+        )
+    return {"wrong": {}, "examples": []}
+
+
+def _deal(task: Task, database: Any) -> dict[str, Any]:
+    """The chunks of one file, by file of their documents."""
+    path = task.chunks.files[task.number]
+    database.execute(sql.chunks(task.chunks, path))
+    where = f"LEFT JOIN read_parquet({_ids_of(task)}) ids USING (id)"
+    total = database.execute("SELECT count(*) FROM chunks").fetchone()[0]
+    lost = database.execute(f"SELECT row, id FROM chunks {where} WHERE ids.file IS NULL ORDER BY row").fetchall()
+    wrong = [("chunks without a document", f"{path}: row {row}: {task.chunks.join} {id!r}") for row, id in lost]
+    report = _report(task, wrong)
+    target = os.path.join(task.directory, f"deal-{task.number:05d}")
+    shutil.rmtree(target, ignore_errors=True)
+    database.execute(
+        f"COPY (SELECT chunks.*, ids.file FROM chunks {where} WHERE ids.file IS NOT NULL) TO {sql.text(target)} "
+        "(FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
+    )
+    return {**report, "chunks": total}
+
+
+def _join(task: Task, database: Any) -> dict[str, Any]:
+    """One file of documents with the spans that its chunks are."""
+    chunks, path = task.chunks, task.documents.files[task.number]
+    dealt = [os.path.join(task.directory, f"deal-{j:05d}", f"file={task.number}") for j in range(len(chunks.files))]
+    database.execute(
+        sql.dealt([name for name in dealt if os.path.isdir(name)], chunks, os.path.join(task.directory, "deal-00000"))
+    )
+    database.register("library", sql.library(task.library))
+    for statement in sql.matched(task.documents.content, task.documents.tokens, chunks, path):
+        database.execute(statement)
+    wrong = database.execute("SELECT what, place FROM wrong ORDER BY row, number, what").fetchall()
+    report = _report(task, [(what, f"{path}: {place}") for what, place in wrong])
+    columns = [chunks.join, task.documents.content, *(name for name in task.documents.keep if name != chunks.join)]
+    _copy(database, sql.spans(columns, path), os.path.join(task.directory, f"{task.number:05d}.parquet"))
+    count = "SELECT count(*) FROM"
+    by_status = database.execute("SELECT status, count(*) FROM matched WHERE NOT annotated GROUP BY 1").fetchall()
+    return {
+        **report,
+        "annotated": database.execute(f"{count} good").fetchone()[0],
+        "missing": database.execute(f"{count} cut ANTI JOIN chunks USING (id, number)").fetchone()[0],
+        "by_status": {str(status): number for status, number in by_status},
+    }
+
+
+def _report(task: Task, wrong: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Counts and examples of what is wrong. Raises: InputError if that is not allowed."""
+    if wrong and task.chunks.wrong == "refuse":
+        counts = ", ".join(f"{number:,} {what}" for what, number in sorted(Counter(what for what, _ in wrong).items()))
+        raise InputError(
+            f"{wrong[0][1]}: found {counts}, expected none, this is the first; mend the files, or leave what is wrong "
+            "without annotation, counted (--wrong-chunks unannotated)"
+        )
+    return {
+        "wrong": Counter(what for what, _ in wrong),
+        "examples": [f"{place}: {what}" for what, place in wrong[:EXAMPLES]],
+    }
+
+
+def _ids_of(task: Task) -> str:
+    return str(sql.text(os.path.join(task.directory, "ids.parquet")))
+
+
+def _copy(database: Any, query: str, path: str) -> None:
+    """The rows of a query as a parquet file, which is whole once it has its name."""
+    temporary = temporary_name(path)
+    try:
+        database.execute(
+            f"COPY ({query}) TO {sql.text(temporary)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192)"
+        )
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)

@@ -1,0 +1,79 @@
+"""Which columns of which files mean what, where documents and the annotations of their chunks are apart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from conceptloader.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConceptTable:
+    """A parquet file with a row for each concept. key: column of what the labels hold, ids or names; kind: column of
+    its type, None if there is only one; name: column of its name. All other columns are kept as they are."""
+
+    path: str
+    key: str = "concept_id"
+    kind: str | None = "concept_type"
+    name: str = "name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """files: parquet, a row for each chunk, in any order. join: the column with the document's id, in both files.
+
+    labels: kind of concepts -> column with the list of a chunk's concepts, null as an empty one. concepts: what they
+    are.
+    starts, number: column of the documents with the list of where each chunk begins, up to the next one or the
+    document's end; column of a chunk's place in this list, from 0. Or start, end: columns of the chunks. All count
+    characters (code points) of text, or tokens where the documents are given as tokens.
+    status, annotated: column of what became of a chunk, and the values of chunks that were annotated; others are "not
+    annotated", which is not "no concept". text: column of a chunk's text, to be compared with the document's, white
+    space at the ends apart.
+    wrong: what cannot be so is an error ("refuse"), or left without annotation, counted and listed ("unannotated").
+
+    Raises ConfigError for columns that contradict each other.
+    """
+
+    files: Sequence[str]
+    join: str
+    labels: Mapping[str, str]
+    concepts: ConceptTable
+    starts: str | None = None
+    number: str | None = None
+    start: str | None = None
+    end: str | None = None
+    status: str | None = None
+    annotated: Sequence[str] = ("ok",)
+    text: str | None = None
+    wrong: Literal["refuse", "unannotated"] = "refuse"
+
+    def __post_init__(self) -> None:
+        listed, own = (self.starts, self.number), (self.start, self.end)
+        if (None in listed) == (None in own) or any(listed) == any(own):
+            raise ConfigError(
+                f"chunks: found starts, number = {listed} and start, end = {own}, expected either a list of starts in "
+                "the documents and each chunk's number in it, or start and end of each chunk"
+            )
+        if not self.labels:
+            raise ConfigError("chunks: found no column of labels, expected at least one (KIND=COLUMN)")
+        if self.concepts.kind is None and len(self.labels) > 1:
+            raise ConfigError(
+                f"chunks: found labels of {', '.join(self.labels)}, but no column with the kind of a concept; name it"
+            )
+        for path in [*self.files, self.concepts.path]:
+            check_path(path)
+
+    @property
+    def columns(self) -> list[str | None]:
+        """Of the files of chunks."""
+        return [self.join, *self.labels.values(), self.number, self.start, self.end, self.status, self.text]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check_path(path: str) -> None:
+    """Raises: ConfigError for a path that a pattern of files could be taken for."""
+    if any(character in path for character in "*?[]"):
+        raise ConfigError(f"{path}: found one of * ? [ ] in a file's name, expected none of them; rename the file")

@@ -1,0 +1,135 @@
+"""The queries of the join. Tables: chunks (a row each), cut (a document's borders), matched (both), wrong, good."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from conceptloader.ingest.chunks.concepts import Library
+from conceptloader.ingest.chunks.options import Chunks
+
+# What a chunk's text may have lost at its ends: all that Python's str.strip takes away.
+_SPACES = "".join(chr(code) for code in range(1, 0x3001) if chr(code).isspace())
+
+
+def text(value: str) -> str:
+    """A literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def name(column: str) -> str:
+    """An identifier."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+def chunks(options: Chunks, path: str) -> str:
+    """The wanted columns of a file of chunks under our names."""
+    columns = [f"{name(options.join)} AS id", "file_row_number AS row"]
+    columns += [f"{name(options.status)} AS status" if options.status else "NULL::VARCHAR AS status"]
+    columns += [f"{_stripped(name(options.text))} AS text" if options.text else "NULL::UBIGINT AS text"]
+    if options.starts:
+        columns += [f"{name(options.number or '')}::BIGINT AS number", "NULL::BIGINT AS start", "NULL::BIGINT AS stop"]
+    else:
+        columns += [
+            "NULL::BIGINT AS number", f"{name(options.start or '')}::BIGINT AS start",
+            f"{name(options.end or '')}::BIGINT AS stop",
+        ]  # fmt: skip
+    columns += [f"{name(column)} AS {name(f'{kind}_labels')}" for kind, column in options.labels.items()]
+    return (
+        f"CREATE TEMP VIEW chunks AS SELECT {', '.join(columns)} FROM read_parquet({text(path)}, file_row_number=true)"
+    )
+
+
+def dealt(directories: Sequence[str], options: Chunks, other: str) -> str:
+    """The chunks of one file of documents; those without a number are numbered by where they begin."""
+    some = ", ".join(text(f"{path}/*.parquet") for path in directories)
+    number = "number" if options.starts else "row_number() OVER (PARTITION BY id ORDER BY start, stop) - 1"
+    if some:
+        source = f"read_parquet([{some}], hive_partitioning=false)"
+    else:
+        columns = ["NULL AS id", "0::BIGINT AS number", "0::BIGINT AS start", "0::BIGINT AS stop"]
+        columns += [
+            "'' AS status",
+            "0::UBIGINT AS text",
+            *(f"[] AS {name(f'{kind}_labels')}" for kind in options.labels),
+        ]
+        source = f"(SELECT {', '.join(columns)} WHERE false)"
+    return f"CREATE TEMP TABLE chunks AS SELECT * REPLACE ({number} AS number) FROM {source}"
+
+
+def library(concepts: Library) -> Any:
+    import pyarrow as pa
+
+    keys = pa.array(concepts.keys)
+    ids = pa.array(range(len(keys)), pa.uint32())
+    return pa.table({"key": keys, "kind": pa.array(concepts.kinds, pa.string()), "concept": ids})
+
+
+def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]:
+    """Statements that find out which chunks of one file of documents are annotated as they should be."""
+    size = f"len({name(content)})" if tokens else f"length({name(content)})"
+    starts = f"coalesce({name(options.starts)}, [])" if options.starts else "[]"
+    documents = (
+        f"SELECT file_row_number AS row, {name(options.join)} AS id, {name(content)} AS content, {size} AS size, "
+        f"{starts} AS starts FROM read_parquet({text(path)}, file_row_number=true)"
+    )
+    below = "false"
+    compared = _stripped("substring(content, start + 1, stop - start)") if options.text else "NULL::UBIGINT"
+    if options.starts:
+        borders = (
+            "SELECT *, unnest(range(len(starts))) AS number, unnest(starts)::BIGINT AS start, "
+            f"unnest(list_append(starts[2:], size)[:len(starts)])::BIGINT AS stop FROM ({documents})"
+        )
+    else:
+        borders = f"SELECT d.*, number, start, stop FROM chunks JOIN ({documents}) d USING (id)"
+        below = "start < lag(stop) OVER (PARTITION BY row ORDER BY number)"
+    cut = f"SELECT row, id, size, number, start, stop, {compared} AS text FROM ({borders})"
+    fine = " OR ".join(f"status = {text(value)}" for value in options.annotated) if options.status else "true"
+    label = " UNION ALL ".join(
+        f"SELECT row, number, {text(kind)} AS kind, unnest({name(f'{kind}_labels')}) AS key FROM matched "
+        "WHERE annotated"
+        for kind in options.labels
+    )
+    place = "format('row {}: {} {}, chunk {}', row, " + text(options.join) + ", id, number)"
+    document = "format('row {}: {} {}', row, " + text(options.join) + ", id)"
+    return [
+        f"CREATE TEMP TABLE cut AS {cut}",
+        "CREATE TEMP TABLE crooked AS SELECT DISTINCT row, id FROM (SELECT row, id, start IS NULL OR start < 0 OR "
+        f"start >= stop OR stop > size OR {below} AS found FROM cut) WHERE found",
+        "CREATE TEMP TABLE matched AS SELECT cut.row, cut.id, cut.number, cut.start, cut.stop, chunks.status, "
+        f"coalesce({fine}, false) AS annotated, cut.text IS DISTINCT FROM chunks.text AS other, "
+        "count(*) OVER (PARTITION BY cut.row, cut.number) AS times, "
+        + ", ".join(f"chunks.{name(f'{kind}_labels')}" for kind in options.labels)
+        + " FROM cut JOIN chunks USING (id, number)",
+        f"CREATE TEMP TABLE labels AS SELECT l.row, l.number, l.kind, l.key, library.concept, library.kind AS found "
+        f"FROM ({label}) l LEFT JOIN library USING (key)",
+        f"CREATE TEMP TABLE wrong AS "
+        f"SELECT row, -1 AS number, 'documents whose chunks do not follow each other' AS what, {document} AS place "
+        "FROM crooked "
+        f"UNION ALL SELECT -1, number, 'chunks beyond those of their document', format('{{}} {{}}, chunk {{}}', "
+        f"{text(options.join)}, id, number) FROM chunks ANTI JOIN cut USING (id, number) "
+        f"UNION ALL SELECT row, number, 'chunks of two rows', {place} FROM matched WHERE times > 1 GROUP BY ALL "
+        f"UNION ALL SELECT row, number, 'chunks with another text than the document has there', {place} FROM matched "
+        "WHERE other AND annotated AND times = 1 AND row NOT IN (SELECT row FROM crooked) "
+        "UNION ALL SELECT DISTINCT l.row, l.number, 'chunks with labels that are no concepts of their kind', "
+        "format('row {}: chunk {}, {} {}', l.row, l.number, l.kind, coalesce(l.key::VARCHAR, 'null')) FROM labels l "
+        "WHERE concept IS NULL OR found <> kind",
+        "CREATE TEMP TABLE good AS SELECT m.row, m.number, m.start, m.stop FROM matched m "
+        "ANTI JOIN (SELECT row, number FROM wrong) w ON m.row = w.row AND (w.number = m.number OR w.number = -1) "
+        "WHERE m.annotated",
+    ]
+
+
+def spans(columns: Sequence[str], path: str) -> str:
+    """The documents in their order, with their spans."""
+    wanted = ", ".join(f"d.{name(column)}" for column in columns)
+    return (
+        "WITH ids AS (SELECT row, number, list_sort(list(DISTINCT concept)) AS concepts FROM labels GROUP BY ALL), "
+        'pieces AS (SELECT row, list({"start": start::INTEGER, "end": stop::INTEGER, "concepts": coalesce(concepts, []'
+        ")} ORDER BY number) AS spans FROM good LEFT JOIN ids USING (row, number) GROUP BY row) "
+        f"SELECT {wanted}, coalesce(spans, []) AS spans FROM read_parquet({text(path)}, file_row_number=true) d "
+        "LEFT JOIN pieces ON pieces.row = d.file_row_number ORDER BY d.file_row_number"
+    )
+
+
+def _stripped(value: str) -> str:
+    """A hash of a text without the white space at its ends."""
+    return f"hash(trim({value}, {text(_SPACES)}))"

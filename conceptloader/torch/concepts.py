@@ -1,0 +1,168 @@
+"""Concept tensors of a batch as a concept head takes them: by token, by span, on the device that the batch is on.
+
+Shapes depend on the batch's layout alone, never on what was read: nothing here waits for a GPU, and CUDA graphs and
+torch.compile can hold it. B samples, S = seq_len inputs, M = max_spans slots for the spans of a sample.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, pad
+
+from conceptloader.errors import ConfigError
+from conceptloader.torch.collate import TensorBatch
+
+NOT_ANNOTATED, EMPTY, ANNOTATED = 0, 1, 2
+
+
+class Concepts(NamedTuple):
+    """ids: int64 [..., K], -1 where there is none. mask: bool [..., K], where there is one. cut: int64 [...], how many
+    concepts there are beyond these K."""
+
+    ids: Tensor
+    mask: Tensor
+    cut: Tensor
+
+
+def span_concepts(batch: TensorBatch, track: str, k: int, *, rank: Tensor | None = None) -> Concepts:
+    """At most `k` concepts of each span: tensors [B, M, k] and [B, M], of a padded or a ragged track.
+
+    Of a span with more, the first k of its record are kept; with `rank`, a tensor [number of concepts], the k concepts
+    of the lowest rank: with their frequencies as rank, the rarest. Raises ConfigError if the batch has no such track.
+    """
+    if k < 1:
+        raise ConfigError(f"k: found {k}, expected at least 1 concept")
+    ids, counts = _padded(batch, track, k, everything=rank is not None)
+    places = torch.arange(ids.shape[-1], device=ids.device)
+    mask = places < counts[..., None]
+    if rank is not None:
+        order = rank.to(ids.device)[ids.clamp(min=0)].double().masked_fill(~mask, torch.inf)
+        chosen = order.argsort(dim=-1, stable=True)
+        ids, mask = ids.gather(-1, chosen), mask.gather(-1, chosen)
+    ids, mask = _wide(ids, k, -1), _wide(mask, k, 0)
+    return Concepts(ids.masked_fill(~mask, -1), mask, (counts - k).clamp(min=0))
+
+
+def token_concepts(batch: TensorBatch, tracks: str | Sequence[str], k: int, *, rank: Tensor | None = None) -> Concepts:
+    """At most `k` concepts of each token: tensors [B, S, n * k] and [B, S]; of n tracks one after the other.
+
+    These are `concept_ids` and `concept_mask` as guidelabs/steerling's concept head takes them for teacher forcing: one
+    gather from the spans' concepts. k and rank: of each track, see `span_concepts`.
+    """
+    found = []
+    for track in [tracks] if isinstance(tracks, str) else tracks:
+        spans, index = span_concepts(batch, track, k, rank=rank), batch[f"{track}_span_index"]
+        slot = index.clamp(min=0).long()
+        some = index >= 0
+        wide = slot[..., None].expand(*slot.shape, k)
+        mask = spans.mask.gather(1, wide) & some[..., None]
+        ids = spans.ids.gather(1, wide).masked_fill(~mask, -1)
+        found.append(Concepts(ids, mask, spans.cut.gather(1, slot) * some))
+    if not found:
+        raise ConfigError("tracks: found none, expected at least one")
+    return Concepts(
+        torch.cat([one.ids for one in found], -1),
+        torch.cat([one.mask for one in found], -1),
+        torch.stack([one.cut for one in found]).sum(0),
+    )
+
+
+def annotation(batch: TensorBatch, track: str) -> Tensor:
+    """uint8 [B, S]: NOT_ANNOTATED for a token of no span, EMPTY for one of a span without concepts, else ANNOTATED.
+
+    A loss for "this concept is not here" belongs to EMPTY and ANNOTATED tokens alone: of the others nobody knows.
+    """
+    index, counts = batch[f"{track}_span_index"], _counts(batch, track)
+    known = (counts.gather(1, index.clamp(min=0).long()) > 0).to(torch.uint8) + EMPTY
+    result: Tensor = known * (index >= 0)
+    return result
+
+
+def span_mask(batch: TensorBatch, track: str) -> Tensor:
+    """bool [B, M]: which slots hold a span."""
+    slots = torch.arange(batch[f"{track}_spans"].shape[1], device=batch[f"{track}_num_spans"].device)
+    mask: Tensor = slots < batch[f"{track}_num_spans"][:, None]
+    return mask
+
+
+def span_targets(batch: TensorBatch, track: str, num_concepts: int, *, first: int = 0) -> Tensor:
+    """float32 [B, M, num_concepts]: 1 for each of the concepts `first`, first + 1, ... that a span has (multi-hot).
+
+    Slots without a span are all 0: leave them out by `span_mask`.
+    """
+    counts = _counts(batch, track)
+    if f"{track}_ids" in batch:
+        ids = batch[f"{track}_ids"].flatten(0, 1)
+        slot = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
+        some = torch.arange(ids.shape[-1], device=ids.device) < counts.flatten()[:, None]
+    else:
+        ids = batch[f"{track}_values"]
+        slot = torch.searchsorted(batch[f"{track}_offsets"][1:], torch.arange(len(ids), device=ids.device), right=True)
+        some = torch.ones_like(ids, dtype=torch.bool)
+    ids = ids - first
+    some = some & (ids >= 0) & (ids < num_concepts)
+    targets = torch.zeros(counts.numel(), num_concepts + 1, device=ids.device)  # one more, for what is not wanted
+    targets[slot, torch.where(some, ids, num_concepts)] = 1.0
+    return targets[:, :num_concepts].view(*counts.shape, num_concepts)
+
+
+def soft_or(logits: Tensor, batch: TensorBatch, track: str) -> Tensor:
+    """Log-probability, [B, M, C], that a concept is at some token of a span: 1 - prod(1 - sigmoid(logit)) over them.
+
+    logits: float [B, S, C], of each token and concept. A slot without tokens has log(0), cut at the smallest number.
+    """
+    index = batch[f"{track}_span_index"]
+    slots = batch[f"{track}_spans"].shape[1]
+    none = logits.new_zeros(len(logits), slots + 1, logits.shape[-1])
+    slot = torch.where(index >= 0, index, slots).long()[..., None].expand_as(logits)
+    absent = none.scatter_add(1, slot, logsigmoid(-logits))[:, :slots]  # the logarithm of: at none of them
+    tiny = torch.finfo(logits.dtype).tiny
+    return (-torch.expm1(absent)).clamp(min=tiny).log()
+
+
+def negatives(found: Concepts, num_concepts: int, n: int, *, generator: torch.Generator | None = None) -> Concepts:
+    """`n` concepts for each token or span, drawn evenly from all; the mask leaves out those that it has.
+
+    To contrast with `found`, of `span_concepts` or `token_concepts`: a concept beyond its K may be drawn, so let K hold
+    all, or leave out what has `cut`. generator: on the device of `found`.
+    """
+    shape = (*found.ids.shape[:-1], n)
+    drawn = torch.randint(num_concepts, shape, generator=generator, device=found.ids.device)
+    held = (drawn[..., :, None] == found.ids[..., None, :]).any(-1)
+    return Concepts(drawn, ~held, held.sum(-1))
+
+
+def _counts(batch: TensorBatch, track: str) -> Tensor:
+    """int64 [B, M]: concepts of each slot."""
+    if f"{track}_counts" in batch:
+        counts: Tensor = batch[f"{track}_counts"]
+        return counts.long()
+    if f"{track}_offsets" not in batch:
+        known = sorted(name.removesuffix("_span_index") for name in batch if name.endswith("_span_index"))
+        raise ConfigError(f"track: found {track!r}, but the batch has {known}; name it under `concepts`")
+    offsets: Tensor = batch[f"{track}_offsets"]
+    return (offsets[1:] - offsets[:-1]).view(batch[f"{track}_spans"].shape[:2])
+
+
+def _padded(batch: TensorBatch, track: str, k: int, *, everything: bool) -> tuple[Tensor, Tensor]:
+    """(ids [B, M, n], counts [B, M]). n: at least the first k, or all that the layout has room for."""
+    counts = _counts(batch, track)
+    if f"{track}_ids" in batch:
+        ids: Tensor = batch[f"{track}_ids"]
+        return (ids if everything else ids[..., :k]), counts
+    values, offsets = batch[f"{track}_values"], batch[f"{track}_offsets"]
+    if everything:
+        raise ConfigError(
+            f"track {track!r}: found layout ragged, in which a span may have any number of concepts; rank needs "
+            "layout: padded"
+        )
+    places = offsets[:-1, None] + torch.arange(k, device=offsets.device)
+    ids = pad(values, (0, 1), value=-1)[places.clamp(max=len(values))]
+    return ids.view(*counts.shape, k), counts
+
+
+def _wide(tensor: Tensor, k: int, value: int) -> Tensor:
+    """The last dimension cut or filled to k."""
+    return pad(tensor[..., :k], (0, max(0, k - tensor.shape[-1])), value=value)

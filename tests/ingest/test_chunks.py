@@ -1,0 +1,187 @@
+"""Annotations in files of their own, joined to their documents: equal to a loop, whatever the order of the rows."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.chunks import join as joining
+from conceptloader.ingest.chunks.join import Documents, Joined, join_chunks
+from conceptloader.ingest.chunks.options import Chunks, ConceptTable
+from tests.corpora.chunked import KINDS, Chunked, make
+
+
+def options(corpus: Chunked, **given: Any) -> Chunks:
+    own = {"start": "start", "end": "end"} if given.pop("own", False) else {"starts": "starts", "number": "k"}
+    named: dict[str, Any] = {"status": "status", "text": "text", **own, **given}
+    return Chunks(
+        files=corpus.files("chunks"), join="doc", labels={kind: kind for kind in KINDS},
+        concepts=ConceptTable(path=str(corpus.path / "concepts.parquet")), **named,
+    )  # fmt: skip
+
+
+def join(corpus: Chunked, chunks: Chunks, **given: Any) -> Joined:
+    documents = Documents(files=corpus.files("documents"), content="body", keep=["source"])
+    return join_chunks(documents, chunks, corpus.path / "joined", **given)
+
+
+def found(joined: Joined) -> dict[int, Any]:
+    """As `Chunked.spans`."""
+    library = joined.library
+    return {
+        row["doc"]: [
+            (span["start"], span["end"], {(library.kinds[i], library.keys[i]) for i in span["concepts"]})
+            for span in row["spans"]
+        ]
+        for file in joined.files
+        for row in pq.read_table(file).to_pylist()
+    }
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_a_loop(tmp_path: Path, seed: int, own: bool) -> None:
+    corpus = make(tmp_path, np.random.default_rng(seed)).write()
+    joined = join(corpus, options(corpus, own=own))
+    assert found(joined) == corpus.spans
+    rows = [row for file in joined.files for row in pq.read_table(file).to_pylist()]
+    assert [(row["doc"], row["body"], row["source"]) for row in rows] == [
+        (row["doc"], row["body"], row["source"]) for row in corpus.documents
+    ]
+    annotated = sum(map(len, corpus.spans.values()))
+    assert (joined.chunks, joined.annotated, joined.missing) == (len(corpus.chunks), annotated, 0)
+    assert joined.by_status == {"skipped": len(corpus.chunks) - annotated}
+    assert not joined.wrong
+
+
+def test_concepts_are_dense_and_by_kind(tmp_path: Path) -> None:
+    corpus = make(tmp_path, np.random.default_rng(0))
+    corpus.concepts[0]["name"] = corpus.concepts[1]["name"] = corpus.concepts[3]["name"] = "same"
+    library = join(corpus.write(), options(corpus)).library
+    assert library.groups() == {"topic": 30, "tone": 30}
+    assert list(library.keys[:30]) == sorted(library.keys[:30])
+    assert [row["concept_id"] for row in library.details] == library.keys
+    assert len(set(library.names)) == 60
+    keys = [corpus.concepts[i]["concept_id"] for i in (1, 3)]
+    assert {f"same (tone {key})" for key in keys} | {"same (topic)"} <= set(library.names)
+
+
+def test_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = make(tmp_path, np.random.default_rng(1)).write()
+    chunks, ran = options(corpus), []
+    run = joining.run_task
+
+    def stop(task: joining.Task, tell: Any) -> None:
+        ran.append((task.kind, task.number))
+        if len(ran) == 6:
+            raise KeyboardInterrupt
+        run(task, tell)
+
+    monkeypatch.setattr(joining, "run_task", stop)
+    with pytest.raises(KeyboardInterrupt):
+        join(corpus, chunks)
+    joined = join(corpus, chunks)
+    assert found(joined) == corpus.spans
+    assert sorted(ran[:5] + ran[6:]) == sorted({*ran})
+    assert join(corpus, chunks).lines() == joined.lines()
+    with pytest.raises(ConfigError, match="found the join of other files or options"):
+        join(corpus, replace(chunks, text=None))
+
+
+def test_workers_and_little_memory_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = make(tmp_path, np.random.default_rng(2)).write()
+    monkeypatch.setattr(joining, "MEMORY", "64MB")
+    assert found(join(corpus, options(corpus), workers=2)) == corpus.spans
+
+
+def _wrong(corpus: Chunked, case: str) -> tuple[str, int]:
+    """Break a corpus; (what is to be reported, chunks that lose their annotation)."""
+    document = max(corpus.documents, key=lambda row: len(row["starts"]))
+    mine = sorted((row for row in corpus.chunks if row["doc"] == document["doc"]), key=lambda row: row["k"])
+    chunk = next(row for row in mine if row["status"] == "ok")
+    annotated = corpus.spans[document["doc"]]
+    place = next(i for i, span in enumerate(annotated) if span[0] == chunk["start"])
+    if case in ("back", "beyond", "null start"):
+        document["starts"][-1] = {"back": 0, "beyond": len(document["body"]) + 1, "null start": None}[case]
+        annotated.clear()
+        return "documents whose chunks do not follow each other", 1
+    if case == "twice":
+        corpus.chunks.append(dict(chunk))
+        del annotated[place]
+        return "chunks of two rows", 1
+    if case == "number":
+        corpus.chunks.append(chunk | {"k": 99})
+        return "chunks beyond those of their document", 1
+    if case == "no document":
+        corpus.chunks.append(chunk | {"doc": 4000})
+        return "chunks without a document", 1
+    if case == "text":
+        chunk["text"] = "something else"
+        del annotated[place]
+        return "chunks with another text than the document has there", 1
+    kind = corpus.concepts[0]["concept_type"]
+    chunk[kind] = {"unknown": [2000], "null": [None], "other kind": [corpus.concepts[1]["concept_id"]]}[case]
+    del annotated[place]
+    return "chunks with labels that are no concepts of their kind", 1
+
+
+CASES = ["back", "beyond", "null start", "twice", "number", "no document", "text", "unknown", "null", "other kind"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_cannot_be_is_refused_or_counted(tmp_path: Path, case: str) -> None:
+    corpus = make(tmp_path, np.random.default_rng(3))
+    what, count = _wrong(corpus, case)
+    corpus.write()
+    with pytest.raises(InputError, match=rf"found {count} {what}") as refused:
+        join(corpus, options(corpus))
+    assert ".parquet: row " in str(refused.value) or "chunk 99" in str(refused.value)
+    joined = join(replace_path(corpus), options(corpus, wrong="unannotated"))
+    assert found(joined) == corpus.spans
+    assert joined.wrong == {what: count}
+    assert joined.examples
+    assert any(f"{count} {what}: not annotated" in line for line in joined.lines())
+
+
+def replace_path(corpus: Chunked) -> Chunked:
+    """The same files, whose join has not begun."""
+    os.rename(corpus.path / "joined", corpus.path / "refused")
+    return corpus
+
+
+def test_a_chunk_without_a_row_is_counted(tmp_path: Path) -> None:
+    corpus = make(tmp_path, np.random.default_rng(4))
+    gone = next(row for row in corpus.chunks if row["status"] == "ok")
+    corpus.chunks.remove(gone)
+    corpus.spans[gone["doc"]] = [span for span in corpus.spans[gone["doc"]] if span[0] != gone["start"]]
+    joined = join(corpus.write(), options(corpus))
+    assert found(joined) == corpus.spans
+    assert joined.missing == 1
+    assert "1 chunks of documents have no row: not annotated" in joined.lines()
+
+
+def test_two_documents_of_one_id(tmp_path: Path) -> None:
+    corpus = make(tmp_path, np.random.default_rng(5))
+    corpus.documents.append(dict(corpus.documents[0]))
+    with pytest.raises(InputError, match="of 2 documents, expected ids of one document each"):
+        join(corpus.write(), options(corpus))
+
+
+def test_columns_that_contradict(tmp_path: Path) -> None:
+    corpus = make(tmp_path, np.random.default_rng(6)).write()
+    for given in ({"start": "start"}, {"number": None}, {"own": True, "number": "k"}):
+        with pytest.raises(ConfigError, match="expected either a list of starts"):
+            options(corpus, **given)
+    with pytest.raises(InputError, match=r"chunks0\.parquet: found columns doc, k, .*, expected kk too"):
+        join(corpus, options(corpus, number="kk"))
+    corpus.chunks = [row | {"k": "one"} for row in corpus.chunks]
+    corpus.write()
+    with pytest.raises(InputError, match=r"chunks0\.parquet: cannot be joined.*types of the columns"):
+        join(corpus, options(corpus))
+    with pytest.raises(ConfigError, match="rename the file"):
+        join_chunks(Documents(files=["a*.parquet"], content="body"), options(corpus), tmp_path / "joined2")

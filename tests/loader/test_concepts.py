@@ -1,0 +1,157 @@
+"""Concept tensors for a head: equal to plain loops over batches of a real loader, and never waiting for a device."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+from conceptloader.torch import concepts as heads
+
+NUM = 64
+Batch = dict[str, Any]
+
+
+@pytest.fixture(params=["padded", "ragged"])
+def batches(config: dict[str, Any], request: pytest.FixtureRequest) -> list[Batch]:
+    config["concepts"]["concepts"]["layout"] = request.param
+    found = [small(batch) for batch in cl.make_dataloader(config, micro_batch_size=5, num_samples=40)]
+    assert any((batch["concepts_span_index"] < 0).any() for batch in found)
+    assert max(count for batch in found for spans in lists(batch) for count in map(len, spans)) > 2
+    return found
+
+
+def small(batch: Batch) -> Batch:
+    """The batch with concepts below NUM."""
+    for name in {"concepts_ids", "concepts_values"} & batch.keys():
+        batch[name] = torch.where(batch[name] >= 0, batch[name] % NUM, -1)
+    return batch
+
+
+def lists(batch: Batch) -> list[list[list[int]]]:
+    """Concepts of each slot of each sample."""
+    samples, slots = batch["concepts_spans"].shape[:2]
+    found = []
+    for b in range(samples):
+        found.append([])
+        for m in range(slots):
+            if "concepts_ids" in batch:
+                ids = batch["concepts_ids"][b, m, : int(batch["concepts_counts"][b, m])]
+            else:
+                k = b * slots + m
+                ids = batch["concepts_values"][batch["concepts_offsets"][k] : batch["concepts_offsets"][k + 1]]
+            found[-1].append(ids.tolist())
+    return found
+
+
+def rows(found: heads.Concepts) -> list[list[int]]:
+    """The concepts of each entry; masks and places agree."""
+    assert ((found.ids >= 0) == found.mask).all()
+    assert (found.ids.dtype, found.mask.dtype) == (torch.int64, torch.bool)
+    ids, mask = found.ids.flatten(0, -2), found.mask.flatten(0, -2)
+    return [one[here].tolist() for one, here in zip(ids, mask, strict=True)]
+
+
+@pytest.mark.parametrize("k", [1, 2, 16])
+def test_concepts_of_spans_and_tokens(batches: list[Batch], k: int) -> None:
+    for batch in batches:
+        wanted = lists(batch)
+        spans = heads.span_concepts(batch, "concepts", k)
+        assert spans.ids.shape == (*batch["concepts_spans"].shape[:2], k)
+        assert rows(spans) == [ids[:k] for sample in wanted for ids in sample]
+        assert spans.cut.tolist() == [[max(0, len(ids) - k) for ids in sample] for sample in wanted]
+        tokens = heads.token_concepts(batch, "concepts", k)
+        index = batch["concepts_span_index"].tolist()
+        assert tokens.ids.shape == (*batch["input_ids"].shape, k)
+        assert rows(tokens) == [wanted[b][i][:k] if i >= 0 else [] for b, row in enumerate(index) for i in row]
+        assert tokens.cut.flatten().tolist() == [
+            max(0, len(wanted[b][i]) - k) if i >= 0 else 0 for b, row in enumerate(index) for i in row
+        ]
+        twice = heads.token_concepts(batch, ["concepts", "concepts"], k)
+        assert twice.ids.equal(torch.cat([tokens.ids, tokens.ids], -1))
+        assert twice.cut.equal(2 * tokens.cut)
+
+
+def test_what_is_annotated(batches: list[Batch]) -> None:
+    seen = set()
+    for batch in batches:
+        wanted = lists(batch)
+        found = heads.annotation(batch, "concepts")
+        for b, i in itertools.product(*map(range, batch["input_ids"].shape)):
+            slot = int(batch["concepts_span_index"][b, i])
+            kind = heads.NOT_ANNOTATED if slot < 0 else heads.ANNOTATED if wanted[b][slot] else heads.EMPTY
+            assert int(found[b, i]) == kind
+            seen.add(kind)
+        mask = heads.span_mask(batch, "concepts")
+        assert mask.sum(1).tolist() == batch["concepts_num_spans"].tolist()
+    assert seen == {heads.NOT_ANNOTATED, heads.EMPTY, heads.ANNOTATED}
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_targets_of_spans(batches: list[Batch], first: int) -> None:
+    for batch in batches:
+        found = heads.span_targets(batch, "concepts", NUM - first - 2, first=first)
+        for b, sample in enumerate(lists(batch)):
+            for m, ids in enumerate(sample):
+                inside = sorted({i - first for i in ids if first <= i < NUM - 2})
+                assert found[b, m].nonzero().flatten().tolist() == inside
+        assert set(found.unique().tolist()) <= {0.0, 1.0}
+
+
+def test_the_rarest_are_kept(config: dict[str, Any]) -> None:
+    batch = small(next(iter(cl.make_dataloader(config, micro_batch_size=40))))
+    rank = torch.randperm(NUM, generator=torch.Generator().manual_seed(1))
+    found = rows(heads.span_concepts(batch, "concepts", 2, rank=rank))
+    assert found == [sorted(ids, key=lambda i: int(rank[i]))[:2] for sample in lists(batch) for ids in sample]
+    config["concepts"]["concepts"]["layout"] = "ragged"
+    batch = next(iter(cl.make_dataloader(config, micro_batch_size=4)))
+    with pytest.raises(ConfigError, match="padded"):
+        heads.span_concepts(batch, "concepts", 2, rank=rank)
+
+
+def test_soft_or(batches: list[Batch]) -> None:
+    for batch in batches[:3]:
+        index = batch["concepts_span_index"]
+        logits = torch.randn(*index.shape, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        found = heads.soft_or(logits.requires_grad_(), batch, "concepts")
+        found.sum().backward()
+        assert logits.grad is not None
+        assert logits.grad.isfinite().all()
+        for b in range(len(index)):
+            for m in range(int(batch["concepts_num_spans"][b])):
+                absent = (1 - torch.sigmoid(logits[b, index[b] == m])).prod(0)
+                assert torch.allclose(found[b, m].exp(), 1 - absent)
+
+
+def test_negatives_are_none_of_the_positives(batches: list[Batch]) -> None:
+    positive = heads.token_concepts(batches[0], "concepts", 16)
+    drawn = heads.negatives(positive, 8, 200, generator=torch.Generator().manual_seed(0))
+    assert drawn.ids.shape == (*positive.ids.shape[:2], 200)
+    for mine, ids, mask in zip(rows(positive), drawn.ids.flatten(0, 1), drawn.mask.flatten(0, 1), strict=True):
+        assert set(ids.tolist()) == set(range(8))
+        assert set(ids[mask].tolist()) == set(range(8)) - set(mine)
+
+
+def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
+    """Tensors without values: whatever would have to wait for a device to know a value raises."""
+    with FakeTensorMode() as mode:
+        batch = {key: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for key, v in batches[0].items()}
+        spans = heads.span_concepts(batch, "concepts", 4)
+        heads.negatives(heads.token_concepts(batch, "concepts", 4), NUM, 8)
+        heads.annotation(batch, "concepts")
+        heads.span_mask(batch, "concepts")
+        heads.span_targets(batch, "concepts", NUM)
+        heads.soft_or(torch.randn(*batch["input_ids"].shape, 3), batch, "concepts")
+        assert spans.ids.shape[-1] == 4
+
+
+def test_what_is_refused(batches: list[Batch]) -> None:
+    with pytest.raises(ConfigError, match="found 'topics', but the batch has \\['concepts'\\]"):
+        heads.span_concepts(batches[0], "topics", 4)
+    with pytest.raises(ConfigError, match="k: found 0"):
+        heads.token_concepts(batches[0], "concepts", 0)
+    with pytest.raises(ConfigError, match="expected at least one"):
+        heads.token_concepts(batches[0], [], 4)

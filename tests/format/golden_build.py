@@ -12,9 +12,7 @@ from typing import Any
 from unittest import mock
 
 import conceptloader as cl
-from conceptloader.format.spec import layout
-from conceptloader.format.tools import join as join_module
-from conceptloader.format.write import finalize as finalize_module
+from conceptloader.format.spec import layout, manifest
 from tests import archives
 
 ARCHIVE = Path(__file__).with_name("golden.tar.xz")
@@ -74,15 +72,11 @@ def write_all(root: Path, version: int) -> None:
 
     The manifest names the writer; golden bytes must not change with every release.
     """
-    with (
-        mock.patch.object(layout, "VERSION", version),
-        mock.patch.object(finalize_module, "__version__", "golden"),
-        mock.patch.object(join_module, "__version__", "golden"),
-    ):
+    with mock.patch.object(layout, "VERSION", version), mock.patch.object(manifest, "__version__", "golden"):
         write(root / "stream", "stream-with-metadata", "spans", 257)
         write(root / "dense", "stream-with-metadata", "dense", 70_000)
         write(root / "chat", "document", "spans", 257)
-        join_module.join([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
+        cl.join([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
 
 
 def sums(root: Path) -> dict[str, str]:

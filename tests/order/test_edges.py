@@ -61,9 +61,3 @@ def test_nothing_is_no_count() -> None:
     """Where a caller says no lower bound."""
     with pytest.raises(ConfigError, match="from 1 to"):
         as_count(0, "n")
-
-
-def test_stretches_from_a_border_begin_there() -> None:
-    schedule = BatchSchedule(((0, 4), (8, 2)))
-    assert schedule.stretches_from(7) == [(4, 8, 4), (8, None, 2)]
-    assert schedule.stretches_from(8) == [(8, None, 2)]

@@ -88,7 +88,7 @@ class Manifest:
 
     version: int = field(default_factory=lambda: fmt.VERSION)
     mode: str
-    created_by: str = f"conceptloader {__version__}"
+    created_by: str = field(default_factory=lambda: f"conceptloader {__version__}")
     tokenizer: Tokenizer | None
     block_tokens: int
     layouts: tuple[StreamLayout, ...]

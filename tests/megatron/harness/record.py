@@ -41,7 +41,8 @@ def install(folder: str, kill_after: int) -> None:
     def handing_out(self: BatchReader, *args: Any) -> Any:
         found = share(self, *args)
         if "sample_index" in found:  # else none of ours
-            sums = {name: tensor.long().sum().item() for name, tensor in found.items() if name != "sample_index"}
+            ours = {field.name for field in self.fields} - {"sample_index"}
+            sums = {name: tensor.long().sum().item() for name, tensor in found.items() if name in ours}
             with given.open("a") as file:
                 file.write(json.dumps({"sample_index": found["sample_index"].tolist(), **sums}) + "\n")
         return found

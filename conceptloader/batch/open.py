@@ -21,12 +21,13 @@ CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove th
 logger = logging.getLogger(__name__)
 
 
-def open_reader(blend: Blend, dp_rank: int = 0) -> BatchReader:
+def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
     """A reader of the samples of `blend`, with the engine that its configuration names. dp_rank: for messages.
+    layout: of its batches, if others decide it with theirs.
 
     The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
     """
-    layout = batch_layout(blend)
+    layout = layout or batch_layout(blend)
     # Members of an earlier sequence length are part of the order, but none of their samples lies ahead.
     views = [
         None if view is None or view.member.seq_len not in (None, layout.seq_len) else view for view in blend.views

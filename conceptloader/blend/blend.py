@@ -91,6 +91,18 @@ class Blend:
         )
         return _blend(self.config, self.datasets, self.quarantine, spec)
 
+    def look_ahead(self, consumed: int) -> None:
+        """Look at the files of the datasets that join after sample `consumed`, as their first samples will: a missing
+        one is found now, not hours later. For one rank of a run.
+
+        Raises FormatError for a file of another size than its manifest says, ReadError for one that is not there.
+        """
+        current = sum(phase.start <= consumed for phase in self.spec.phases) - 1
+        now = set(self.spec.phases[current].weights) if self.spec.phases else set()
+        later = {name for phase in self.spec.phases[current + 1 :] for name in phase.weights} - now
+        for name in sorted({self.spec.members[member].dataset for member in later} & set(self.datasets)):
+            self.datasets[name].files.look()
+
     def sample(self, index: int) -> dict[str, Any]:
         """The trainer's sample `index` as the datasets hold it. Raises ConfigError if its dataset has left."""
         k, _, window = self.order.sample(index)
@@ -106,12 +118,17 @@ ConfigLike = Config | Blend | Mapping[str, Any] | str | os.PathLike[str]
 
 
 def open_blend(
-    config: ConfigLike, datasets: Mapping[str, Dataset] | None = None, *, codecs: Mapping[str, Codec] | None = None
+    config: ConfigLike,
+    datasets: Mapping[str, Dataset] | None = None,
+    *,
+    codecs: Mapping[str, Codec] | None = None,
+    some_tracks: bool = False,
 ) -> Blend:
     """Open the datasets of a configuration, unless they are given, and lay out the order of samples.
 
     config: path of a YAML file, what was read from one, a Config, or a Blend, which stays as it is.
     codecs: codec objects by name, for tracks whose codec is not built in.
+    some_tracks: tracks of `concepts` may be missing everywhere: those of a training, in its evaluation data.
 
     Raises ConfigError for a configuration that does not fit its datasets, FormatError and ReadError for the datasets.
     """
@@ -126,7 +143,7 @@ def open_blend(
             "order: megatron takes over a run of Megatron-LM; only the adapter for Megatron-LM can do that"
         )
     opened = _open(config, codecs) if datasets is None else _given(config, datasets)
-    _check_alike(opened, config)
+    _check_alike(opened, config, some_tracks)
     quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
     members = {name: _member(name, ds, config) for name, ds in opened.items()}
     spec = OrderSpec(
@@ -171,7 +188,7 @@ def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Datas
     return {name: opened[config.datasets[name].path, config.datasets[name].allow_pickle] for name in config.names}
 
 
-def _check_alike(datasets: Mapping[str, Dataset], config: Config) -> None:
+def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: bool) -> None:
     """Refuse what cannot be blended, and tracks that nobody has."""
     first = next(iter(datasets))
     for name, ds in datasets.items():
@@ -185,11 +202,13 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config) -> None:
                 raise ConfigError(f"datasets.{name}.tracks: no track {track!r} in {ds.path}{nearest(track, ds.tracks)}")
     known = {track for ds in datasets.values() for track in ds.tracks}
     for track in config.concepts:
-        if track not in known:
+        if track not in known and not some_tracks:
             raise ConfigError(f"concepts.{track}: no dataset has such a track{nearest(track, known)}")
     tokenizers = {name: ds.tokenizer for name, ds in datasets.items() if ds.tokenizer is not None}
     if len(set(tokenizers.values())) > 1 and not config.allow_mixed_tokenizers:
-        listed = ", ".join(f"{name}: {t.name} with {t.vocab_size} tokens" for name, t in tokenizers.items())
+        listed = ", ".join(
+            f"{name}: {t.name} with {t.vocab_size} tokens and eos {t.eos_id}" for name, t in tokenizers.items()
+        )
         raise ConfigError(
             f"datasets: found different tokenizers ({listed}), expected one; if their ids mean the same, set "
             "allow_mixed_tokenizers: true"

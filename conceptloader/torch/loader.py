@@ -109,6 +109,8 @@ class Loader:
                     "nothing would be read; lower global_batch_size, or set tail to short"
                 )
         self._reader = open_reader(blend, dp_rank)
+        if blend.config.phases and dp_rank == 0:
+            blend.look_ahead(self._consumed)
 
     @property
     def consumed_samples(self) -> int:

@@ -152,22 +152,34 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def share(tensors: Tensors | None, fields: Sequence[Field], batch: int) -> Tensors:
-    """Broadcast `fields` from tensor-parallel rank 0, which alone has `tensors`, to its group."""
+def share(tensors: Tensors | None, fields: Sequence[Field], batch: int | None) -> Tensors:
+    """Broadcast `fields` from tensor-parallel rank 0, which alone has `tensors`, to its group.
+
+    batch: samples; None in evaluation, where Megatron takes micro batches of other sizes, and rank 0 tells.
+    """
+    alone = parallel_state.get_tensor_model_parallel_world_size() == 1
+    if batch is None:
+        size = torch.tensor([len(next(iter(tensors.values()))) if tensors else 0], device=device())
+        if not alone:
+            _broadcast(size)
+        batch = int(size)
     found = None if tensors is None else checked(tensors, fields, batch)
-    if parallel_state.get_tensor_model_parallel_world_size() == 1 and found is not None:
+    if alone and found is not None:
         return {name: tensor.to(device(), non_blocking=True) for name, tensor in found.items()}
     if found is not None:
         buffer = pack(found, fields).to(device(), non_blocking=True)
     else:
-        size = sum(num_bytes(f, batch) for f in fields)
-        buffer = torch.empty(size, dtype=torch.uint8, device=device())
+        buffer = torch.empty(sum(num_bytes(f, batch) for f in fields), dtype=torch.uint8, device=device())
+    _broadcast(buffer)
+    return unpack(buffer, fields, batch)
+
+
+def _broadcast(tensor: torch.Tensor) -> None:
     torch.distributed.broadcast(
-        buffer,
+        tensor,
         parallel_state.get_tensor_model_parallel_src_rank(),
         group=parallel_state.get_tensor_model_parallel_group(),
     )
-    return unpack(buffer, fields, batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +243,8 @@ class BatchReader:
 
     def _share(self, tensors: Tensors | None, fields: Sequence[Field], micro_batch_size: int | None) -> Tensors:
         """The part of this context-parallel rank."""
-        found = share(tensors, fields, micro_batch_size or self.micro_batch_size)
+        known = self.micro_batch_size if torch.is_grad_enabled() else None  # Megatron evaluates without gradients
+        found = share(tensors, fields, micro_batch_size or known)
         if self.rules.inter_document_masking:
             found = merge_samples(found, fields, self.rules.seq_length)
         cp_size = parallel_state.get_context_parallel_world_size()

@@ -11,9 +11,10 @@ from megatron.core import parallel_state
 from megatron.core.datasets.utils import Split
 
 from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import batch_layout, open_reader
-from conceptloader.blend import Blend, open_blend
+from conceptloader.batch.open import decide_layout, open_reader
+from conceptloader.blend import Blend, Config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.progress.resume import ChangedPast
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 
@@ -26,15 +27,20 @@ logger = logging.getLogger(__name__)
 
 Built = ConceptDataset | list[ConceptDataset | None] | None
 WHERE = "conceptloader's state in the checkpoint"
+TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
 NO_STATE = "loader"  # the name under which a checkpoint without our state is accepted
 
 
 @dataclass(frozen=True)
 class OurSplit:
-    """The samples of a split in an order of ours. Those taken over from Megatron are a takeover_reader.StockSplit."""
+    """The samples of a split in an order of ours. Those taken over from Megatron are a takeover_reader.StockSplit.
+
+    shared: arrays of batches with concepts, for the training and all of its evaluation alike.
+    """
 
     blend: Blend
     rules: SampleRules
+    shared: BatchLayout | None = None
 
     @property
     def spec(self) -> OrderSpec:
@@ -51,15 +57,17 @@ class OurSplit:
 
     def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "OurSplit":
         """The split with which a run goes on. Raises ResumeError if its past has changed."""
-        return OurSplit(self.blend.resume(saved, consumed, allow_changed=accept), self.rules)
+        return dataclasses.replace(self, blend=self.blend.resume(saved, consumed, allow_changed=accept))
 
-    def layout(self, concepts: bool) -> BatchLayout:
-        """Arrays of a batch, with or without the concept tensors."""
-        return batch_layout(self._blend(concepts))
+    def layout(self, concepts: bool, others: Sequence[Blend] = ()) -> BatchLayout:
+        """Arrays of a batch, with or without the concept tensors, which hold the samples of `others` too."""
+        config = self._blend(concepts).config
+        views = [view for blend in (self.blend, *others) for view in blend.views]
+        return decide_layout(views, self.rules.seq_length, config.outputs, config.concepts)
 
     def reader(self, concepts: bool) -> Reader:
         """Reads samples by their index."""
-        return open_reader(self._blend(concepts))
+        return open_reader(self._blend(concepts), layout=self.shared if concepts else None)
 
     def _blend(self, concepts: bool) -> Blend:
         config = wanted(self.blend.config, concepts)
@@ -122,8 +130,17 @@ class MegatronData:
             if dataset_config.blend or dataset_config.blend_per_split:
                 raise ConfigError("--data-path: found with --conceptloader-config as well; give one of the two")
             opened = OurSplit(open_blend(self._configs[0]), self.rules)
+        self._whole: list[Blend | None] = [None] * 3  # all that may be read for evaluation
+        for k, evaluated in enumerate(self._configs):
+            if k and evaluated is not None and self._stock is None and (sizes is None or sizes[k] != 0):
+                self._whole[k] = open_blend(one_pass(evaluated), some_tracks=True)
         self.train = continued(opened, saved, consumed, accept)
-        fields = fields_of(self.train.layout(concepts=True))
+        if isinstance(self.train, OurSplit):
+            layout = self.train.layout(concepts=True, others=[blend for blend in self._whole if blend is not None])
+            self.train = dataclasses.replace(self.train, shared=layout)
+        else:
+            layout = self.train.layout(concepts=True)
+        fields = fields_of(layout)
         stage = stage if isinstance(stage, Stage) else Stage(stage)
         self.batches = BatchReader(rules=self.rules, fields=fields, stage=stage, micro_batch_size=micro_batch_size)
         self.concepts, self.get_batch = self.batches.concepts, self.batches.get_batch
@@ -136,6 +153,27 @@ class MegatronData:
     def state(self, consumed: int | None = None) -> dict[str, str]:
         """What to keep with a checkpoint at `consumed` samples, or wherever Megatron's arguments say: one string."""
         return OrderState(spec=self.spec, consumed=consumed).leaf()
+
+    def check_tokenizer(self, embedding: int | None, accept: Collection[str]) -> None:
+        """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
+        or another end-of-document token, which may be accepted. embedding: rows of it, None if not known."""
+        eod = getattr(self.dataset_config.tokenizer, "eod", None)
+        blends = [self.train.blend, *filter(None, self._whole)] if isinstance(self.train, OurSplit) else []
+        for name, tokenizer in ((n, ds.tokenizer) for blend in blends for n, ds in blend.datasets.items()):
+            if tokenizer is None:
+                continue
+            found = f"datasets.{name}: found tokens of {tokenizer.name}"
+            if embedding is not None and tokenizer.vocab_size > embedding:
+                raise ConfigError(
+                    f"{found}, which has {tokenizer.vocab_size}, expected at most the {embedding} of the model's "
+                    "embedding (--vocab-size, padded); start with the tokenizer that the data were built with"
+                )
+            if None not in (eod, tokenizer.eos_id) and eod != tokenizer.eos_id and TOKENIZER not in accept:
+                raise ConfigError(
+                    f"{found}, whose documents end with {tokenizer.eos_id}, but Megatron's tokenizer has {eod} for "
+                    "that; start with the tokenizer that the data were built with, or, if the others mean the same, "
+                    f"--conceptloader-accept {TOKENIZER}"
+                )
 
     def datasets(
         self,
@@ -199,17 +237,24 @@ class MegatronData:
 
     def _evaluation(self, split: Any, size: int | None) -> SampleSource | list[OurSplit] | None:
         """The samples of an evaluation split, or of each of its datasets; None without samples."""
-        config = self._configs[split.value]
         if size == 0:
             return None
         if self._stock is not None:
             stock: StockSplit | None = self._stock[split.value]
             return stock
-        if config is None:
+        config, whole = self._configs[split.value], self._whole[split.value]
+        if config is None or whole is None:
             return None
+        assert isinstance(self.train, OurSplit)
+        layout = self.train.shared
+
+        def part(config: Config) -> OurSplit:
+            datasets = {name: whole.datasets[name] for name in config.datasets}
+            return OurSplit(open_blend(config, datasets, some_tracks=True), self.rules, layout)
+
         if split == Split.valid and getattr(self.dataset_config, "multiple_validation_sets", None):
-            return [OurSplit(open_blend(one_pass(config, [name])), self.rules) for name in config.names]
-        return OurSplit(open_blend(one_pass(config) if size is None else for_evaluation(config)), self.rules)
+            return [part(one_pass(config, [name])) for name in config.names]
+        return part(one_pass(config) if size is None else for_evaluation(config))
 
 
 def continued(
@@ -232,7 +277,10 @@ def continued(
                 "state and the count from one checkpoint. For a state at another position ask "
                 "MegatronData.state(consumed)"
             )
-        return split.resumed(state.spec, consumed, accept)
+        try:
+            return split.resumed(state.spec, consumed, accept)
+        except ChangedPast as error:
+            raise ResumeError(f"{error.refusal}--conceptloader-accept {' '.join(error.keys)}") from error
     if split.spec.order == "megatron":
         logger.info("taking over a run of Megatron's own loader at %d consumed samples", consumed)
     elif NO_STATE in accept:

@@ -75,6 +75,9 @@ class Run:
                 saved=self.saved,
                 sizes=sizes,
             )
+            self.data.check_tokenizer(getattr(args, "padded_vocab_size", None), self.options.accept)
+            if args.rank == 0 and isinstance(self.data.train, OurSplit):
+                self.data.train.blend.look_ahead(args.consumed_train_samples)
             args.conceptloader = self.data.state()  # Megatron saves its arguments with every checkpoint
             if args.rank == 0 and args.save:
                 schedule = batch_schedule(args).at(args.iteration, args.consumed_train_samples)
@@ -86,13 +89,15 @@ class Run:
         if args.dataloader_type != "external":
             return datasets
         consumed = (args.consumed_train_samples - first, args.consumed_valid_samples, 0)
-        return [self.external(d, args, c) for d, c in zip(datasets, consumed, strict=True)]
+        evaluated = getattr(args, "eval_micro_batch_size", None) or args.micro_batch_size
+        sizes_of = (args.micro_batch_size, evaluated, evaluated)
+        return [self.external(d, args, c, size) for d, c, size in zip(datasets, consumed, sizes_of, strict=True)]
 
-    def external(self, dataset: Built, args: Namespace, consumed: int) -> Any:
+    def external(self, dataset: Built, args: Namespace, consumed: int, micro_batch_size: int) -> Any:
         """An iterator in place of a dataset, for --dataloader-type external."""
         if dataset is None or isinstance(dataset, list):
-            return dataset and [self.external(d, args, consumed) for d in dataset]
-        return ExternalLoader(iter(data_loader(dataset, args.micro_batch_size, consumed, args.num_workers)), args)
+            return dataset and [self.external(d, args, consumed, micro_batch_size) for d in dataset]
+        return ExternalLoader(iter(data_loader(dataset, micro_batch_size, consumed, args.num_workers)), args)
 
     def check(self, checkpoint_args: Namespace) -> None:
         """After check_checkpoint_args: keep our state of the checkpoint, refuse a changed past before data is read."""

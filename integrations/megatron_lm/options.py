@@ -117,9 +117,17 @@ def load_configs(
             )
         shares = convert_split_vector_to_split_matrix(parse_and_normalize_split(split))
         own = [None if share is None or own[0] is None else with_share(own[0], share) for share in shares]
-    of_train, of_valid, of_test = own
+    of_train, *rest = own
     if of_train is None:
         raise ConfigError(f"--split {split}: leaves nothing to train on")
+    for config in filter(None, rest):
+        for name in config.concepts:
+            if name not in of_train.concepts:
+                raise ConfigError(
+                    f"concepts.{name}: found in the configuration of evaluation data alone, but all batches have the "
+                    "tensors of the training; name it in the configuration of the training too, or leave it out"
+                )
+    of_valid, of_test = (c and dataclasses.replace(c, concepts=of_train.concepts) for c in rest)
     return of_train, of_valid, of_test
 
 

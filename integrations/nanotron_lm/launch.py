@@ -105,6 +105,7 @@ class Run:
         )
         plan = report(self.dataset, (asked.train_steps - asked.current_iteration) * asked.global_batch_size)
         if asked.parallel_context.world_pg.rank() == 0:
+            self.dataset.blend.look_ahead(self.dataset.consumed)
             write_run_log(
                 Path(self.config.checkpoints.checkpoints_path),
                 self.dataset,

@@ -1,13 +1,14 @@
 """make_dataloader: which samples, in which order, and what its state counts."""
 
 import itertools
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
 from conceptloader.order.progress.state import OrderState
 
 GLOBAL = 24
@@ -197,3 +198,24 @@ def test_the_start_is_logged_by_rank_zero(config, tmp_path):
     log = cl.RunLog(tmp_path)
     assert [(s.step, s.consumed, s.dp_size, s.scheme) for s in log.starts] == [(2, 8, 2, "strided")]
     assert log.spec(log.starts[0]).hash == OrderState.read(loader.state_dict(), "state").spec.hash
+
+
+@pytest.mark.parametrize("damage", ["missing", "shorter"])
+def test_files_of_a_dataset_that_joins_later_are_looked_at_when_starting(config, tmp_path, damage):
+    shutil.copytree(config["datasets"]["b"]["path"], tmp_path / "later")
+    config["datasets"]["b"] = {"path": str(tmp_path / "later")}
+    config["datasets"]["a"]["weight"] = 1
+    file = tmp_path / "later" / "00000.concepts.data"
+    cl.make_dataloader(config, micro_batch_size=2)
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises((ReadError, FormatError), match=r"later/00000\.concepts\.data"):
+        cl.make_dataloader(config, micro_batch_size=2)
+    cl.make_dataloader(config, micro_batch_size=2, dp_size=2, dp_rank=1)  # one rank looks for all
+    cl.make_dataloader(config, micro_batch_size=2, consumed_samples=70)  # it takes part: reading will tell
+    blend = cl.open_blend(config)
+    with pytest.raises((ReadError, FormatError)):
+        blend.look_ahead(69)
+    blend.look_ahead(70)

@@ -104,3 +104,13 @@ def test_evaluation_configs(tmp_path: Path) -> None:
     whole = one_pass(load_config(path))
     assert (whole.order, list(whole.datasets)) == ("sequential", ["code", "web"])
     assert [entry.split for entry in with_share(whole, (0.8, 1.0)).datasets.values()] == [(0.9, 1.0)] * 2
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_changed_past_is_accepted_in_the_launchers_words(tmp_path: Path) -> None:
+    config, rules = write_config(write_datasets(tmp_path) / "data.yaml"), dataset_config(16)
+    state = MegatronData(config, rules, micro_batch_size=2).state(32)
+    other = write_config(tmp_path / "other.yaml", seed=12, block=8)
+    with pytest.raises(ResumeError, match=r"--conceptloader-accept seed block$") as refused:
+        MegatronData(other, rules, micro_batch_size=2, consumed=32, saved=state)
+    assert "allow_changed" not in str(refused.value)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
+
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import load_json, load_sealed
@@ -99,6 +101,17 @@ class Files:
                 "set loader.engine: reference"
             )
         return self.descriptors.open(self.expected(kind, shard))
+
+    def look(self) -> None:
+        """Whether all files are there and as large as the manifest says, without opening them. Those of a store are not
+        asked for. Raises: FormatError, ReadError."""
+        if self.descriptors is None:
+            return
+        for kind, column in self.table.files.items():
+            for shard in np.flatnonzero(column.size >= 0).tolist():
+                file = self.expected(kind, shard)
+                with named(file.path, "looked at"):
+                    file.check(os.stat(file.path))
 
     def close(self) -> None:
         """Let go of what is open."""

@@ -1,5 +1,6 @@
 """Resuming: only what decided the samples before the position must be as it was; everything ahead is free to change."""
 
+import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -116,7 +117,7 @@ def resume(
         else:
             refused.append(difference)
     if refused:
-        raise ResumeError(_refusal(refused, consumed, saved.decided(consumed)))
+        raise ChangedPast(refused, consumed, saved.decided(consumed))
     _warn(saved, current)
     return current
 
@@ -205,15 +206,19 @@ def _check_rereads(shares: Mapping[str, float], consumed: int, on_new_seq_len: O
     logger.warning("new sequence length at %d consumed samples, in mid-epoch of %s", consumed, listed)
 
 
-def _refusal(refused: Sequence[Difference], consumed: int, decided: int) -> str:
-    lines = "\n".join(f"  {difference}" for difference in refused)
-    names = ", ".join(f'"{difference.key}"' for difference in refused)
-    return (
-        f"what decided the first {consumed} samples has changed since the checkpoint:\n{lines}\n"
-        f"Put the saved values back. What is meant for the samples ahead goes into a phase that starts at {decided} or "
-        f"later, a skip at {consumed} or later, or a dataset of another name. To train on as if the new values had "
-        f"always been there, allow them by name: allow_changed=[{names}]"
-    )
+class ChangedPast(ResumeError):
+    """What decided past samples has changed. keys: of the differences, by which they are allowed."""
+
+    def __init__(self, refused: Sequence[Difference], consumed: int, decided: int) -> None:
+        lines = "\n".join(f"  {difference}" for difference in refused)
+        self.keys = [difference.key for difference in refused]
+        self.refusal = (
+            f"what decided the first {consumed} samples has changed since the checkpoint:\n{lines}\n"
+            "Put the saved values back. What is meant for the samples ahead goes into a phase that starts at "
+            f"{decided} or later, a skip at {consumed} or later, or a dataset of another name. To train on as if the "
+            "new values had always been there, allow them by name: "
+        )
+        super().__init__(self.refusal + f"allow_changed={json.dumps(self.keys)}")
 
 
 def _warn(saved: OrderSpec, current: OrderSpec) -> None:

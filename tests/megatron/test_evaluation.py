@@ -1,0 +1,136 @@
+"""Evaluation beside a training with concepts: the tensors of the training, at the batch sizes that Megatron takes."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.launch import Run
+from conceptloader.integrations.megatron_lm.options import Options, Stage
+from tests.corpora.for_megatron import EOD, write_config, write_datasets
+from tests.megatron.stock import Tokenizer, dataset_config
+
+pytestmark = pytest.mark.usefixtures("one_process")
+LENGTH = 16
+
+
+def write_one(path: Path, spans: list[Any] | None, tokens: int = 400, **tokenizer: Any) -> None:
+    """A dataset of one document; spans: of track topic, None for no such track."""
+    known = {"name": "none", "vocab_size": 256, "eos_id": EOD, **tokenizer}
+    tracks = {} if spans is None else {"topic": cl.TrackOptions(encoding="spans")}
+    build = cl.create_build(path, cl.BuildOptions(tokenizer=cl.Tokenizer(**known), tracks=tracks))
+    with build.shard(0) as writer:
+        writer.add_document([*range(100), *([7] * (tokens - 100))], {} if spans is None else {"topic": spans})
+    cl.finalize(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_datasets(tmp_path)
+    write_one(tmp_path / "dense", [(i, i + 1, [1, 2, 3, 4]) for i in range(400)])  # a span a token, more than elsewhere
+    write_one(tmp_path / "bare", None)
+    write_config(tmp_path / "train.yaml")
+    return tmp_path
+
+
+def evaluation(folder: Path, *names: str, **changes: Any) -> Path:
+    datasets = {name: {"path": name, "weight": 1} for name in names}
+    return write_config(folder / "valid.yaml", datasets=datasets, **changes)
+
+
+@pytest.mark.parametrize("concepts", [{}, {"topic": {}}, {"topic": {"max_spans": 3, "overflow": "truncate"}}])
+def test_batches_of_all_splits_have_the_same_tensors(folder: Path, concepts: dict[str, Any]) -> None:
+    """Whatever the evaluation's own file says of tracks, and whether its data have them."""
+    valid = evaluation(folder, "dense", "bare", concepts=concepts)
+    data = MegatronData(folder / "train.yaml", dataset_config(LENGTH), micro_batch_size=2, valid=valid)
+    train, evaluated, _ = data.datasets([64, 20, 0])
+    assert isinstance(train, torch.utils.data.Dataset)
+    shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in train[0].items()}
+    assert shapes["topic_spans"][0] == (LENGTH, 2)
+    seen = set()
+    for k in range(20):
+        sample = evaluated[k]
+        assert {name: (tensor.shape, tensor.dtype) for name, tensor in sample.items()} == shapes
+        spans = int(sample["topic_num_spans"])
+        assert spans == (0 if int(sample["dataset_id"]) == 0 else LENGTH)  # bare, dense
+        seen.add(spans)
+    assert seen == {0, LENGTH}
+
+
+def test_several_validation_sets_of_which_one_lacks_the_track(folder: Path) -> None:
+    config = dataset_config(LENGTH, multiple_validation_sets=True, full_validation=True)
+    data = MegatronData(
+        folder / "train.yaml", config, micro_batch_size=2, valid=evaluation(folder, "dense", "bare", concepts={})
+    )
+    sets = data.datasets([64, None, 0])[1]
+    assert [int(one[0]["topic_num_spans"]) for one in sets] == [0, LENGTH]
+
+
+def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
+    write_config(folder / "train.yaml", concepts={})
+    valid = evaluation(folder, "dense", concepts={"topic": {}})
+    with pytest.raises(ConfigError, match=r"concepts\.topic: found in the configuration of evaluation data alone"):
+        MegatronData(folder / "train.yaml", dataset_config(LENGTH), micro_batch_size=2, valid=valid)
+
+
+def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:
+    """Megatron evaluates without gradients, full validation one sample at a time; in training a size is refused."""
+    data = MegatronData(
+        folder / "train.yaml", dataset_config(LENGTH), micro_batch_size=4, valid=evaluation(folder, "dense")
+    )
+    for size in (1, 3, 4):
+        dataset = data.datasets([64, 20, 0])[1]
+        loader = torch.utils.data.DataLoader(dataset, batch_size=size)
+        iterator = type(data.iterator(dataset))(iter(loader))
+        with torch.no_grad():
+            next(iterator)
+            found = data.concepts(iterator)
+            assert found["topic_spans"].shape == (size, LENGTH, 2)
+            assert data.get_batch(type(iterator)(iter(loader)))["tokens"].shape == (size, LENGTH)
+        next(iterator)
+        if size == 4:
+            assert data.concepts(iterator)["topic_spans"].shape[0] == size
+        else:
+            with pytest.raises(ConfigError, match="the same config and micro batch size must be set on every rank"):
+                data.concepts(iterator)
+
+
+def test_external_iterators_take_the_evaluations_size(folder: Path) -> None:
+    data = MegatronData(
+        folder / "train.yaml", dataset_config(LENGTH), micro_batch_size=4, valid=evaluation(folder, "dense")
+    )
+    run = Run(Options(config=folder / "train.yaml", stage=Stage("last")), data=data)
+    arguments = SimpleNamespace(num_workers=0, consumed_train_samples=0)
+    train, valid, _ = data.datasets([64, 20, 0])
+    assert next(run.external(train, arguments, 0, 4))["tokens"].shape == (4, LENGTH)
+    assert len(list(run.external(valid, arguments, 0, 5))) == 4
+
+
+@pytest.mark.parametrize("where", ["train", "valid"])
+def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    write_one(folder / "wide", None, vocab_size=300)
+    write_one(folder / "other", None, eos_id=9)
+    config = dataset_config(LENGTH)
+    monkeypatch.setattr(Tokenizer, "eod", EOD)
+
+    def data(name: str) -> MegatronData:
+        files = {"train": folder / "train.yaml", "valid": evaluation(folder, "dense")}
+        files[where] = write_config(folder / "wrong.yaml", datasets={name: {"path": name}}, concepts={})
+        if where == "train":
+            files["valid"] = evaluation(folder, "bare", concepts={})
+        return MegatronData(files["train"], config, micro_batch_size=2, valid=files["valid"])
+
+    data("wide").check_tokenizer(300, ())
+    data("wide").check_tokenizer(None, ())
+    with pytest.raises(ConfigError, match=r"datasets\.wide: .* has 300, expected at most the 299 of the model's"):
+        data("wide").check_tokenizer(299, ())
+    with pytest.raises(
+        ConfigError, match=rf"datasets\.other: .* end with 9, but .* {EOD} .*--conceptloader-accept tok"
+    ):
+        data("other").check_tokenizer(300, ())
+    data("other").check_tokenizer(300, ["tokenizer"])

@@ -123,6 +123,11 @@ def reached(launch: Launch, rank: int) -> bool:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["OMP_NUM_THREADS"] = "1"
+    from conceptloader import make_dataloader
+
     module = importlib.import_module(f"tests.trainers.{sys.argv[1]}")
-    for spec in json.loads(sys.argv[2]):
-        run(module.train, Launch(**spec))
+    launches = [Launch(**spec) for spec in json.loads(sys.argv[2])]
+    with make_dataloader(launches[0].config, micro_batch_size=1) as loader:
+        next(iter(loader))  # loads the compiled code, once for all launches
+    for one in launches:
+        run(module.train, one)

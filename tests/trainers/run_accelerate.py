@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch._dynamo  # which preparing a model imports; here, once for all launches
 from accelerate import Accelerator
 from torch import nn
 
@@ -30,7 +31,7 @@ def train(launch: Launch) -> None:
     first = 0
     if launch.resume:
         accelerator.load_state(launch.path / "state")
-        first = launch.save_at - 2 if launch.bare else loader.steps
+        first = launch.first if launch.bare else loader.steps
     step, before = first, accelerator.step
     for batch in Ahead(loader) if launch.ahead else loader:
         launch.record(step, batch["sample_index"])

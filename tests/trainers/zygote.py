@@ -50,6 +50,11 @@ class Launch:
         return Path(self.out)
 
     @property
+    def first(self) -> int:
+        """The step at which a resumed launch begins: where the one before it has saved."""
+        return self.save_at - 2 if self.resume else 0
+
+    @property
     def batch(self) -> int:
         """Samples of a step."""
         return self.micro * self.ranks * self.accumulate
@@ -98,14 +103,16 @@ def start(train: Any, launch: Launch) -> dict[int, int]:
 def run(train: Any, launch: Launch) -> None:
     """A launch to its end. A rank that fails ends the others, as torchrun would."""
     ranks = start(train, launch)
-    deadline = time.monotonic() + 100
+    began = time.monotonic()
     while ranks:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid in ranks:
             del ranks[pid]
             failed = status != 0
         else:
-            failed = time.monotonic() > deadline
+            failed = time.monotonic() > began + 100
+            if failed:
+                Path(launch.out, f"error.{launch.number}.all").write_text("hangs")
             if launch.kill_at is not None and all(reached(launch, rank) for rank in range(launch.ranks)):
                 failed = True
             time.sleep(0.01)
@@ -113,6 +120,7 @@ def run(train: Any, launch: Launch) -> None:
             for other in ranks:
                 with suppress(ProcessLookupError):
                     os.kill(other, signal.SIGKILL)
+    print(f"{launch.out} {launch.number}: {time.monotonic() - began:.1f} s", file=sys.stderr)
 
 
 def reached(launch: Launch, rank: int) -> bool:

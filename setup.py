@@ -15,6 +15,10 @@ TORCH = ["torch>=2.6"]
 INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22"]
 MEGATRON = [*TORCH, "megatron-core>=0.16.1"]
 NANOTRON = [*TORCH, "nanotron>=0.4"]
+LIGHTNING = [*TORCH, "lightning>=2.5"]
+TRANSFORMERS = [*TORCH, "transformers[torch]>=5.0"]
+ACCELERATE = [*TORCH, "accelerate>=1.10"]
+OLMO = [*TORCH, "ai2-olmo-core>=3.0"]
 DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 CHUNKS = [*INGEST, "duckdb>=1.2"]
@@ -28,6 +32,9 @@ TEST = [
     "megatron-core==0.16.1",
     "nanotron==0.4",
     "datatrove==0.10.1",
+    "lightning==2.6.6",
+    "transformers==5.23.0",
+    "accelerate==1.15.0",
     "ray",
     "moto[s3]",
     "flask",
@@ -69,6 +76,10 @@ setup(
         "megatron": MEGATRON,
         "nanotron": NANOTRON,
         "datatrove": DATATROVE,
+        "lightning": LIGHTNING,
+        "transformers": TRANSFORMERS,
+        "accelerate": ACCELERATE,
+        "olmo": OLMO,
         "remote": REMOTE,
         "chunks": CHUNKS,
         "plot": PLOT,

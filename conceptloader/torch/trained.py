@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -145,7 +145,7 @@ class TrainedLoader:
     def __bool__(self) -> bool:
         return True
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: Any) -> Any:
         """For torch's DataLoader, which takes it for a dataset."""
         return self.loader[index]
 
@@ -245,7 +245,7 @@ class EvaluationLoader:
         self.loader.load_state_dict(self.loader.state_at(0))
         return iter(self.loader)
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: Any) -> Any:
         return self.loader[index]
 
     def close(self) -> None:

@@ -7,11 +7,16 @@ the gradients of that step are not saved, so that the state, and Lightning's own
 from collections.abc import Mapping
 from typing import Any
 
-import lightning.pytorch as pl
-
 from conceptloader.blend import ConfigLike, open_blend
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, MissingPackageError
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader, make_trained_loader
+
+try:
+    import lightning.pytorch as pl
+except ImportError as error:
+    raise MissingPackageError(
+        f"lightning_lm: lightning cannot be imported ({error}); pip install 'conceptloader[lightning]'"
+    ) from error
 
 
 class ConceptDataModule(pl.LightningDataModule):
@@ -42,7 +47,7 @@ class ConceptDataModule(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         self.config, self.run_log = config, run_log
-        self._options = {
+        self._options: dict[str, Any] = {
             "micro_batch_size": micro_batch_size,
             "global_batch_size": global_batch_size,
             "num_samples": num_samples,
@@ -94,7 +99,9 @@ class Acknowledge(pl.Callback):
     @property
     def _loader(self) -> TrainedLoader:
         if self._data.loader is None:
-            raise ConfigError("ConceptDataModule: Lightning did not ask it for train_dataloader; pass it as datamodule=")
+            raise ConfigError(
+                "ConceptDataModule: Lightning has not asked for its train_dataloader; pass it as datamodule="
+            )
         return self._data.loader
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -119,8 +126,8 @@ class Acknowledge(pl.Callback):
             return
         if not isinstance(batch, Mapping) or POSITION not in batch:
             raise ConfigError(
-                f"the batch holds no {POSITION!r} any more; hooks that change it (on_after_batch_transfer, ...) have to "
-                "leave that number in, as it says what was trained"
+                f"the batch holds no {POSITION!r} any more; hooks that change it, as on_after_batch_transfer, have "
+                "to leave that number in: it says what was trained"
             )
         self._loader.acknowledge(batch[POSITION])
 

@@ -5,14 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from olmo_core.data.collator import DataCollator
-from olmo_core.data.data_loader import DataLoaderConfig, TextDataLoaderBase
-from olmo_core.distributed.parallel import get_dp_process_group
-from olmo_core.distributed.utils import get_rank, get_world_size
 
 from conceptloader.blend import ConfigLike, open_blend
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, MissingPackageError
 from conceptloader.torch.trained import TrainedLoader, make_trained_loader, trained_labels
+
+try:
+    from olmo_core.data.collator import DataCollator
+    from olmo_core.data.data_loader import DataLoaderConfig, TextDataLoaderBase
+    from olmo_core.distributed.parallel import get_dp_process_group
+    from olmo_core.distributed.utils import get_rank, get_world_size
+except ImportError as error:
+    raise MissingPackageError(
+        f"olmo_lm: OLMo-core cannot be imported ({error}); pip install 'conceptloader[olmo]'"
+    ) from error
 
 _EPOCH, _TOKENS = "epoch", "tokens_processed"
 
@@ -40,6 +46,8 @@ class ConceptDataLoader(TextDataLoaderBase):
     ) -> None:
         collator = DataCollator(pad_token_id=0) if collator is None else collator
         super().__init__(collator=collator, global_batch_size=global_batch_size, **options)
+        self._epoch: int | None = None
+        self._global_batch_size: int = global_batch_size
         self.blend, self.tensors, self.epoch_samples = open_blend(config), tensors, epoch_samples
         self.loader = self._make(global_batch_size)
 
@@ -62,7 +70,7 @@ class ConceptDataLoader(TextDataLoaderBase):
     @property
     def global_batch_size(self) -> int:
         """Tokens of a step over all ranks."""
-        return int(self._global_batch_size)
+        return self._global_batch_size
 
     @global_batch_size.setter
     def global_batch_size(self, tokens: int) -> None:

@@ -82,8 +82,8 @@ class ConceptDataLoader(BaseDataLoader):
         self._passes = isinstance(blend.order, Sequential)
         if not config.repeat and not self._passes and config.num_samples is None:
             raise ConfigError(
-                f"{config.config}: shuffled data have no end, but one pass was asked for (repeat=False, validation with "
-                "steps=-1); set order: sequential in the configuration, or num_samples"
+                f"{config.config}: shuffled data have no end, but one pass was asked for (repeat=False, as by a "
+                "validator with steps=-1); set order: sequential in the configuration, or num_samples"
             )
         _check_vocabulary(blend.datasets, tokenizer)
         micro = num_tokens_per_batch // max_context_length
@@ -130,7 +130,7 @@ class ConceptDataLoader(BaseDataLoader):
         return dict(self.loader.state_dict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where the state was saved, on any number of ranks. An empty one, of a checkpoint without, is ignored."""
+        """Go on where the state was saved, on any number of ranks. Nothing happens with an empty one."""
         if state_dict:
             self.loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
 
@@ -145,6 +145,6 @@ def _check_vocabulary(datasets: Mapping[str, Any], tokenizer: Any) -> None:
         found = dataset.tokenizer
         if size is not None and found is not None and found.vocab_size > size:
             raise ConfigError(
-                f"datasets.{name}: its tokenizer {found.name} has {found.vocab_size} tokens, but that of torchtitan has "
-                f"{size}; set hf_assets_path to the tokenizer that the data were built with"
+                f"datasets.{name}: its tokenizer {found.name} has {found.vocab_size} tokens, torchtitan's has {size}; "
+                "set hf_assets_path to the tokenizer that the data were built with"
             )

@@ -7,13 +7,18 @@ their number alone, and skip batches by reading them: here the loader stands whe
 from collections.abc import Sequence
 from typing import Any
 
-import transformers
-from transformers.trainer_callback import ExportableState
-
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, MissingPackageError
 from conceptloader.torch.collate import TensorBatch, collate_fn
 from conceptloader.torch.loader import SampleDataset
 from conceptloader.torch.trained import IGNORED, TrainedLoader, make_trained_loader, trained_labels
+
+try:
+    import transformers
+    from transformers.trainer_callback import ExportableState
+except ImportError as error:
+    raise MissingPackageError(
+        f"transformers_lm: transformers cannot be imported ({error}); pip install 'conceptloader[transformers]'"
+    ) from error
 
 FOR_MODELS = ("input_ids", "labels", "shift_labels", "position_ids")
 _LEAF = "loader"
@@ -32,7 +37,7 @@ def for_model(batch: TensorBatch, tensors: Sequence[str] = ()) -> TensorBatch:
     return {**{name: batch[name] for name in keys}, "labels": labels, "shift_labels": targets}
 
 
-class collate:  # noqa: N801 - a function with a setting, that can be pickled
+class collate:
     """The data_collator: samples of a SampleDataset to what `for_model` gives."""
 
     def __init__(self, tensors: Sequence[str] = ()) -> None:
@@ -78,7 +83,9 @@ class ConceptTrainer(transformers.Trainer):
         settings = self.args.accelerator_config
         for name in ("split_batches", "dispatch_batches"):
             if getattr(settings, name, None):
-                raise ConfigError(f"accelerator_config.{name}: found true; each rank reads its own batches, leave it out")
+                raise ConfigError(
+                    f"accelerator_config.{name}: found true; each rank reads its own batches, leave it out"
+                )
         self.args.ignore_data_skip = True  # the loader stands there already
         self.add_callback(Progress())
 
@@ -106,7 +113,7 @@ class ConceptTrainer(transformers.Trainer):
         return _Batches(loader, self.tensors)
 
 
-class Progress(transformers.TrainerCallback, ExportableState):  # type: ignore[misc]
+class Progress(transformers.TrainerCallback, ExportableState):
     """Puts the loader where the checkpoint says, and its state into the next one. ConceptTrainer brings it along."""
 
     def __init__(self) -> None:

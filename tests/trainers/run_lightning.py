@@ -34,6 +34,9 @@ class Model(pl.LightningModule):
         self.launch.record(self.trainer.global_step, batch["sample_index"], f"val{dataloader_idx}")
         self.log("val", self.loss(batch), batch_size=len(batch["input_ids"]), sync_dist=True)
 
+    def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
+        return {k: v for k, v in batch.items() if k != "consumed_samples" or not self.launch.options.get("drop")}
+
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
 

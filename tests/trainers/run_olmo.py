@@ -1,13 +1,14 @@
 """A run of OLMo-core, for zygote.py."""
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from olmo_core.distributed.utils import init_distributed
 from olmo_core.train import Duration, TrainerConfig
-from olmo_core.train.callbacks import CheckpointerCallback
+from olmo_core.train.callbacks import Callback, CheckpointerCallback
 from olmo_core.train.train_module.train_module import EvalBatchSpec, TrainModule
 from torch import nn
 
@@ -59,21 +60,34 @@ class Module(TrainModule):
         return None
 
 
+@dataclass
+class Larger(Callback):
+    """Doubles the global batch, as BatchSizeScheduler does."""
+
+    at: int = -1
+
+    def post_step(self) -> None:
+        if self.trainer.global_step == self.at:
+            self.trainer.data_loader.global_batch_size *= 2
+
+
 def train(launch: Launch) -> None:
     init_distributed(backend="gloo")
     options = launch.options
     config = ConceptDataLoaderConfig(
-        config=launch.config, global_batch_size=launch.batch * SEQ_LEN, work_dir=launch.out,
+        config=launch.config, global_batch_size=options.get("tokens", launch.batch * SEQ_LEN), work_dir=launch.out,
         epoch_samples=options.get("epoch_samples"),
     )  # fmt: skip
     loader: Any = config.build(dp_process_group=dist.group.WORLD)
     if launch.bare:
         # What a DataLoaderBase is by itself: nothing of the order in the state, epochs by their number.
-        loader.__class__ = type("Bare", (ConceptDataLoader,), {"state_dict": lambda s: {}, "load_state_dict": lambda s, x: None})  # noqa: E501
+        loader.__class__ = type(
+            "Bare", (ConceptDataLoader,), {"state_dict": lambda s: {}, "load_state_dict": lambda s, x: None}
+        )
     trainer = TrainerConfig(
         save_folder=os.path.join(launch.out, "checkpoints"), work_dir=launch.out, device="cpu", save_overwrite=True,
         max_duration=Duration.steps(launch.steps), async_bookkeeping=False,
-        callbacks={"checkpointer": CheckpointerCallback(
+        callbacks={"larger": Larger(at=options.get("larger_at", -1)), "checkpointer": CheckpointerCallback(
             save_interval=1000, fixed_steps=[launch.save_at], pre_train_checkpoint=False, save_async=False,
         )},
     ).build(Module(launch), loader)  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.integrations.transformers_lm import ConceptTrainer, collate
@@ -47,7 +48,8 @@ class ReadingAhead(ConceptTrainer):
 
 
 def train(launch: Launch) -> None:
-    options = launch.options
+    options = dict(launch.options)
+    wrapped = options.pop("wrapped", False)
     arguments = transformers.TrainingArguments(
         launch.out, use_cpu=True, per_device_train_batch_size=launch.micro, report_to=[], disable_tqdm=True,
         gradient_accumulation_steps=launch.accumulate, save_strategy="no", save_only_model=False,
@@ -56,12 +58,14 @@ def train(launch: Launch) -> None:
     )  # fmt: skip
     model = Model()
     kind = transformers.Trainer if launch.bare else ReadingAhead if launch.ahead else ConceptTrainer
-    more: dict[str, Any] = {"data_collator": collate(["sample_index"])} if launch.bare else {"tensors": ["sample_index"]}
+    more: dict[str, Any] = (
+        {"data_collator": collate(["sample_index"])} if launch.bare else {"tensors": ["sample_index"]}
+    )
+    data: Any = cl.SampleDataset(launch.config, EPOCH)
     trainer = kind(
-        model, arguments, train_dataset=cl.SampleDataset(launch.config, EPOCH), callbacks=[Saves(launch)],
+        model, arguments, train_dataset=DataLoader(data) if wrapped else data, callbacks=[Saves(launch)],
         eval_dataset=cl.SampleDataset(launch.valid) if launch.valid else None, **more,
     )  # fmt: skip
     model.record = lambda samples, kind: launch.record(trainer.state.global_step, samples, kind)
     saved = sorted(launch.path.glob("checkpoint-*"), key=os.path.getmtime) if launch.resume else []
     trainer.train(resume_from_checkpoint=str(saved[-1]) if saved else None)
-

@@ -1,4 +1,4 @@
-"""Launches of a trainer, one after another, each as ranks over gloo that are forked from a process that has imported it.
+"""Launches of a trainer, one after another: ranks over gloo, forked from a process that has imported it.
 
     python zygote.py MODULE LAUNCHES      MODULE of this folder has `train(launch)`; LAUNCHES is a list as JSON
 

@@ -29,6 +29,7 @@ def configs(folder: Path) -> tuple[str, str]:
     folder.mkdir(exist_ok=True)
     write_dataset(folder / "data", random_documents(60, seed=1))
     common: dict[str, Any] = {"seq_len": 16, "datasets": {"data": {"path": "data"}}, "outputs": {"sample_index": True}}
+    common["concepts"] = {"concepts": {"layout": "padded"}}
     (folder / "run.yaml").write_text(yaml.safe_dump({**common, "loader": {"prefetch": 3}}))
     valid = {"data": {"path": "data", "split": [0.9, 1]}}
     (folder / "valid.yaml").write_text(yaml.safe_dump({**common, "datasets": valid, "order": "sequential"}))

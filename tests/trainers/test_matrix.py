@@ -1,5 +1,6 @@
 """Real trainers, two processes over gloo, stopped and resumed in every way: their models see the plan, once."""
 
+import os
 import re
 from collections import Counter
 from importlib.util import find_spec
@@ -11,11 +12,26 @@ import pytest
 from tests.trainers.matrix import BATCH, PARTS, chain, configs, errors, judge, launches, run, seen
 from tests.trainers.zygote import Launch
 
-PACKAGES = {"lightning": "lightning", "transformers": "transformers", "accelerate": "accelerate", "olmo": "olmo_core"}
+PACKAGES = {
+    "lightning": "lightning",
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "olmo": "olmo_core",
+    "torchtitan": "grain",
+}
 # Without the adapter, this way of going on goes wrong: the matrix can see it.
-BARE = {"lightning": "read-ahead", "transformers": "same size", "accelerate": "same size", "olmo": "same size"}
+BARE = {
+    "lightning": "read-ahead",
+    "transformers": "same size",
+    "accelerate": "same size",
+    "olmo": "same size",
+    "torchtitan": "same size",
+}
 # A trainer of these takes a whole step from the loader at once, and saves between steps.
-WHOLE_STEPS = {"olmo": ("in the middle of accumulation", "read-ahead")}
+WHOLE_STEPS = {
+    "olmo": ("in the middle of accumulation", "read-ahead"),
+    "torchtitan": ("in the middle of accumulation", "read-ahead"),
+}
 
 # What is refused, or has to work: options of a launch on one rank (or two, where a run is resumed), and the message.
 ONE: dict[str, Any] = {"ranks": 1, "accumulate": 2}
@@ -48,6 +64,10 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
         "no accumulate": ([{**ONE, "options": {"plain": True}}], "Put `with accelerator.accumulate"),
         "skip_first_batches": ([{**ONE, "options": {"skip": True}}], "leave skipping out"),
         "a DataLoader": ([{**ONE, "options": {"wrapped": True}}], "a Loader hands out whole batches"),
+    },
+    "torchtitan": {
+        "another batch": ([{**ONE, "options": {"num_samples": 5}}], "found 5, less than a global batch of 12"),
+        "one pass without an end": ([{**ONE, "options": {"repeat": False}}], "set order: sequential in the config"),
     },
     "olmo": {
         "another batch": ([{**ONE, "options": {"tokens": 100}}], "found 100 tokens, expected a multiple of seq_len")
@@ -87,6 +107,8 @@ def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
         return {"epochs": [{"val": 1, "options": epochs}, {"val": 1, "options": epochs}]}
     if trainer == "transformers":
         return {"epochs": [{"val": 1}, {"val": 1}]}
+    if trainer == "torchtitan":
+        return {"epochs": [{"val": 1, "options": {"num_samples": 12 * 7}}, {"val": 1, "accumulate": 2, "micro": 3}]}
     if trainer == "olmo":
         return {
             "epochs": [
@@ -101,6 +123,8 @@ def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
 @pytest.fixture(scope="module", params=list(PACKAGES))
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Runs]:
     trainer: str = request.param
+    if trainer == "torchtitan" and "CONCEPTLOADER_TORCHTITAN" not in os.environ:
+        pytest.skip("CONCEPTLOADER_TORCHTITAN names no checkout of torchtitan: `make trainers` says how")
     if find_spec(PACKAGES[trainer]) is None:
         pytest.skip(f"{PACKAGES[trainer]} is not installed: `make trainers` has all of them")
     return trainer, Runs(trainer, tmp_path_factory.mktemp(trainer))
@@ -148,7 +172,7 @@ def test_epochs_and_evaluation(runs: tuple[str, Runs]) -> None:
         assert errors(made) == [], name
         if name != "sizes":
             assert judge(made) == (0, 0)
-    if trainer in ("lightning", "transformers"):
+    if trainer != "olmo":
         evaluated(trainer, found.more["epochs"])
     if trainer == "olmo":
         total = sum(seen(found.more["sizes"][0]).values(), Counter())

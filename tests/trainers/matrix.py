@@ -20,7 +20,7 @@ PARTS: dict[str, list[dict[str, Any]]] = {
     "other size": [{}, {"ranks": 1, "accumulate": 2}, {}],
     "in the middle of accumulation": [{"micro": 3, "accumulate": 2, "mid": True}, {"micro": 3, "accumulate": 2}],
     "read-ahead": [{"ahead": True}, {"ahead": True}],
-    "SIGKILL": [{"kill_at": 4}, {"ranks": 1, "micro": 3, "accumulate": 4}],
+    "SIGKILL": [{"kill_at": 4, "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}],
 }
 
 

@@ -54,4 +54,4 @@ def train(launch: Launch) -> None:
             accelerator.save_state(launch.path / "state")
         if step == launch.steps:
             break
-    accelerator.end_training()
+    accelerator.wait_for_everyone()

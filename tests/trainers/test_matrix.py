@@ -144,7 +144,7 @@ def test_nothing_is_skipped_or_repeated(runs: tuple[str, Runs], part: str) -> No
     for launch in made[1:]:
         assert min(seen(launch)) == launch.first, "resumed where the one before has saved, behind which it had trained"
         assert max(seen(made[launch.number - 1])) >= launch.first
-    assert bool(killed) == (part == "SIGKILL")
+    assert bool(killed) == (part == "SIGKILL") == (made[0].path / "killed").exists()
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_epochs_and_evaluation(runs: tuple[str, Runs]) -> None:
         assert errors(made) == [], name
         if name != "sizes":
             assert judge(made) == (0, 0)
-    if trainer != "olmo":
+    if "epochs" in found.more and trainer != "olmo":
         evaluated(trainer, found.more["epochs"])
     if trainer == "olmo":
         total = sum(seen(found.more["sizes"][0]).values(), Counter())

@@ -5,6 +5,7 @@
 Importing a trainer takes seconds; a fork has it at once. The ranks are processes like those of torchrun.
 """
 
+import faulthandler
 import importlib
 import json
 import os
@@ -88,6 +89,7 @@ def start(train: Any, launch: Launch) -> dict[int, int]:
         os.environ.update({key: str(value) for key, value in {**world, "RANK": rank, "LOCAL_RANK": rank}.items()})
         os.environ.update(MASTER_ADDR="127.0.0.1", NODE_RANK="0", GROUP_RANK="0", GLOO_SOCKET_IFNAME="lo")
         code = 1
+        faulthandler.dump_traceback_later(90)
         try:
             train(launch)
             code = 0
@@ -115,6 +117,7 @@ def run(train: Any, launch: Launch) -> None:
                 Path(launch.out, f"error.{launch.number}.all").write_text("hangs")
             if launch.kill_at is not None and all(reached(launch, rank) for rank in range(launch.ranks)):
                 failed = True
+                (launch.path / "killed").touch()
             time.sleep(0.01)
         if failed:
             for other in ranks:

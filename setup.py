@@ -24,17 +24,15 @@ REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 CHUNKS = [*INGEST, "duckdb>=1.2"]
 PLOT = ["matplotlib>=3.8"]
 DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
+TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "transformers==5.23.0", "accelerate==1.15.0"]
 TEST = [
     *DEMO,
     *REMOTE,
     *CHUNKS,
-    "torch==2.13.0",
+    *TRAINERS,
     "megatron-core==0.16.1",
     "nanotron==0.4",
     "datatrove==0.10.1",
-    "lightning==2.6.6",
-    "transformers==5.23.0",
-    "accelerate==1.15.0",
     "ray",
     "moto[s3]",
     "flask",
@@ -51,6 +49,24 @@ TEST = [
     "import-linter",
     "setuptools",
     "wheel",
+]
+# All trainers that tests/trainers runs, in an environment of their own: the pins of OLMo-core contradict those of TEST.
+# From grain on it is what torchtitan needs, which is tested from a checkout.
+MATRIX = [
+    *TRAINERS,
+    "ai2-olmo-core==3.0.0",
+    "torchdata",
+    "hypothesis",
+    "pytest",
+    "pytest-timeout",
+    "grain==0.2.18",
+    "torch_checkpointing==0.1.1",
+    "datasets==4.7.0",
+    "spmd_types==0.2.3",
+    "tyro",
+    "tensorboard",
+    "einops",
+    "pillow",
 ]
 
 setup(
@@ -85,6 +101,7 @@ setup(
         "plot": PLOT,
         "demo": DEMO,
         "test": TEST,
+        "matrix": MATRIX,
     },
     entry_points={"console_scripts": ["conceptloader = conceptloader.cli:main"]},
     classifiers=[

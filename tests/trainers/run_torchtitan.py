@@ -6,7 +6,9 @@ einops, pillow. Tried with its commit b5bcd76c (2026-08-21) on Python 3.11 and t
 
 import os
 import sys
+import types
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,8 +21,6 @@ titan_on_cpu.install()
 
 import torchtitan.train  # noqa: E402
 from torchtitan.components.data.loader import BaseDataLoader  # noqa: E402
-from torchtitan.models.llama3.config_registry import llama3_debugmodel  # noqa: E402
-from torchtitan.models.llama3.model import Llama3Model  # noqa: E402
 from torchtitan.trainer import Trainer  # noqa: E402
 
 from conceptloader.integrations.torchtitan_lm import ConceptDataLoader  # noqa: E402
@@ -30,11 +30,17 @@ SEQ_LEN = 16
 NOW: dict[str, Any] = {}  # the launch, and the step that is being trained
 
 
-class Model(Llama3Model):
-    """Takes further tensors as keywords."""
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "trainers" / "torchtitan.md").read_text("utf-8")
+concept_llama = types.ModuleType("concept_llama")
+sys.modules["concept_llama"] = concept_llama
+exec(PAGE.split("```py\n")[1].split("```")[0], concept_llama.__dict__)
+
+
+class Model(concept_llama.ConceptLlama):  # type: ignore[name-defined, misc]
+    """The page's, which records what it gets."""
 
     @dataclass(kw_only=True, slots=True)
-    class Config(Llama3Model.Config):
+    class Config(concept_llama.ConceptLlama.Config):  # type: ignore[name-defined, misc]
         pass
 
     def forward(
@@ -43,7 +49,7 @@ class Model(Llama3Model):
         assert tokens.shape == positions.shape == further["concepts_span_index"].shape
         assert further["concepts_ids"].shape[0] == len(sample_index) == len(tokens) // SEQ_LEN
         NOW["launch"].record(NOW["step"], sample_index, "train" if self.training else "val0")
-        return super().forward(tokens, positions, attention_masks)
+        return super().forward(tokens, positions, attention_masks, sample_index=sample_index, **further)
 
 
 class Recording(Trainer):
@@ -81,19 +87,17 @@ class Bare(BaseDataLoader):
 def debug() -> Any:
     """What --module and --config name."""
     launch: Launch = NOW["launch"]
-    config = llama3_debugmodel()
+    config = concept_llama.run(launch.config, launch.valid or "")
     model = config.model_spec.model
     config.model_spec.model = Model.Config(**{f.name: getattr(model, f.name) for f in fields(model) if f.init})
     data = (Bare if launch.bare else ConceptDataLoader).Config
-    tensors = ("sample_index", "concepts_span_index", "concepts_ids")
+    tensors = concept_llama.TENSORS
     config.dataloader = data(
         config=launch.config, tensors=tensors, global_batch_size=launch.batch, run_log=launch.out, **launch.options
     )
     config.validator.enable, config.validator.steps, config.validator.freq = launch.valid is not None, -1, 2
-    config.validator.dataloader = ConceptDataLoader.Config(config=launch.valid or "", tensors=tensors)
     config.training.disable_cuda_graphs = True
     config.parallelism.spmd_backend = "partial_dtensor"  # with spmd_types FSDP over 2 ranks needs a nightly torch
-    config.training.max_context_length = SEQ_LEN
     config.training.num_tokens_per_microbatch_per_dp_rank = launch.micro * SEQ_LEN
     config.training.num_tokens_per_train_step = launch.batch * SEQ_LEN
     config.training.steps = launch.steps

@@ -24,7 +24,8 @@ REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 CHUNKS = [*INGEST, "duckdb>=1.2"]
 PLOT = ["matplotlib>=3.8"]
 DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
-TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "transformers==5.23.0", "accelerate==1.15.0"]
+TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0"]
+TRAINERS += ["transformers==5.23.0; python_version >= '3.11'"]
 TEST = [
     *DEMO,
     *REMOTE,

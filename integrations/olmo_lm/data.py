@@ -83,30 +83,31 @@ class ConceptDataLoader(TextDataLoaderBase):
             self._count()
 
     def _count(self) -> None:
-        behind = self.loader.consumed_samples
-        self.batches_processed = (behind % self.epoch_samples if self.epoch_samples else behind) // self._step_samples
+        self.batches_processed = self._in_epoch // self.loader.step_samples
 
     @property
-    def _step_samples(self) -> int:
-        return self.loader.step_samples
+    def _in_epoch(self) -> int:
+        """Samples of the present epoch that are behind: all of them, between its last batch and the next epoch."""
+        before = 0 if self.epoch_samples is None or self._epoch is None else (self._epoch - 1) * self.epoch_samples
+        return self.loader.consumed_samples - before
 
     @property
     def total_batches(self) -> int | None:
         """Steps of an epoch; None without epochs."""
-        return None if self.epoch_samples is None else self.epoch_samples // self._step_samples
+        return None if self.epoch_samples is None else self.epoch_samples // self.loader.step_samples
 
     def reshuffle(self, epoch: int | None = None, **_: Any) -> None:
         """Set the epoch. The order runs through all of them, and no two are alike."""
         self._epoch = (self._epoch or 0) + 1 if epoch is None else epoch
         behind, size = self.loader.consumed_samples, self.epoch_samples
-        if size is not None and self._epoch != behind // size + 1:
+        if size is not None and not 0 <= self._in_epoch <= size:
             raise ConfigError(
                 f"reshuffle: found epoch {self._epoch}, expected {behind // size + 1}: {behind} samples of epochs of "
                 f"{size} are behind; resume the Trainer and its data loader from one checkpoint"
             )
 
     def _iter_batches(self) -> Iterator[dict[str, Any]]:
-        while True:
+        while self.epoch_samples is None or self._in_epoch < self.epoch_samples:
             loader, loop = self.loader, iter(self.loader)
             for batch in loop:
                 # OLMo-core trains a batch before it asks for the next one, and saves in between.
@@ -115,8 +116,6 @@ class ConceptDataLoader(TextDataLoaderBase):
                 if loader is not self.loader:
                     break  # the batch size has changed
             else:
-                return
-            if self.epoch_samples is not None and self.loader.consumed_samples % self.epoch_samples == 0:
                 return
 
     def _for_model(self, batch: Mapping[str, Any]) -> dict[str, Any]:

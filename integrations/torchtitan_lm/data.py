@@ -103,19 +103,20 @@ class ConceptDataLoader(BaseDataLoader):
         if self._options.run_log and not self._started:
             schedule = self.loader.plan.schedule.at(0, 0)
             self.loader.log_start(self._options.run_log, schedule.step_of(self.loader.consumed_samples))
+        first = 0 if self._started and self._passes else self.loader.consumed_samples
         self._started = True
         while True:
-            for batch in self.loader:
-                yield self._flat(batch)
+            for number, batch in enumerate(self.loader):
+                yield self._flat(batch, first + number * self.loader.partition.group)
+            first = 0
             if not (self._options.repeat and self._passes):
                 return
 
-    def _flat(self, batch: TensorBatch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        labels, group = trained_labels(batch), self.loader.partition.group
-        end = self.loader.num_samples
-        if end is not None and self.loader.consumed_samples == end and end % group:  # filled up from the first windows
+    def _flat(self, batch: TensorBatch, position: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        labels, end = trained_labels(batch), self.loader.num_samples
+        if end is not None and position + self.loader.partition.group > end:  # filled up from the first windows
             rows = torch.from_numpy(self.loader.partition.offsets(self.loader.dp_rank).astype("int64"))
-            labels = labels.masked_fill((rows >= end % group)[:, None], IGNORED)
+            labels = labels.masked_fill((rows >= end - position)[:, None], IGNORED)
         inputs = {"input": batch["input_ids"].flatten(), "positions": batch["position_ids"].flatten()}
         for name in self._options.tensors:
             value = batch.get(name)
@@ -132,6 +133,7 @@ class ConceptDataLoader(BaseDataLoader):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where the state was saved, on any number of ranks. Nothing happens with an empty one."""
         if state_dict:
+            self._started = False
             self.loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
 
     def close(self) -> None:

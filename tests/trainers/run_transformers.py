@@ -49,6 +49,7 @@ class ReadingAhead(ConceptTrainer):
 
 def train(launch: Launch) -> None:
     options = dict(launch.options)
+    epoch = options.pop("epoch_samples", EPOCH)
     wrapped = options.pop("wrapped", False)
     arguments = transformers.TrainingArguments(
         launch.out, use_cpu=True, per_device_train_batch_size=launch.micro, report_to=[], disable_tqdm=True,
@@ -61,7 +62,7 @@ def train(launch: Launch) -> None:
     more: dict[str, Any] = (
         {"data_collator": collate(["sample_index"])} if launch.bare else {"tensors": ["sample_index"]}
     )
-    data: Any = cl.SampleDataset(launch.config, EPOCH)
+    data: Any = cl.SampleDataset(launch.config, epoch)
     trainer = kind(
         model, arguments, train_dataset=DataLoader(data) if wrapped else data, callbacks=[Saves(launch)],
         eval_dataset=cl.SampleDataset(launch.valid) if launch.valid else None, **more,

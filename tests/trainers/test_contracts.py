@@ -88,12 +88,14 @@ def test_torchtitan_batches_are_flat(titan: Any) -> None:
 def test_torchtitan_validates_every_window_once_on_any_number_of_ranks(titan: Any, paths: tuple[str, str]) -> None:
     """The last microbatch is full on all ranks, and what fills it has no loss."""
     size = len(cl.SampleDataset(paths[1]))
-    for ranks, rows in [(1, 1), (2, 4), (3, 5)]:
+    for ranks, rows, batch in [(1, 1, 0), (2, 4, 0), (3, 5, 0), (2, 2, 16)]:
         trained: list[int] = []
         batches = []
         for rank in range(ranks):
-            loader = titan(paths[1], rank=rank, ranks=ranks, rows=rows, repeat=False)
-            passes = [list(loader), list(titan(paths[1], rank=rank, ranks=ranks, rows=rows, repeat=False))]
+            passes = [
+                list(titan(paths[1], rank=rank, ranks=ranks, rows=rows, repeat=False, global_batch_size=batch))
+                for _ in range(2)
+            ]
             assert len(passes[0]) == len(passes[1])
             batches.append(len(passes[0]))
             for inputs, labels in passes[0]:

@@ -102,11 +102,15 @@ class Runs:
 
 def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
     """Epochs and evaluation."""
+    border: dict[str, Any] = {"options": {"epoch_samples": 3 * BATCH}}  # where the first launch saves
+    borders = {"border": [border, {**border, "ranks": 1, "accumulate": 2}, border]}
     if trainer == "lightning":
         epochs = {"epoch_samples": 24, "epochs": 10}
-        return {"epochs": [{"val": 1, "options": epochs}, {"val": 1, "options": epochs}]}
+        return {"epochs": [{"val": 1, "options": epochs}, {"val": 1, "options": epochs}], **borders}
     if trainer == "transformers":
-        return {"epochs": [{"val": 1}, {"val": 1}]}
+        return {"epochs": [{"val": 1}, {"val": 1}], **borders}
+    if trainer == "accelerate":
+        return {}
     if trainer == "torchtitan":
         return {"epochs": [{"val": 1, "options": {"num_samples": 12 * 7}}, {"val": 1, "accumulate": 2, "micro": 3}]}
     if trainer == "olmo":
@@ -115,6 +119,7 @@ def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
                 {"options": {"epoch_samples": 24}},
                 {"options": {"epoch_samples": 24}, "ranks": 1, "accumulate": 2},
             ],
+            **borders,
             "sizes": [{"options": {"larger_at": 2}}],
         }
     return {}

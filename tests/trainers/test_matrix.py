@@ -67,6 +67,7 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
     },
     "torchtitan": {
         "another batch": ([{**ONE, "options": {"num_samples": 5}}], "found 5, less than a global batch of 12"),
+        "a checkpoint without the loader": ([{**ONE, "bare": True}, ONE], "Missing key in checkpoint state_dict"),
         "one pass without an end": ([{**ONE, "options": {"repeat": False}}], "set order: sequential in the config"),
     },
     "olmo": {

@@ -12,6 +12,9 @@ import pytest
 from tests.trainers.matrix import BATCH, PARTS, chain, configs, errors, judge, launches, run, seen
 from tests.trainers.zygote import Launch
 
+# The launches of a trainer are made with the first of its tests.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
 PACKAGES = {
     "lightning": "lightning",
     "transformers": "transformers",
@@ -136,8 +139,6 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return trainer, Runs(trainer, tmp_path_factory.mktemp(trainer))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", list(PARTS))
 def test_nothing_is_skipped_or_repeated(runs: tuple[str, Runs], part: str) -> None:
     trainer, found = runs
@@ -153,7 +154,6 @@ def test_nothing_is_skipped_or_repeated(runs: tuple[str, Runs], part: str) -> No
     assert bool(killed) == (part == "SIGKILL") == (made[0].path / "killed").exists()
 
 
-@pytest.mark.slow
 def test_without_the_adapter_it_is_seen(runs: tuple[str, Runs]) -> None:
     _, found = runs
     try:
@@ -162,7 +162,6 @@ def test_without_the_adapter_it_is_seen(runs: tuple[str, Runs]) -> None:
         assert errors(found.bare)  # transformers: it cannot resume at all
 
 
-@pytest.mark.slow
 def test_misuse_is_refused_with_what_to_do(runs: tuple[str, Runs]) -> None:
     trainer, found = runs
     for name, (_, message) in MISUSE[trainer].items():
@@ -171,7 +170,6 @@ def test_misuse_is_refused_with_what_to_do(runs: tuple[str, Runs]) -> None:
         assert re.search(message, said[-1]), f"{name}: {said[-1]}"
 
 
-@pytest.mark.slow
 def test_epochs_and_evaluation(runs: tuple[str, Runs]) -> None:
     trainer, found = runs
     for name, made in found.more.items():

@@ -13,6 +13,7 @@ SECONDS ?= 300
 MUTANTS ?= 300
 VENV := .venv
 BENCH_VENV := .venv-bench
+TRAINERS_VENV := .venv-trainers
 
 # py311 for Python 3.11, and so on. An existing .venv keeps the Python that it was made from.
 tag = $(shell $(1) -c 'import sys; print("py%d%d" % sys.version_info[:2])')
@@ -23,7 +24,7 @@ PIP_FLAGS := --disable-pip-version-check $(if $(CI),-q,$(if $(MAKE_TERMOUT),,-q)
 # The venv's own setuptools builds the project (no build isolation): with every pin satisfied pip asks no index at all.
 INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: setup test soak fuzz mutants figures lint format demo bench constraints clean
+.PHONY: setup test soak fuzz mutants figures lint format demo bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
@@ -81,6 +82,15 @@ $(BENCH_VENV)/.stamp: setup.py pyproject.toml benchmarks/requirements.txt benchm
 bench: $(BENCH_VENV)/.stamp
 	$(BENCH_VENV)/bin/python benchmarks/run.py
 
+# Every trainer that tests/trainers knows, OLMo-core included. With CONCEPTLOADER_TORCHTITAN=checkout torchtitan as well.
+$(TRAINERS_VENV)/.stamp: setup.py pyproject.toml
+	test -x $(TRAINERS_VENV)/bin/python || $(PYTHON) -m venv $(TRAINERS_VENV)
+	$(TRAINERS_VENV)/bin/python -m pip install $(PIP_FLAGS) -e '.[ingest,matrix]'
+	touch $@
+
+trainers: $(TRAINERS_VENV)/.stamp
+	$(TRAINERS_VENV)/bin/python -m pytest tests/trainers tests/docs/test_code_blocks.py -k trainers
+
 # Pins for $(PYTHON), resolved afresh. CUDA packages follow from torch's own pins, so the files serve CPU and CUDA builds.
 # numpy 2.5's type stubs need Python 3.12 syntax, which mypy refuses for our floor of 3.10.
 constraints: TMP := $(shell mktemp -d)
@@ -93,4 +103,4 @@ constraints:
 	rm -r $(TMP)
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) build dist *.egg-info
+	rm -rf $(VENV) $(BENCH_VENV) $(TRAINERS_VENV) build dist *.egg-info

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ADAPTERS = [f"conceptloader.integrations.{name}" for name in ("datatrove_lib", "megatron_lm", "nanotron_lm")]
+ADAPTERS = [
+    f"conceptloader.integrations.{name}" for name in ("accelerate_lm", "datatrove_lib", "megatron_lm", "nanotron_lm")
+]
 OFFLINE = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
 
 

@@ -1,11 +1,12 @@
 """conceptloader view"""
 
 import argparse
+import contextlib
 import os
 import sys
 import webbrowser
 
-from conceptloader.cli.arguments import chosen, positive
+from conceptloader.cli.arguments import add_root, chosen, positive
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.errors import ConfigError
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
     add("--seq-len", type=positive, default=512, metavar="S", help="windows of a dataset without a run (default: 512)")
     add("--tokenizer", metavar="bytes|PATH", help="default: the dataset's own, if it has a copy")
-    add("--root", action="append", metavar="DIR", help="directory that may hold shards of a dataset")
+    add_root(add, " of a dataset")
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default: for this machine only)")
     add("--port", type=int, default=0, metavar="N", help="default: one that is free")
     add("--open", action="store_true", help="open the page in the browser of this machine")
@@ -58,8 +59,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         sys.stdout.flush()
         if arguments.open:
             webbrowser.open(server.url)
-        try:
+        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
             server.serve_forever()
-        except KeyboardInterrupt:
-            return 0  # the way to end it
     return 0

@@ -137,16 +137,8 @@ def seen(looked: Looked, query: Query) -> dict[str, Any]:
     return {"until": until, "more": more, "seen": times}
 
 
-PAGES: Mapping[str, Callable[[Looked, Query], dict[str, Any]]] = {
-    "about": about,
-    "window": windows.window,
-    "document": windows.document,
-    "concepts": corpus.concepts,
-    "concept": corpus.concept,
-    "mixture": mixture,
-    "step": step,
-    "seen": seen,
-    "stats": corpus.stats,
-    "damage": corpus.damage,
-    "check": corpus.check,
-}
+_ANSWERS = (
+    about, windows.window, windows.document, corpus.concepts, corpus.concept, mixture, step, seen, corpus.stats,
+    corpus.damage, corpus.check,
+)  # fmt: skip
+PAGES: Mapping[str, Callable[[Looked, Query], dict[str, Any]]] = {answer.__name__: answer for answer in _ANSWERS}

@@ -21,10 +21,10 @@ from tests.view.conftest import log_start
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = [
-    ("window", "window?d=packages&i=5", 1100, 760, False),
+    ("window", "window?d=packages&i=9", 1100, 760, False),
     ("mixture", "mixture", 1100, 760, False),
     ("step", "step?n=60", 1100, 760, True),
-    ("telephone", "window?d=packages&i=5", 390, 760, True),
+    ("telephone", "window?d=packages&i=9", 390, 760, True),
 ]
 
 
@@ -65,7 +65,7 @@ def main() -> None:
             browser.resize(width, height, dark)
             browser.open(f"{server.url}#{view}")
             picture = Image.open(io.BytesIO(browser.driver.get_screenshot_as_png())).convert("RGB")
-            picture.quantize(64).save(ROOT / f"docs/view-{name}.png", optimize=True)
+            picture.quantize(128).save(ROOT / f"docs/view-{name}.png", optimize=True)
         server.shutdown()
 
 

@@ -1,5 +1,6 @@
 """What the page is told, compared with plain loops over the data and the order."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import conceptloader as cl
 from conceptloader.cli.stats import dataset_stats
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import Run
 from conceptloader.view import corpus
 from conceptloader.view.pages import PAGES
 from conceptloader.view.source import Looked, Query, alone
@@ -157,3 +160,40 @@ def test_other_kinds_of_datasets(tmp_path: Path) -> None:
     for name in ("concepts", "mixture", "step"):
         with pytest.raises(ConfigError, match="expected"):
             ask(records, name)
+
+
+def test_other_kinds_of_runs(tmp_path: Path) -> None:
+    """Evaluation in sequence, samples that are documents; a dataset that is there twice."""
+    write_dataset(tmp_path / "stream", random_documents(20, seed=1, mean_length=30))
+    write_dataset(tmp_path / "documents", random_documents(20, seed=2, mean_length=30), mode="document")
+    both = {"path": str(tmp_path / "stream"), "weight": 1}
+    configs: list[tuple[int, dict[str, Any]]] = [
+        (0, {"order": "sequential", "datasets": {"a": {"path": str(tmp_path / "stream")}}}),
+        (0, {"datasets": {"a": {"path": str(tmp_path / "documents")}}}),
+        (1, {"datasets": {"a": {**both, "split": [0, 0.5]}, "b": {**both, "split": [0.5, 1]}}}),
+    ]
+    for k, config in configs:
+        run = Run(blend=cl.open_blend({"seq_len": 16, **config}))
+        partition = cl.Partition(micro_batch_size=2, dp_size=1)
+        start = cl.RunStart.of(run.blend.spec, cl.BatchSchedule.constant(2), partition, 16)
+        looked = Looked(title="run", run=dataclasses.replace(run, history=History([start])))
+        source = list(looked.sources.values())[k]
+        order = run.blend.order
+        mixture = ask(looked, "mixture")
+        assert mixture["samples"] == looked.horizon == sum(order.sizes)
+        assert [one["counts"][-1] for one in mixture["members"]] == order.counts(looked.horizon)
+        for sample in range(5):
+            index, epoch, window = order.sample(sample)
+            shown = ask(looked, "window", n=sample)
+            assert (shown["d"], shown["i"]) == (run.name(index), window)
+            assert shown["ids"] == run.blend.sample(sample)["tokens"].tolist()[:17]
+            (seen,) = ask(looked, "seen", d=shown["d"], i=window, until=sample + 1)["seen"]
+            assert (seen["sample"], seen["epoch"], seen["places"][0]["step"]) == (sample, epoch, sample // 2)
+        step = ask(looked, "step", n=1)
+        assert [one["sample"] for one in step["samples"]] == [2, 3]
+        assert step["problems"] == []
+        assert len(step["documents"]) == 2
+        document = ask(looked, "document", d=source.name, n=source.dataset.num_documents - 1)
+        for window in document["windows"]:
+            numbers = [one["n"] for one in ask(looked, "window", d=source.name, i=window)["documents"]]
+            assert document["n"] in numbers

@@ -58,6 +58,7 @@ return [window.hit, all.filter((one) => !known.has(one.tagName)).map((one) => on
 """
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_nothing_of_it_runs_and_all_of_it_is_shown(page: str, browser: Browser) -> None:
     browser.complaints()

@@ -24,7 +24,7 @@ PIP_FLAGS := --disable-pip-version-check $(if $(CI),-q,$(if $(MAKE_TERMOUT),,-q)
 # The venv's own setuptools builds the project (no build isolation): with every pin satisfied pip asks no index at all.
 INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: setup test soak fuzz mutants figures lint format demo bench trainers constraints clean
+.PHONY: setup browser test soak fuzz mutants figures lint format demo bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
@@ -46,7 +46,15 @@ lint: setup
 	$(VENV)/bin/python setup.py -q build_py -d build/layers
 	cd build/layers && ../../$(VENV)/bin/lint-imports --config ../../setup.cfg --no-cache --no-logo
 
-test: lint
+# What tests of the page drive. Where it cannot be installed, they fail and say what is missing: pytest -m "not browser".
+BROWSER := chromium chromium-driver
+browser:
+	command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
+	    { SUDO=$$(test $$(id -u) = 0 || echo "sudo -n"); \
+	      $$SUDO apt-get update -qq && $$SUDO apt-get install -qq -y --no-install-recommends $(BROWSER); } || \
+	    echo "no chromium: tests of the page will fail; install it (on Debian: apt-get install $(BROWSER))" >&2
+
+test: lint browser
 	$(VENV)/bin/pytest -n $(JOBS)
 
 # The long forms of the tests of crashes, faults, damage and schedules: an hour or two on two cores.

@@ -23,6 +23,7 @@ DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 CHUNKS = [*INGEST, "duckdb>=1.2"]
 PLOT = ["matplotlib>=3.8"]
+VIEW = [*PLOT, "tokenizers>=0.19", "pyarrow>=14", "pandas>=2"]
 DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
 TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0"]
 TRAINERS += ["transformers==5.23.0; python_version >= '3.11'"]
@@ -31,6 +32,8 @@ TEST = [
     *REMOTE,
     *CHUNKS,
     *TRAINERS,
+    *VIEW,
+    "selenium",
     "megatron-core==0.16.1",
     "nanotron==0.4",
     "datatrove==0.10.1",
@@ -85,7 +88,7 @@ setup(
         *(f"conceptloader.integrations.{name}" for name in ADAPTERS),
     ],
     package_dir={f"conceptloader.integrations.{name}": f"integrations/{name.replace('.', '/')}" for name in ADAPTERS},
-    package_data={"conceptloader": ["py.typed"]},
+    package_data={"conceptloader": ["py.typed"], "conceptloader.view": ["static/*"]},
     install_requires=["numpy>=1.26", "numba>=0.59", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
     extras_require={
         "torch": TORCH,
@@ -100,6 +103,7 @@ setup(
         "remote": REMOTE,
         "chunks": CHUNKS,
         "plot": PLOT,
+        "view": VIEW,
         "demo": DEMO,
         "test": TEST,
         "matrix": MATRIX,

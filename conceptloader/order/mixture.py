@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.base.lazy import lazy
+from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
 from conceptloader.order import kernels, reference
 from conceptloader.order.checks import as_integer, falls
@@ -43,7 +44,7 @@ NO_TABLES: KernelTables = (
 """Of no order, in the same types."""
 
 
-class Mixture:
+class Mixture(Shown):
     """The order of samples of a run: a pure function of its arguments, in O(datasets) memory.
 
     Within a phase, a tree over the weights (order/tree.py) deals the samples out; inside each block of `block` samples

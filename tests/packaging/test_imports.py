@@ -45,6 +45,8 @@ def test_every_public_name_can_be_imported() -> None:
             "from conceptloader.cli.stats import draw; draw({'tracks': {}}, 'x.png', 1)",
             "plot",
         ),
+        ("pandas", "from conceptloader.format.read.tables import Tabular; Tabular().to_pandas()", "view"),
+        ("pyarrow", "from conceptloader.format.read.tables import Tabular; Tabular().to_arrow()", "view"),
     ],
 )  # fmt: skip
 def test_a_missing_package_is_named_with_what_installs_it(

@@ -90,6 +90,8 @@ class CompiledReader:
             batch["max_seqlen"] = int(work.state["longest"])
         for t, track in shape.ragged.items():
             batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
+            if self.layout.tracks[t].scored:
+                batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
         return batch
 
     def where(self, thread: int) -> str:
@@ -211,7 +213,7 @@ class _Shape:
 
 
 class _Workspace:
-    """What one batch needs for itself. values: i64 of each ragged track, empty for others; picks, order: see
+    """What one batch needs for itself. values: i64 of each ragged track, empty for others, with scores; picks, order: see
     fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its arrays and its
     outputs, and its state up to `reads`, as the int64 that they are."""
 
@@ -220,6 +222,7 @@ class _Workspace:
         item_bytes = int(tables.shards["item"].max(initial=1))
         array_numbers = ARRAYS.itemsize // 8
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
+        self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
         self.numbers = np.zeros(array_numbers + len(layout.tracks) * (OUTPUT.itemsize // 8), np.int64)
         self.call = Call(
@@ -250,7 +253,7 @@ class _Workspace:
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
         self.numbers += shape.records
         for t in shape.ragged:
-            self.use_values(t, self.values[t])
+            self.use_values(t, self.values[t], self.scores[t])
         self.progress[:] = 0
         self.order = order
 
@@ -263,13 +266,15 @@ class _Workspace:
         self.state["position"] = 0
         self.state["sequences"] = self.state["sequences_before"]
 
-    def use_values(self, track: int, values: I64Array) -> None:
-        """Where the concepts of a ragged track go."""
-        self.values[track], output = values, self.call.outputs[track]
+    def use_values(self, track: int, values: I64Array, scores: Array) -> None:
+        """Where the concepts of a ragged track go, and their scores, if it has any."""
+        self.values[track], self.scores[track], output = values, scores, self.call.outputs[track]
         output["values"], output["capacity"] = values.__array_interface__["data"][0], len(values)
+        output["scores"] = scores.__array_interface__["data"][0]
 
     def grow(self) -> None:
         """More room for ragged values, and the batch from its beginning."""
-        self.use_values(int(self.state["track"]), np.empty(2 * int(self.state["needed"]), np.int64))
+        room = 2 * int(self.state["needed"])
+        self.use_values(int(self.state["track"]), np.empty(room, np.int64), np.empty(room, np.float32))
         self.state["sample"] = self.state["position"] = 0
         self.state["sequences"] = 1

@@ -37,7 +37,7 @@ class ArraySpec(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackLayout:
-    """The arrays of one track, with every limit decided."""
+    """The arrays of one track, with every limit decided. scored: its records have scores."""
 
     name: str
     ragged: bool
@@ -45,6 +45,7 @@ class TrackLayout:
     max_concepts: int
     cut_spans: bool = False  # what is beyond max_spans, or beyond max_concepts, is left out; else it is an error
     cut_concepts: bool = False
+    scored: bool = False
 
     def arrays(self, samples: int, seq_len: int) -> Iterator[tuple[str, ArraySpec]]:
         slots = (samples, self.max_spans)
@@ -57,6 +58,8 @@ class TrackLayout:
         else:
             yield f"{self.name}_ids", ArraySpec((*slots, self.max_concepts), I8, blank=-1)
             yield f"{self.name}_counts", ArraySpec(slots, I4)
+            if self.scored:
+                yield f"{self.name}_scores", ArraySpec((*slots, self.max_concepts), F4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,7 @@ class BatchLayout:
     T_flags             u8 [B, max_spans]: 1 begins before the inputs, 2 ends after them
     T_ids, T_counts     i64 [B, max_spans, max_concepts], -1 beyond i32 [B, max_spans]  (padded)
     T_values, T_offsets i64 [m]; slot k of the B * max_spans has values[offsets[k]:offsets[k + 1]]  (ragged)
+    T_scores            f32, of a track with scores, in the shape of T_ids, 0 where these are -1, or of T_values
 
     With outputs.shared_labels there is tokens i64 [B, S + 1] as well, of which input_ids and labels are views.
     """
@@ -84,7 +88,7 @@ class BatchLayout:
     tracks: tuple[TrackLayout, ...] = ()
 
     def arrays(self, samples: int) -> dict[str, ArraySpec]:
-        """The arrays whose shapes do not depend on what is read: all but cu_seqlens and T_values."""
+        """The arrays whose shapes do not depend on what is read: all but cu_seqlens and, if ragged, T_values, T_scores."""
         row, out = (samples, self.seq_len), self.outputs
         specs = {
             "tokens": ArraySpec((samples, self.seq_len + 1), I8),

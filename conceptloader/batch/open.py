@@ -109,6 +109,13 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
                     "raise it, or set overflow: truncate"
                 )
             most[key] = max(most[key], number)
+    scored = {view.name: view.dataset.tracks[name].concepts.scores is not None for view in having}
+    if any(scored.values()) and not all(scored.values()):
+        bare = next(found for found in scored if not scored[found])
+        raise ConfigError(
+            f"{where}: dataset {bare} has no scores of its concepts, but {next(filter(scored.get, scored))} has; a batch "
+            "has them of all or of none: build one of them again"
+        )
     layout = TrackLayout(
         name=name,
         ragged=options.layout == "ragged",
@@ -117,6 +124,7 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
         # A limit that nobody asked for cuts nothing off: data beyond it show that a manifest says too little.
         cut_spans=options.overflow == "truncate" and options.max_spans is not None,
         cut_concepts=options.overflow == "truncate" and options.max_concepts is not None,
+        scored=all(scored.values()),
     )
     size = 8 * layout.max_spans * (1 if layout.ragged else layout.max_concepts)
     if size > MAX_SAMPLE_BYTES:
@@ -135,7 +143,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     track, table = view.dataset.tracks[name], view.dataset.manifest.shards
     dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
-    concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // 4
+    concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
     return {
         "max_spans": min(track.spans_in(seq_len), seq_len, runs),
         "max_concepts": max(0, min(track.max_items or 0, concepts)),

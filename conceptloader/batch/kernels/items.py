@@ -185,7 +185,8 @@ def fill_track(call: Call, piece: Piece, t: int, low: int) -> Code:
 def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Code:
     """Where the records of slots [first, count) begin, in index reads that join what lies close together; how many of
     their concepts are taken, and where these go: an index into ids or values."""
-    out, slots, buffer = call.outputs[t], call.slots, call.buffer
+    out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[piece.row, t]
+    item = track.id_bytes + track.score_bytes
     words = array_at(np.int64(buffer.ctypes.data), 0, len(buffer) // 8, np.int64)
     low = first
     while low < count:
@@ -200,7 +201,7 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
         code = read(call, piece.row, out.index_file, buffer, 8 * (last - record + 2), 8 * record)
         if code != OK:
             return code
-        if words[0] < 0 or words[last - record + 1] > call.tracks[piece.row, t].data_size:
+        if words[0] < 0 or words[last - record + 1] > track.data_size:
             return DAMAGED
         for i in range(last - record + 1):
             if words[i + 1] < words[i]:
@@ -209,10 +210,11 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
             slot = slots[slots[k].key & SLOT_MASK]
             at = (slots[k].key >> SLOT_BITS) - record
             size = words[at + 1] - words[at]
-            if size % 4 or size > MAX_RECORD_BYTES or (size // 4 > out.max_concepts and not out.cut_concepts):
+            slot.count = size // item
+            if size % item or size > MAX_RECORD_BYTES or (slot.count > out.max_concepts and not out.cut_concepts):
                 return DAMAGED
             slot.begin = words[at]
-            slot.taken = min(size // 4, out.max_concepts)
+            slot.taken = min(slot.count, out.max_concepts)
         low = high
     limit, row = out.max_spans, piece.sample * out.max_spans
     if not out.ragged:
@@ -234,39 +236,59 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
 
 @inner
 def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> Code:
-    """Concept ids of slots [first, count), in data reads that join what lies close together."""
-    out, slots, buffer = call.outputs[t], call.slots, call.buffer
-    address, room = np.int64(buffer.ctypes.data), len(buffer) // 4 * 4
-    values = out.values if out.ragged else out.ids
-    top = call.tracks[piece.row, t].top_concept
+    """Concept ids of slots [first, count), and then their scores, which follow the ids of each record, in data reads
+    that join what lies close together."""
+    out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[piece.row, t]
+    address, room, ids = np.int64(buffer.ctypes.data), len(buffer) // 4 * 4, out.values if out.ragged else out.ids
+    top = track.top_concept
     signs = np.int64(0)  # negative if an id is above `top`
-    low = first
-    while low < count:
-        slot = slots[slots[low].key & SLOT_MASK]
-        base = slot.begin
-        end = base + 4 * slot.taken
-        high = low + 1
-        while high < count:
-            slot = slots[slots[high].key & SLOT_MASK]
-            stop = slot.begin + 4 * slot.taken
-            if slot.begin < base or slot.begin - end > HOLE_BYTES or stop - base > len(buffer):
-                break
-            end = max(end, stop)
-            high += 1
-        for done in range(base, end, room):  # a record larger than the buffer is read in pieces, alone
-            size = min(end - done, room)
-            code = read(call, piece.row, out.data_file, buffer, size, done)
-            if code != OK:
-                return code
-            for k in range(low, high):
-                slot = slots[slots[k].key & SLOT_MASK]
-                skipped = max(0, (done - slot.begin) // 4)
-                taken = min(slot.taken, (done + size - slot.begin) // 4) - skipped
-                at = address + slot.begin + 4 * skipped - done
-                ids = array_at(values, slot.target + skipped, max(0, taken), np.int64)
-                for i in range(len(ids)):
-                    concept = np.int64(load(at + 4 * i, np.uint32))
-                    ids[i] = concept
-                    signs |= top - concept
-        low = high
+    for scored in range(1 + (track.score_bytes > 0)):
+        width = track.score_bytes if scored else track.id_bytes
+        before = scored * track.id_bytes  # bytes of a concept in front of these of a record
+        low = first
+        while low < count:
+            slot = slots[slots[low].key & SLOT_MASK]
+            base = slot.begin + before * slot.count
+            end = base + width * slot.taken
+            high = low + 1
+            while high < count:
+                slot = slots[slots[high].key & SLOT_MASK]
+                begin = slot.begin + before * slot.count
+                stop = begin + width * slot.taken
+                if begin < base or begin - end > HOLE_BYTES or stop - base > len(buffer):
+                    break
+                end = max(end, stop)
+                high += 1
+            for done in range(base, end, room):  # a record larger than the buffer is read in pieces, alone
+                size = min(end - done, room)
+                code = read(call, piece.row, out.data_file, buffer, size, done)
+                if code != OK:
+                    return code
+                for k in range(low, high):
+                    slot = slots[slots[k].key & SLOT_MASK]
+                    begin = slot.begin + before * slot.count
+                    skipped = max(0, (done - begin) // width)
+                    taken = max(0, min(slot.taken, (done + size - begin) // width) - skipped)
+                    at = address + begin + width * skipped - done
+                    if scored:
+                        scores = array_at(out.scores, slot.target + skipped, taken, np.float32)
+                        for i in range(len(scores)):
+                            if width == 4:
+                                scores[i] = load(at + 4 * i, np.float32)
+                                continue
+                            bits = np.int64(load(at + 2 * i, np.uint16))  # there are no halves in compiled code
+                            power, part = bits >> 10 & 31, np.float32(bits & 1023)
+                            size_of = np.float32(part if power == 0 else part + np.float32(1024))
+                            scale = np.float32(2.0) ** np.float32(max(power, 1) - 25)
+                            scores[i] = -size_of * scale if bits >> 15 else size_of * scale
+                        continue
+                    values = array_at(ids, slot.target + skipped, taken, np.int64)
+                    for i in range(len(values)):
+                        if width == 2:
+                            concept = np.int64(load(at + 2 * i, np.uint16))
+                        else:
+                            concept = np.int64(load(at + 4 * i, np.uint32))
+                        values[i] = concept
+                        signs |= top - concept
+            low = high
     return DAMAGED if signs < 0 else OK

@@ -14,7 +14,15 @@ from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import Build, OtherBuild, create_build, difference, discard_unfinished, open_build
+from conceptloader.format.write.build import (
+    Build,
+    OtherBuild,
+    create_build,
+    describe_vocabularies,
+    difference,
+    discard_unfinished,
+    open_build,
+)
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.build.lost import Losses, check_losses, read_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
@@ -204,7 +212,7 @@ def _complete(
     problem = None
     if canonical_json(built) != canonical_json(asked):
         problem = difference(built, asked)
-    elif any(found.options.tracks[name].vocabulary != track.vocabulary for name, track in options.tracks.items()):
+    elif found.vocabularies != describe_vocabularies(options)[0]:
         problem = "other vocabularies, expected the same"
     if problem:
         raise ConfigError(

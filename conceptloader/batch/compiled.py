@@ -213,8 +213,8 @@ class _Shape:
 
 
 class _Workspace:
-    """What one batch needs for itself. values: i64 of each ragged track, empty for others, with scores; picks, order: see
-    fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its arrays and its
+    """What one batch needs for itself. values: i64 of each ragged track, empty for others; scores: of these; picks,
+    order: see fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its arrays and its
     outputs, and its state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:

@@ -88,7 +88,7 @@ class BatchLayout:
     tracks: tuple[TrackLayout, ...] = ()
 
     def arrays(self, samples: int) -> dict[str, ArraySpec]:
-        """The arrays whose shapes do not depend on what is read: all but cu_seqlens and, if ragged, T_values, T_scores."""
+        """The arrays whose shapes do not depend on what is read: all but cu_seqlens, T_values, ragged T_scores."""
         row, out = (samples, self.seq_len), self.outputs
         specs = {
             "tokens": ArraySpec((samples, self.seq_len + 1), I8),

@@ -113,8 +113,8 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
     if any(scored.values()) and not all(scored.values()):
         bare = next(found for found in scored if not scored[found])
         raise ConfigError(
-            f"{where}: dataset {bare} has no scores of its concepts, but {next(filter(scored.get, scored))} has; a batch "
-            "has them of all or of none: build one of them again"
+            f"{where}: dataset {bare} has no scores of its concepts, but {next(filter(scored.get, scored))} has; a "
+            "batch has them of all or of none: build one of them again"
         )
     layout = TrackLayout(
         name=name,

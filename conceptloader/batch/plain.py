@@ -24,7 +24,6 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import reading_ahead
 from conceptloader.storage.reads import waits_for
 
-
 _Values = tuple[list[Array], list[Array]]  # of the spans of a track: concept ids, and scores if it has any
 
 

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from conceptloader.cli import chunks
 from conceptloader.cli.arguments import (
     SPAN_RULES,
+    Add,
     add_max_line_bytes,
     add_out,
     add_span_rules,
@@ -24,6 +26,11 @@ from conceptloader.cli.arguments import (
 )
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conceptloader.ingest.build.builder import IngestOptions
+    from conceptloader.ingest.build.complete import Summary
+    from conceptloader.ingest.rows.columns import Columns
 
 SUMMARY = "build a dataset from jsonl or parquet files"
 DESCRIPTION = """\
@@ -50,14 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
     add_out(add)
-    add("--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)")
-
-    group = parser.add_argument_group("tokens").add_argument
-    group("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder")
-    group("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
-    group("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
-    group("--no-eos", action="store_true", help="do not append an eos token to each document")
-    group("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
+    add_workers(parser)
+    add_token_arguments(parser)
 
     group = parser.add_argument_group("concepts").add_argument
     group("--concepts-vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
@@ -69,13 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACK=FILE",
         help="the same for another track",
     )
-    add_span_rules(group)
-    group(
-        "--encoding",
-        choices=["auto", "dense", "spans"],
-        default="auto",
-        help="of all tracks (default: auto, the smaller one in each shard)",
-    )
+    add_concept_rules(group)
+    chunks.add_arguments(parser)
 
     group = parser.add_argument_group("columns (by default those of the first records)").add_argument
     group("--text-column", dest="text", metavar="NAME")
@@ -93,6 +89,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
 
+    add_build_arguments(parser)
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)"
+    )
+
+
+def add_token_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("tokens").add_argument
+    group("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder")
+    group("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
+    group("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
+    group("--no-eos", action="store_true", help="do not append an eos token to each document")
+    group("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
+
+
+def add_concept_rules(group: Add) -> None:
+    add_span_rules(group)
+    group(
+        "--encoding",
+        choices=["auto", "dense", "spans"],
+        default="auto",
+        help="of all tracks (default: auto, the smaller one in each shard)",
+    )
+
+
+def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the build").add_argument
     group("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: by the columns")
     group(
@@ -106,17 +131,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+    from conceptloader.ingest.build.builder import build_dataset
     from conceptloader.ingest.rows.detect import detect_columns
     from conceptloader.ingest.rows.inputs import find_sources
-    from conceptloader.ingest.rows.tokenizer import load_tokenizer
     from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
     if (arguments.tokenizer is None) == (arguments.vocab_size is None):
         raise ConfigError("build: expected either --tokenizer or, for tokens as input, --vocab-size")
     if arguments.eos is not None and arguments.no_eos:
         raise ConfigError("build: found --eos and --no-eos, expected one of them")
+    if arguments.chunks_from:
+        from conceptloader.ingest.chunks.build import chunk_columns
+
+        documents, given = chunks.read_arguments(arguments)
+        options = ingest_options(arguments, chunk_columns(documents, given), {})
+        return chunks.build(documents, given, arguments, output, options)
     sources = find_sources(arguments.inputs)
     columns = detect_columns(
         sources,
@@ -128,8 +157,25 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:
         vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
+    options = ingest_options(arguments, columns, vocabularies)
+    with progress(arguments.quiet) as watch, bad_records(arguments.skip_bad) as on_bad:
+        summary = build_dataset(sources, arguments.out, options, workers=workers(arguments), on_bad=on_bad, watch=watch)
+    output.result(asdict(summary), summary_lines(summary, arguments.skip_bad))
+    return 0
+
+
+def workers(arguments: argparse.Namespace) -> int:
+    return arguments.workers or len(os.sched_getaffinity(0))
+
+
+def ingest_options(arguments: argparse.Namespace, columns: "Columns", vocabularies: dict[str, Any]) -> "IngestOptions":
+    """Raises: ConfigError."""
+    from conceptloader.ingest.build.builder import IngestOptions
+    from conceptloader.ingest.rows.tokenizer import load_tokenizer
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
     tokenizer = load_tokenizer(arguments.tokenizer, arguments.eos) if arguments.tokenizer is not None else None
-    options = IngestOptions(
+    return IngestOptions(
         columns=columns,
         tokenizer=tokenizer,
         eos_id=eos_id("build", arguments.eos) if tokenizer is None else None,
@@ -138,22 +184,22 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
         **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
     )
-    workers = arguments.workers or len(os.sched_getaffinity(0))
-    with _progress(arguments.quiet) as watch, _bad_records(arguments.skip_bad) as on_bad:
-        summary = build_dataset(sources, arguments.out, options, workers=workers, on_bad=on_bad, watch=watch)
+
+
+def summary_lines(summary: "Summary", skipped: str | None) -> list[str]:
+    """For people. skipped: the file with the bad records."""
     lines = [
         f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
         f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
     ]
     lines += summary.losses.lines()
     if summary.bad_records:
-        lines.append(f"{summary.bad_records:,} bad records were left out, see {arguments.skip_bad}")
-    output.result(asdict(summary), lines)
-    return 0
+        lines.append(f"{summary.bad_records:,} bad records were left out, see {skipped}")
+    return lines
 
 
 @contextmanager
-def _bad_records(path: str | None) -> Iterator[Any]:
+def bad_records(path: str | None) -> Iterator[Any]:
     """A function that appends a record to the list of bad ones, or None."""
     if path is None:
         yield None
@@ -172,7 +218,7 @@ def _bad_records(path: str | None) -> Iterator[Any]:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Any]:
+def progress(quiet: bool) -> Iterator[Any]:
     """What begins a bar over the stored bytes of the input, on a terminal only: rate, time left, errors."""
     from tqdm import tqdm
 

@@ -128,7 +128,9 @@ def _runs(dataset: Dataset, shard: int, track: str) -> Iterator[tuple[NDArray[np
         yield lengths, dataset.reader.records(shard, track, numbers)
 
 
-def _count(found: TrackCounts, lengths: NDArray[np.int64], records: list[memoryview], codec: ConceptsCodec | None) -> None:
+def _count(
+    found: TrackCounts, lengths: NDArray[np.int64], records: list[memoryview], codec: ConceptsCodec | None
+) -> None:
     _add(found.lengths, lengths)
     found.covered += int(lengths.sum())
     if codec is None or not records:

@@ -71,7 +71,10 @@ def test_scores_of_both_engines(tmp_path: Path, parameters: dict[str, str], opti
                 some = slice(wanted["t_offsets"][at], wanted["t_offsets"][at] + n)
                 found = wanted["t_values"][some], wanted["t_scores"][some] if scored else scores[:n]
             else:
-                found = wanted["t_ids"][window, slot, :n], wanted["t_scores"][window, slot, :n] if scored else scores[:n]
+                found = (
+                    wanted["t_ids"][window, slot, :n],
+                    wanted["t_scores"][window, slot, :n] if scored else scores[:n],
+                )
                 assert (wanted["t_ids"][window, slot, n:] == -1).all()
                 assert not scored or (wanted["t_scores"][window, slot, n:] == 0).all()
             assert found[0].tolist() == ids[:n].tolist()

@@ -129,14 +129,16 @@ class Dataset(Ranges):
         """
         named = [name for name, entry in self.tracks.items() if entry.vocabulary is not None]
         if track is None and len(named) != 1:
-            raise ConfigError(f"{self.path}: found {len(named)} tracks with a vocabulary ({named}), name one: track=...")
+            raise ConfigError(
+                f"{self.path}: found {len(named)} tracks with a vocabulary ({named}), name one: track=..."
+            )
         chosen = named[0] if track is None else track
         known = self.concepts(chosen)
         found = [one for one in known if concept in (one.name, one.id)]
         if not found:
             raise ConfigError(
-                f"{self.path}: track {chosen!r}: found no concept {concept!r}, expected one of {len(known)} names or ids; "
-                "look for it with `conceptloader concepts`"
+                f"{self.path}: track {chosen!r}: found no concept {concept!r}, expected one of {len(known)} names or "
+                "ids; look for it with `conceptloader concepts`"
             )
         return found[0]
 

@@ -44,11 +44,6 @@ class ConceptsCodec:
         self.scores = np.dtype("<" + given["scores"]) if "scores" in given else None
         self.item = self.ids.itemsize + (self.scores.itemsize if self.scores else 0)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of arrays that `pack` takes: of ids, or with the fields `id` and `score`."""
-        return np.dtype([("id", self.ids), ("score", self.scores)]) if self.scores else self.ids
-
     def encode(self, value: Any) -> bytes:
         """value: a list of ids; with scores, a pair of lists of one length. Raises: InputError."""
         scores: Any = None
@@ -68,8 +63,8 @@ class ConceptsCodec:
             return data
         if scores.shape != ids.shape or not np.isfinite(scores).all():
             raise InputError(
-                f"scores: found {scores.tolist()!r:.100} for {len(ids)} concepts, expected a finite number for each, in "
-                f"the range of {self.scores}"
+                f"scores: found {scores.tolist()!r:.100} for {len(ids)} concepts, expected a finite number for each, "
+                f"in the range of {self.scores}"
             )
         return data + bytes(scores.tobytes())
 
@@ -207,23 +202,6 @@ class PickleCodec:
     def check(self, record: bytes | memoryview) -> None:
         if not len(record):
             raise ValueError("found 0 bytes, expected a pickle")
-
-
-def pack(values: "np.ndarray[Any, Any]", offsets: "np.ndarray[Any, Any]") -> bytes:
-    """Records of the codec concepts: those of values[offsets[i]:offsets[i + 1]]. values: of a codec's `dtype`."""
-    if values.dtype.names is None:
-        return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
-    ids, scores = (np.ascontiguousarray(values[name]) for name in ("id", "score"))
-    a, b = ids.itemsize, scores.itemsize
-    counts = np.diff(offsets)
-    place = np.arange(len(values)) - np.repeat(offsets[:-1], counts)
-    first = np.repeat(offsets[:-1], counts) * (a + b)
-    data = np.empty(len(values) * (a + b), np.uint8)
-    data[(first + place * a)[:, None] + np.arange(a)] = ids.view(np.uint8).reshape(-1, a)
-    data[(first + np.repeat(counts, counts) * a + place * b)[:, None] + np.arange(b)] = scores.view(np.uint8).reshape(
-        -1, b
-    )
-    return data.tobytes()
 
 
 _WITH_PARAMETERS: dict[str, type] = {"concepts": ConceptsCodec, "numpy": NumpyCodec}

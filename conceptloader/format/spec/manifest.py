@@ -1,6 +1,6 @@
 """The manifest: what a dataset consists of. Parsing checks everything that can be checked without opening a shard."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.jsonfile import JsonObject, describe, dump_json, expect_format
 from conceptloader.format.spec.layout import DAMAGED, StreamLayout, bad
 from conceptloader.format.spec.shardtable import ShardTable, parse_shards
+from conceptloader.format.spec.vocabulary import Vocabulary, parse_vocabulary
 
 _FINGERPRINTS = 1  # the version of how they are computed
 LADDER_STEPS = 21  # windows of 2**0 to 2**20 tokens
@@ -36,45 +37,6 @@ class Tokenizer:
             raise ConfigError(
                 f"tokenizer: found eos_id {self.eos_id!r}, expected an id below the vocab_size of {self.vocab_size}"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Vocabulary:
-    """A JSON list of names, index = concept id; `path` is relative to the dataset's directory.
-
-    groups: (name, number of concepts), in the order of their ids, which they partition. details: the file that says more
-    of each concept, if there is one.
-    """
-
-    path: str
-    size: int
-    checksum: str
-    count: int
-    groups: tuple[tuple[str, int], ...] = ()
-    details: "Details | None" = None
-
-    @property
-    def paths(self) -> list[str]:
-        return [self.path, *([self.details.path] if self.details else [])]
-
-    def moved(self, path: Callable[[str], str]) -> "Vocabulary":
-        """The same files, as seen from elsewhere."""
-        details = self.details and replace(self.details, path=path(self.details.path))
-        return replace(self, path=path(self.path), details=details)
-
-    def to_json(self) -> dict[str, Any]:
-        """What version 2 does not know is left out where there is none."""
-        found = {**asdict(self), "groups": [list(group) for group in self.groups]}
-        return {key: value for key, value in found.items() if key not in ("groups", "details") or value}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Details:
-    """A JSON object a line, line = concept id; `path` is relative to the dataset's directory."""
-
-    path: str
-    size: int
-    checksum: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,31 +280,3 @@ def _parse_tracks(head: JsonObject, version: fmt.Version) -> dict[str, Track]:
         if tracks[name].needs_concepts and not version.concepts and not problem:
             raise bad(entry.at("parameters"), tracks[name].parameters, "none before version 3", DAMAGED)
     return tracks
-
-
-def parse_vocabulary(entry: JsonObject, version: fmt.Version) -> Vocabulary:
-    count = entry.natural("count", 1 << 32)
-    groups: list[Any] = entry.take("groups", list, []) if version.concepts else []
-    pairs = [group for group in groups if isinstance(group, list) and [type(part) for part in group] == [str, int]]
-    names = [name for name, _ in pairs]
-    rule = f"[name, number] pairs of distinct names, whose numbers have the sum {count}"
-    if len(pairs) < len(groups) or (groups and sum(n for _, n in pairs) != count) or len({*names}) < len(names):
-        raise bad(entry.at("groups"), describe(groups), rule, DAMAGED)
-    if any(n < 0 for _, n in pairs) or "" in names:
-        raise bad(entry.at("groups"), describe(groups), rule, DAMAGED)
-    return Vocabulary(
-        path=entry.take("path", str),
-        size=entry.natural("size", fmt.MAX_SIZE),
-        checksum=entry.checksum("checksum"),
-        count=count,
-        groups=tuple((name, n) for name, n in pairs),
-        details=entry.optional("details", _parse_details) if version.concepts else None,
-    )
-
-
-def _parse_details(entry: JsonObject) -> Details:
-    return Details(
-        path=entry.take("path", str),
-        size=entry.natural("size", fmt.MAX_SIZE),
-        checksum=entry.checksum("checksum"),
-    )

@@ -9,7 +9,8 @@ import numpy as np
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject
-from conceptloader.format.spec.manifest import Tokenizer, Vocabulary, parse_tokenizer
+from conceptloader.format.spec.manifest import Tokenizer, parse_tokenizer
+from conceptloader.format.spec.vocabulary import Vocabulary
 
 ENCODINGS = ("auto", fmt.DENSE, fmt.SPANS)
 
@@ -51,8 +52,8 @@ class TrackOptions:
         names = [group for group, _ in self.groups]
         if self.groups and (sum(n for _, n in self.groups) != count or len({*names, ""}) <= len(names)):
             raise ConfigError(
-                f"tracks: {name}: groups: found {list(self.groups)!r:.200}, expected pairs of distinct names and numbers "
-                f"of concepts, in all the {count} of the vocabulary"
+                f"tracks: {name}: groups: found {list(self.groups)!r:.200}, expected pairs of distinct names and "
+                f"numbers of concepts, in all the {count} of the vocabulary"
             )
         if self.details is not None and len(self.details) != count:
             raise ConfigError(

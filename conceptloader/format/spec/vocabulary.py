@@ -1,17 +1,56 @@
-"""Vocabulary files: the names of concepts, a JSON list whose index is the concept id; and what else is known of them."""
+"""Vocabulary files: the names of concepts, a JSON list whose index is the concept id; their groups and details."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import xxhash
 
 from conceptloader.base.hashing import canonical_json
-from conceptloader.format.spec.jsonfile import parse_json
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.jsonfile import JsonObject, describe, parse_json
 from conceptloader.format.spec.layout import DAMAGED, bad
-from conceptloader.format.spec.manifest import Details, Vocabulary
 from conceptloader.format.spec.paths import Roots
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """A JSON list of names, index = concept id; `path` is relative to the dataset's directory.
+
+    groups: (name, number of concepts), in the order of their ids, which they partition. details: the file that says
+    more of each concept, if there is one.
+    """
+
+    path: str
+    size: int
+    checksum: str
+    count: int
+    groups: tuple[tuple[str, int], ...] = ()
+    details: "Details | None" = None
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.path, *([self.details.path] if self.details else [])]
+
+    def moved(self, path: Callable[[str], str]) -> "Vocabulary":
+        """The same files, as seen from elsewhere."""
+        details = self.details and replace(self.details, path=path(self.details.path))
+        return replace(self, path=path(self.path), details=details)
+
+    def to_json(self) -> dict[str, Any]:
+        """What version 2 does not know is left out where there is none."""
+        found = {**asdict(self), "groups": [list(group) for group in self.groups]}
+        return {key: value for key, value in found.items() if key not in ("groups", "details") or value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """A JSON object a line, line = concept id; `path` is relative to the dataset's directory."""
+
+    path: str
+    size: int
+    checksum: str
 
 
 def dump_vocabulary(names: Sequence[str]) -> bytes:
@@ -86,3 +125,31 @@ def load_vocabulary(roots: Roots, entry: Vocabulary) -> list[str]:
     if not isinstance(names, list) or len(names) != entry.count or not all(isinstance(name, str) for name in names):
         raise bad(path, "something else", f"a list of {entry.count} names", DAMAGED)
     return names
+
+
+def parse_vocabulary(entry: JsonObject, version: fmt.Version) -> Vocabulary:
+    count = entry.natural("count", 1 << 32)
+    groups: list[Any] = entry.take("groups", list, []) if version.concepts else []
+    pairs = [group for group in groups if isinstance(group, list) and [type(part) for part in group] == [str, int]]
+    names = [name for name, _ in pairs]
+    rule = f"[name, number] pairs of distinct names, whose numbers have the sum {count}"
+    if len(pairs) < len(groups) or (groups and sum(n for _, n in pairs) != count) or len({*names}) < len(names):
+        raise bad(entry.at("groups"), describe(groups), rule, DAMAGED)
+    if any(n < 0 for _, n in pairs) or "" in names:
+        raise bad(entry.at("groups"), describe(groups), rule, DAMAGED)
+    return Vocabulary(
+        path=entry.take("path", str),
+        size=entry.natural("size", fmt.MAX_SIZE),
+        checksum=entry.checksum("checksum"),
+        count=count,
+        groups=tuple((name, n) for name, n in pairs),
+        details=entry.optional("details", _parse_details) if version.concepts else None,
+    )
+
+
+def _parse_details(entry: JsonObject) -> Details:
+    return Details(
+        path=entry.take("path", str),
+        size=entry.natural("size", fmt.MAX_SIZE),
+        checksum=entry.checksum("checksum"),
+    )

@@ -124,7 +124,7 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
     def definition(manifest: Manifest) -> Mapping[str, Any]:
         track = manifest.tracks[name]
         entry = track.vocabulary
-        found = {"vocabulary": entry and entry.checksum, "groups": entry and entry.groups}
+        found: dict[str, Any] = {"vocabulary": entry and entry.checksum, "groups": entry and entry.groups}
         found["details"] = entry and entry.details and entry.details.checksum
         return {"codec": track.codec, "parameters": dict(track.parameters), **found}
 

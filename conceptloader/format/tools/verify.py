@@ -99,9 +99,7 @@ def _record(manifest: Manifest, files: Files, source: LocalFiles) -> None:
         kind: replace(column, sample=[source.sample(files.path(kind, shard)) for shard in range(len(table))])
         for kind, column in table.files.items()
     }
-    replace_manifest(
-        replace(manifest, version=0, shards=replace(table, files=columns)), files.roots.directory
-    )
+    replace_manifest(replace(manifest, version=0, shards=replace(table, files=columns)), files.roots.directory)
 
 
 def _load_checksums(directory: str) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import Codec, get_codec
 from conceptloader.format.spec.jsonfile import JsonObject, dump_json, expect_format, load_json
-from conceptloader.format.spec.manifest import Vocabulary, parse_vocabulary
 from conceptloader.format.spec.options import BuildOptions, options_from_json
 from conceptloader.format.spec.paths import Roots
-from conceptloader.format.spec.vocabulary import describe_vocabulary, load_vocabulary
+from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary, load_vocabulary, parse_vocabulary
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.storage.durable import TEMPORARY, make_directories, sync_directory, write_file
 

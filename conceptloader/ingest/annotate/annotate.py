@@ -16,10 +16,10 @@ from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import get_codec
-from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary
+from conceptloader.format.spec.manifest import Manifest, Track
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.paths import Roots
-from conceptloader.format.spec.vocabulary import describe_vocabulary
+from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
 from conceptloader.format.tools.derived import moved, new_directory
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
@@ -226,6 +226,4 @@ def _assemble(
     files = {kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))}
     shards = replace(old.shards, files=files, tracks=columns)
     mode = "stream-with-metadata" if old.mode == "token-stream" else old.mode
-    return replace(
-        old, version=0, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards
-    )
+    return replace(old, version=0, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from conceptloader.cli.arguments import chosen, pair
+from conceptloader.cli.building import bad_records, progress, summary_lines, workers
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
@@ -98,7 +99,6 @@ def build(
 ) -> int:
     from tqdm import tqdm
 
-    from conceptloader.cli.build import bad_records, progress, summary_lines, workers
     from conceptloader.ingest.chunks.build import build_chunked
 
     with (

@@ -17,7 +17,7 @@ from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Cal
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array
+from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, sample_randoms
 from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.errors import ConfigError, FormatError, ReadError
@@ -85,6 +85,8 @@ class CompiledReader:
         finally:
             del self._running[thread]
             self._idle.append(work)
+        if self.layout.outputs.random:
+            batch["random"][:] = sample_randoms(self.layout.random_key, samples)
         if self.layout.outputs.cu_seqlens:
             batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
             batch["max_seqlen"] = int(work.state["longest"])

@@ -8,6 +8,7 @@ import numpy as np
 
 from conceptloader.batch.layout import (
     BEGINS_BEFORE,
+    CUT_OFF,
     ENDS_AFTER,
     LOSS_FIELD,
     Allocate,
@@ -16,7 +17,7 @@ from conceptloader.batch.layout import (
     BatchLayout,
     TrackLayout,
 )
-from conceptloader.batch.reader import I64Array, Order, Picked, U64Array
+from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, sample_randoms
 from conceptloader.blend import View
 from conceptloader.blend.samples import by_document, in_quarantined_shard, present, quarantined, token_range
 from conceptloader.errors import FormatError, ReadError
@@ -87,6 +88,8 @@ class ReferenceReader:
         self._in_progress.pop(thread, None)
         if "sample_index" in arrays:
             arrays["sample_index"][:] = samples
+        if "random" in arrays:
+            arrays["random"][:] = sample_randoms(self.layout.random_key, samples)
         batch: Batch = dict(arrays)
         for track in self.layout.tracks:
             if track.ragged:
@@ -202,6 +205,9 @@ class ReferenceReader:
         )
         for k in range(used):
             arrays[f"{name}_span_index"][row, spans.start[k] : spans.end[k]] = k
+        if track.mark:
+            for k in range(used, len(spans)):
+                arrays[f"{name}_span_index"][row, spans.start[k] : spans.end[k]] = CUT_OFF
         kept = list(zip(spans.records, counts.tolist(), strict=False))
         concepts = [codec.ids_of(record)[:n] for record, n in kept]
         scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []

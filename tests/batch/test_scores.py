@@ -42,7 +42,9 @@ def build(path: Path, parameters: dict[str, str], rng: np.random.Generator, long
     return spans
 
 
-@pytest.mark.parametrize("options", [{}, {"layout": "ragged"}, {"max_spans": 3, "max_concepts": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"layout": "ragged"}, {"max_spans": 3, "max_concepts": 2}, {"max_spans": 2, "overflow": "mark"}]
+)
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda found: "-".join(found.values()))
 def test_scores_of_both_engines(tmp_path: Path, parameters: dict[str, str], options: dict[str, Any]) -> None:
     rng = np.random.default_rng(len(str(parameters)))
@@ -52,7 +54,7 @@ def test_scores_of_both_engines(tmp_path: Path, parameters: dict[str, str], opti
     assert cl.verify(tmp_path / "ds", full=True) == []
     size, scored = 20, "scores" in parameters
     view = make_view("x", ds, 0, 0, (ds.num_tokens - 1) // size, size)
-    outputs, tracks = Outputs(), {"t": ConceptOptions(overflow="truncate", **options)}
+    outputs, tracks = Outputs(), {"t": ConceptOptions(**{"overflow": "truncate", **options})}
     layout = decide_layout([view], size, outputs, tracks)
     windows = np.arange(view.count, dtype=np.uint64)
     picked = np.zeros(view.count, np.int64), windows
@@ -65,6 +67,11 @@ def test_scores_of_both_engines(tmp_path: Path, parameters: dict[str, str], opti
         a, b = window * size, window * size + size
         inside = [span for span in spans if span[0] < b and span[1] > a][: layout.tracks[0].max_spans]
         assert wanted["t_num_spans"][window] == len(inside)
+        index = np.full(size, -1)
+        for slot, (start, end, _, _) in enumerate(span for span in spans if span[0] < b and span[1] > a):
+            left_out = -2 if options.get("overflow") == "mark" else -1
+            index[max(start - a, 0) : end - a] = slot if slot < len(inside) else left_out
+        assert wanted["t_span_index"][window].tolist() == index.tolist()
         for slot, (_, _, ids, scores) in enumerate(inside):
             n, at = min(len(ids), layout.tracks[0].max_concepts), window * layout.tracks[0].max_spans + slot
             if options.get("layout") == "ragged":

@@ -5,6 +5,7 @@ import numpy as np
 from conceptloader.base.compiled import inner
 from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, OK, Code, array_at, load, read
 from conceptloader.batch.kernels.records import DENSE, Call, Piece
+from conceptloader.batch.layout import CUT_OFF
 
 NO_RECORD = np.int64((1 << 32) - 1)
 SLOT_BITS = np.int64(31)  # of a slot's key
@@ -114,12 +115,15 @@ def add_span(call: Call, piece: Piece, t: int, record: int, first: int, end: int
         return DAMAGED
     count = array_at(out.num_spans, piece.sample, 1, np.int32)
     slot = np.int64(count[0])
-    if slot >= out.max_spans:
-        return OK if out.cut_spans else DAMAGED
-    count[0] = np.int32(slot + 1)
     begin = piece.place + max(first, piece.start) - piece.start
     stop = piece.place + min(end, piece.stop) - piece.start
     index = array_at(out.span_index, piece.sample * call.arrays[0].seq_len + begin, stop - begin, np.int32)
+    if slot >= out.max_spans:
+        if out.mark:
+            for i in range(len(index)):
+                index[i] = np.int32(CUT_OFF)
+        return OK if out.cut_spans else DAMAGED
+    count[0] = np.int32(slot + 1)
     for i in range(len(index)):
         index[i] = np.int32(slot)
     at = piece.sample * out.max_spans + slot

@@ -43,7 +43,7 @@ ARRAYS = record(
 # ragged; its limits; and its files, as columns of Call.files.
 OUTPUT = record(
     "span_index num_spans spans flags ids counts offsets values scores capacity "
-    "max_spans max_concepts cut_spans cut_concepts ragged index_file data_file spans_file"
+    "max_spans max_concepts cut_spans cut_concepts mark ragged index_file data_file spans_file"
 )
 
 # A span of the sample at hand. key: record number and slot below it, kept in order apart from the rest, which belongs

@@ -71,8 +71,8 @@ def token_concepts(batch: TensorBatch, tracks: str | Sequence[str], k: int, *, r
 
 
 def annotation(batch: TensorBatch, track: str) -> Tensor:
-    """uint8 [B, S]: NOT_ANNOTATED for a token of no span, EMPTY for one of a span without concepts, CUT_OFF for one of a
-    span beyond max_spans, which `overflow: mark` tells apart from NOT_ANNOTATED; else ANNOTATED.
+    """uint8 [B, S]: NOT_ANNOTATED for a token of no span, EMPTY for one of a span without concepts, CUT_OFF for one of
+    a span beyond max_spans, which `overflow: mark` tells apart from NOT_ANNOTATED; else ANNOTATED.
 
     A loss for "this concept is not here" belongs to EMPTY and ANNOTATED tokens alone: of the others nobody knows.
     """

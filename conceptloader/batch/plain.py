@@ -209,8 +209,12 @@ class ReferenceReader:
             for k in range(used, len(spans)):
                 arrays[f"{name}_span_index"][row, spans.start[k] : spans.end[k]] = CUT_OFF
         kept = list(zip(spans.records, counts.tolist(), strict=False))
-        concepts = [codec.ids_of(record)[:n] for record, n in kept]
-        scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
+        try:
+            concepts = [codec.ids_of(record)[:n] for record, n in kept]
+            scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
+        except ValueError as error:
+            where = f"dataset {view.name}, tokens {start} to {stop}: track {name}"
+            raise FormatError(f"{where}: {error}; run `conceptloader verify --full`, restore or rebuild it") from error
         limit = view.dataset.tracks[name].num_ids
         for k, ids in enumerate(concepts):
             if ids.max(initial=0) >= limit and len(ids):

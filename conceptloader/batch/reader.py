@@ -24,10 +24,12 @@ def sample_randoms(key: int, samples: U64Array) -> I64Array:
     def mixed(x: U64Array) -> U64Array:
         x = (x ^ (x >> np.uint64(30))) * _MIX_A
         x = (x ^ (x >> np.uint64(27))) * _MIX_B
-        return x ^ (x >> np.uint64(31))
+        last: U64Array = x ^ (x >> np.uint64(31))
+        return last
 
-    values = mixed(np.uint64(key) + mixed(np.asarray(samples, np.uint64) + _GOLDEN))
-    return (values >> np.uint64(1)).astype(np.int64)
+    values: U64Array = mixed(np.uint64(key) + mixed(np.asarray(samples, np.uint64) + _GOLDEN))
+    found: I64Array = (values >> np.uint64(1)).astype(np.int64)
+    return found
 
 
 class Order(Protocol):

@@ -11,7 +11,8 @@ from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, FormatError, InputError
+from conceptloader.format.spec.codecs import ConceptsCodec
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
 
@@ -110,3 +111,25 @@ def test_a_batch_has_scores_of_all_datasets_or_of_none(tmp_path: Path) -> None:
         views.append(make_view(name, cl.open_dataset(tmp_path / name), 0, 0, 3, 8))
     with pytest.raises(ConfigError, match=r"concepts\.t: dataset a has no scores of its concepts, but b has"):
         decide_layout(views, 8, Outputs(), {"t": ConceptOptions()})
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf])
+@pytest.mark.parametrize("kind", ["f2", "f4"])
+def test_a_score_that_is_no_number_is_an_error(tmp_path: Path, kind: str, score: float) -> None:
+    """When it is written, when it is read by either engine, and for verify."""
+    parameters = {"scores": kind}
+    build(tmp_path / "ds", parameters, np.random.default_rng(1))
+    codec = ConceptsCodec(parameters)
+    with pytest.raises(InputError, match="expected a finite number for each"):
+        codec.encode(([1], [score]))
+    with pytest.raises(ValueError, match="no finite number"):
+        codec.check(codec.encode(([1], [0]))[:4] + np.array([score], kind).tobytes())
+    ds = cl.open_dataset(tmp_path / "ds", check_files=False)
+    data, first = tmp_path / "ds" / "00000.t.data", next(r for r in ds.spans("t", 0, 60).records if len(r))
+    data.write_bytes(data.read_bytes().replace(first[-codec.item + 4 :], np.array([score], kind).tobytes(), 1))
+    assert "no finite number" in str(cl.verify(tmp_path / "ds", full=True)[0])
+    view = make_view("x", cl.open_dataset(tmp_path / "ds", check_files=False), 0, 0, 6, 20)
+    layout = decide_layout([view], 20, Outputs(), {"t": ConceptOptions()})
+    for reader in (ReferenceReader(None, [view], layout), CompiledReader(None, [view], layout)):
+        with pytest.raises(FormatError, match="no finite number"):
+            reader.read(np.arange(6, dtype=np.uint64), picked=(np.zeros(6, np.int64), np.arange(6, dtype=np.uint64)))

@@ -245,7 +245,7 @@ def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> C
     out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[piece.row, t]
     address, room, ids = np.int64(buffer.ctypes.data), len(buffer) // 4 * 4, out.values if out.ragged else out.ids
     top = track.top_concept
-    signs = np.int64(0)  # negative if an id is above `top`
+    signs = np.int64(0)  # negative if an id is above `top`, or a score not finite
     for scored in range(1 + (track.score_bytes > 0)):
         width = track.score_bytes if scored else track.id_bytes
         before = scored * track.id_bytes  # bytes of a concept in front of these of a record
@@ -276,15 +276,19 @@ def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> C
                     at = address + begin + width * skipped - done
                     if scored:
                         scores = array_at(out.scores, slot.target + skipped, taken, np.float32)
+                        words = array_at(out.scores, slot.target + skipped, taken, np.uint32)
                         for i in range(len(scores)):
                             if width == 4:
                                 scores[i] = load(at + 4 * i, np.float32)
                                 continue
-                            bits = np.int64(load(at + 2 * i, np.uint16))  # there are no halves in compiled code
-                            power, part = bits >> 10 & 31, np.float32(bits & 1023)
-                            size_of = np.float32(part if power == 0 else part + np.float32(1024))
-                            scale = np.float32(2.0) ** np.float32(max(power, 1) - 25)
-                            scores[i] = -size_of * scale if bits >> 15 else size_of * scale
+                            half = load(at + 2 * i, np.uint16)  # which compiled code has no type for
+                            word = np.uint32(half & 0x7FFF) << np.uint32(13)
+                            words[i] = word | np.uint32(half >> 15) << np.uint32(31)
+                            scores[i] *= np.float32(2.0**112)  # the exponents' offsets differ by it
+                            signs |= np.int64(0x7BFF) - np.int64(half & 0x7FFF)
+                        for i in range(len(scores)):
+                            if not np.isfinite(scores[i]):
+                                signs = np.int64(-1)
                         continue
                     values = array_at(ids, slot.target + skipped, taken, np.int64)
                     for i in range(len(values)):

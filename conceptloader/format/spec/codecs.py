@@ -109,6 +109,10 @@ class ConceptsCodec:
         if len(record) % self.item:
             what = f"concept ids of {self.ids.itemsize} bytes" + (" and their scores" if self.scores else "")
             raise ValueError(f"found {len(record)} bytes, expected a multiple of {self.item} ({what})")
+        if self.scores is not None:
+            n = len(record) // self.item
+            if not np.isfinite(np.frombuffer(record, self.scores, n, n * self.ids.itemsize)).all():
+                raise ValueError("found a score that is no finite number, expected finite ones")
 
 
 class NumpyCodec:

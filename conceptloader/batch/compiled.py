@@ -17,7 +17,7 @@ from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Cal
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array
+from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, sample_randoms
 from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.errors import ConfigError, FormatError, ReadError
@@ -85,11 +85,15 @@ class CompiledReader:
         finally:
             del self._running[thread]
             self._idle.append(work)
+        if self.layout.outputs.random:
+            batch["random"][:] = sample_randoms(self.layout.random_key, samples)
         if self.layout.outputs.cu_seqlens:
             batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
             batch["max_seqlen"] = int(work.state["longest"])
         for t, track in shape.ragged.items():
             batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
+            if self.layout.tracks[t].scored:
+                batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
         return batch
 
     def where(self, thread: int) -> str:
@@ -211,8 +215,8 @@ class _Shape:
 
 
 class _Workspace:
-    """What one batch needs for itself. values: i64 of each ragged track, empty for others; picks, order: see
-    fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its arrays and its
+    """What one batch needs for itself. values: i64 of each ragged track, empty for others; scores: of these; picks,
+    order: see fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its arrays and its
     outputs, and its state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
@@ -220,6 +224,7 @@ class _Workspace:
         item_bytes = int(tables.shards["item"].max(initial=1))
         array_numbers = ARRAYS.itemsize // 8
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
+        self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
         self.numbers = np.zeros(array_numbers + len(layout.tracks) * (OUTPUT.itemsize // 8), np.int64)
         self.call = Call(
@@ -250,7 +255,7 @@ class _Workspace:
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
         self.numbers += shape.records
         for t in shape.ragged:
-            self.use_values(t, self.values[t])
+            self.use_values(t, self.values[t], self.scores[t])
         self.progress[:] = 0
         self.order = order
 
@@ -263,13 +268,15 @@ class _Workspace:
         self.state["position"] = 0
         self.state["sequences"] = self.state["sequences_before"]
 
-    def use_values(self, track: int, values: I64Array) -> None:
-        """Where the concepts of a ragged track go."""
-        self.values[track], output = values, self.call.outputs[track]
+    def use_values(self, track: int, values: I64Array, scores: Array) -> None:
+        """Where the concepts of a ragged track go, and their scores, if it has any."""
+        self.values[track], self.scores[track], output = values, scores, self.call.outputs[track]
         output["values"], output["capacity"] = values.__array_interface__["data"][0], len(values)
+        output["scores"] = scores.__array_interface__["data"][0]
 
     def grow(self) -> None:
         """More room for ragged values, and the batch from its beginning."""
-        self.use_values(int(self.state["track"]), np.empty(2 * int(self.state["needed"]), np.int64))
+        room = 2 * int(self.state["needed"])
+        self.use_values(int(self.state["track"]), np.empty(room, np.int64), np.empty(room, np.float32))
         self.state["sample"] = self.state["position"] = 0
         self.state["sequences"] = 1

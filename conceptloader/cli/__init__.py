@@ -17,15 +17,16 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 from conceptloader import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.errors import ConceptloaderError, ConfigError
 
-# To add a subcommand, add its module to this package and its name here. A dash in a name is _ in the module's.
+# To add a subcommand, add its module to this package and its name here; a word of Python's has _ behind it there.
 COMMANDS = (
-    "build", "adopt", "annotate", "finalize", "join", "convert", "verify", "inspect", "sample", "stats", "vocabulary",
-    "plan", "trace", "when", "audit", "view", "bench", "warmup",
+    "build", "import", "adopt", "annotate", "finalize", "join", "convert", "verify", "inspect", "sample", "stats",
+    "concepts", "vocabulary", "plan", "trace", "when", "audit", "view", "bench", "warmup",
 )  # fmt: skip
 
 _DESCRIPTION = """\
@@ -74,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"conceptloader {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="<command>", required=True)
     for name in COMMANDS:
-        module = import_module(f"conceptloader.cli.{name.replace('-', '_')}")
+        module = import_module(f"conceptloader.cli.{name}{'_' * iskeyword(name)}")
         command = commands.add_parser(
             name,
             help=module.SUMMARY,

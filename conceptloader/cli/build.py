@@ -1,29 +1,11 @@
 """conceptloader build"""
 
 import argparse
-import json
-import os
-import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import Any
 
-from conceptloader.cli.arguments import (
-    SPAN_RULES,
-    add_max_line_bytes,
-    add_out,
-    add_span_rules,
-    chosen,
-    eos_id,
-    pair,
-    positive,
-    size,
-)
+from conceptloader.cli import building, chunks
+from conceptloader.cli.arguments import add_out, chosen, pair
 from conceptloader.cli.output import Output
-from conceptloader.errors import ConfigError
 
 SUMMARY = "build a dataset from jsonl or parquet files"
 DESCRIPTION = """\
@@ -42,6 +24,11 @@ they are ignored.
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --concepts-vocabulary concepts.txt
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
 
+Annotations may stand in files of their own, with a row for each chunk of a document: see the options for chunks.
+
+  conceptloader build documents/ --chunks-from chunks/ --join doc_id --chunk-starts starts --chunk-number number \
+      --labels topic=topic_ids --concept-table concepts.parquet --out data/corpus --tokenizer tokenizer.json
+
 When interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
 """
 
@@ -50,14 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
     add_out(add)
-    add("--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)")
-
-    group = parser.add_argument_group("tokens").add_argument
-    group("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder")
-    group("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
-    group("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
-    group("--no-eos", action="store_true", help="do not append an eos token to each document")
-    group("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
+    building.add_workers(parser)
+    building.add_token_arguments(parser)
 
     group = parser.add_argument_group("concepts").add_argument
     group("--concepts-vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
@@ -69,13 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACK=FILE",
         help="the same for another track",
     )
-    add_span_rules(group)
-    group(
-        "--encoding",
-        choices=["auto", "dense", "spans"],
-        default="auto",
-        help="of all tracks (default: auto, the smaller one in each shard)",
-    )
+    building.add_concept_rules(group)
+    chunks.add_arguments(parser)
 
     group = parser.add_argument_group("columns (by default those of the first records)").add_argument
     group("--text-column", dest="text", metavar="NAME")
@@ -93,30 +69,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
 
-    group = parser.add_argument_group("the build").add_argument
-    group("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: by the columns")
-    group(
-        "--shard-input-bytes",
-        type=size,
-        metavar="SIZE",
-        help="input per shard (default: about 64 shards of 64M to 16G)",
-    )
-    add_max_line_bytes(group)
-    group("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
+    building.add_build_arguments(parser)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+    from conceptloader.ingest.build.builder import build_dataset
     from conceptloader.ingest.rows.detect import detect_columns
     from conceptloader.ingest.rows.inputs import find_sources
-    from conceptloader.ingest.rows.tokenizer import load_tokenizer
     from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
-    if (arguments.tokenizer is None) == (arguments.vocab_size is None):
-        raise ConfigError("build: expected either --tokenizer or, for tokens as input, --vocab-size")
-    if arguments.eos is not None and arguments.no_eos:
-        raise ConfigError("build: found --eos and --no-eos, expected one of them")
+    building.check_tokens("build", arguments)
+    if arguments.chunks_from:
+        from conceptloader.ingest.chunks.build import chunk_columns
+
+        documents, given = chunks.read_arguments(arguments)
+        options = building.ingest_options(arguments, chunk_columns(documents, given), {})
+        return chunks.build(documents, given, arguments, output, options)
     sources = find_sources(arguments.inputs)
     columns = detect_columns(
         sources,
@@ -128,69 +96,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:
         vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
-    tokenizer = load_tokenizer(arguments.tokenizer, arguments.eos) if arguments.tokenizer is not None else None
-    options = IngestOptions(
-        columns=columns,
-        tokenizer=tokenizer,
-        eos_id=eos_id("build", arguments.eos) if tokenizer is None else None,
-        append_eos=not arguments.no_eos,
-        vocabularies=vocabularies,
-        **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
-        **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
-    )
-    workers = arguments.workers or len(os.sched_getaffinity(0))
-    with _progress(arguments.quiet) as watch, _bad_records(arguments.skip_bad) as on_bad:
-        summary = build_dataset(sources, arguments.out, options, workers=workers, on_bad=on_bad, watch=watch)
-    lines = [
-        f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
-        f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
-    ]
-    lines += summary.losses.lines()
-    if summary.bad_records:
-        lines.append(f"{summary.bad_records:,} bad records were left out, see {arguments.skip_bad}")
-    output.result(asdict(summary), lines)
+    options = building.ingest_options(arguments, columns, vocabularies)
+    with building.progress(arguments.quiet) as watch, building.bad_records(arguments.skip_bad) as on_bad:
+        summary = build_dataset(
+            sources, arguments.out, options, workers=building.workers(arguments), on_bad=on_bad, watch=watch
+        )
+    output.result(asdict(summary), building.summary_lines(summary, arguments.skip_bad))
     return 0
-
-
-@contextmanager
-def _bad_records(path: str | None) -> Iterator[Any]:
-    """A function that appends a record to the list of bad ones, or None."""
-    if path is None:
-        yield None
-        return
-    try:
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - entered below, where errors are the build's
-    except OSError as error:
-        raise ConfigError(f"--skip-bad {path}: cannot be written: {error.strerror}") from error
-    with file:
-
-        def write(source: str, where: str, problem: str) -> None:
-            file.write(json.dumps({"file": source, "where": where, "problem": problem}) + "\n")
-            file.flush()
-
-        yield write
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Any]:
-    """What begins a bar over the stored bytes of the input, on a terminal only: rate, time left, errors."""
-    from tqdm import tqdm
-
-    with ExitStack() as stack:
-
-        def start(total: int, done: int) -> Any:
-            disable = quiet or not sys.stderr.isatty()
-            bar = stack.enter_context(tqdm(total=total, initial=done, unit="B", unit_scale=True, disable=disable))
-            counts: Counter[str] = Counter()
-            began = time.monotonic()
-
-            def update(progress: Any) -> None:
-                counts.update(documents=progress.documents, tokens=progress.tokens, bad=len(progress.bad))
-                rate = counts["tokens"] / max(1e-9, time.monotonic() - began)
-                shown = f"{counts['documents']:,} documents, {rate:,.0f} tokens/s, errors {counts['bad']}"
-                bar.set_postfix_str(shown, refresh=False)
-                bar.update(progress.bytes)
-
-            return update
-
-        yield start

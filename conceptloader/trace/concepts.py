@@ -63,7 +63,8 @@ def _records_with(dataset: Dataset, shard: int, track: str, concept: int) -> Boo
         number = min(_CHUNK_RECORDS, count - low)
         offsets = read_items(dataset.files, f"{track}.index", shard, OFFSET, low, low + number + 1)
         begin, end = int(offsets[0]), int(offsets[-1])
-        values = np.frombuffer(dataset.files.read(f"{track}.data", shard, begin, end - begin), "<u4")
-        hits = np.flatnonzero(values == concept) * 4 + begin
-        found[low + np.searchsorted(offsets.astype(np.int64), hits, side="right") - 1] = True
+        data, sizes = dataset.files.read(f"{track}.data", shard, begin, end - begin), np.diff(offsets).astype(np.int64)
+        codec = dataset.tracks[track].concepts
+        record = np.repeat(np.arange(number), sizes // codec.item)
+        found[low + record[codec.all_ids(data, sizes) == concept]] = True
     return found

@@ -17,6 +17,7 @@ from conceptloader.format.read.lookup import find_in_shard
 from conceptloader.format.read.ranges import Ranges, Sample, reading_ahead
 from conceptloader.format.read.tables import Tabular
 from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.vocabulary import Concept
 
 
 def open_dataset(
@@ -122,6 +123,26 @@ class Dataset(Shown, Ranges):
             ordinals = find_in_shard(self.reader, shard, external_id)
             found += [self.first_documents[shard] + ordinal for ordinal in ordinals]
         return found
+
+    def concept(self, concept: str | int, track: str | None = None) -> Concept:
+        """A concept by its name or id: its group and details as well. track: None for the only one with a vocabulary.
+
+        Raises: ConfigError for a concept or a track that is not there; FormatError, ReadError.
+        """
+        named = [name for name, entry in self.tracks.items() if entry.vocabulary is not None]
+        if track is None and len(named) != 1:
+            raise ConfigError(
+                f"{self.path}: found {len(named)} tracks with a vocabulary ({named}), name one: track=..."
+            )
+        chosen = named[0] if track is None else track
+        known = self.concepts(chosen)
+        found = [one for one in known if concept in (one.name, one.id)]
+        if not found:
+            raise ConfigError(
+                f"{self.path}: track {chosen!r}: found no concept {concept!r}, expected one of {len(known)} names or "
+                "ids; look for it with `conceptloader concepts`"
+            )
+        return found[0]
 
     def split(self, a: float, b: float) -> tuple[int, int]:
         """The token range of the share [a, b) of the dataset, 0 <= a < b <= 1.

@@ -50,7 +50,7 @@ def moved(manifest: Manifest, directory: str, out: str | os.PathLike[str]) -> Ma
         for kind, column in table.files.items()
     }
     tracks = {
-        name: replace(track, vocabulary=entry and replace(entry, path=path(entry.path)))
+        name: replace(track, vocabulary=entry and entry.moved(path))
         for name, track, entry in ((name, track, track.vocabulary) for name, track in manifest.tracks.items())
     }
     shards = replace(table, path=[path(one) for one in table.path], files=files, foreign=foreign)

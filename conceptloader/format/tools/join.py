@@ -123,8 +123,10 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
 
     def definition(manifest: Manifest) -> Mapping[str, Any]:
         track = manifest.tracks[name]
-        vocabulary = track.vocabulary.checksum if track.vocabulary else None
-        return {"codec": track.codec, "parameters": dict(track.parameters), "vocabulary": vocabulary}
+        entry = track.vocabulary
+        found: dict[str, Any] = {"vocabulary": entry and entry.checksum, "groups": entry and entry.groups}
+        found["details"] = entry and entry.details and entry.details.checksum
+        return {"codec": track.codec, "parameters": dict(track.parameters), **found}
 
     _agree(having, f"track {name!r}", definition)
     tracks = [manifest.tracks[name] for _, manifest in having]

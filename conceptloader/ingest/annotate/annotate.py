@@ -16,10 +16,10 @@ from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import get_codec
-from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary
+from conceptloader.format.spec.manifest import Manifest, Track
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.paths import Roots
-from conceptloader.format.spec.vocabulary import describe_vocabulary, dump_vocabulary
+from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
 from conceptloader.format.tools.derived import moved, new_directory
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
@@ -119,9 +119,9 @@ def annotate(
         placer.losses.check(options.max_lost_spans, str(sources[0].path), "nothing was written")
         vocabulary = None
         if options.vocabulary is not None:
-            data, name = dump_vocabulary(options.vocabulary), f"{options.track}.vocabulary.json"
-            write_file(os.path.join(working, name), data)
-            vocabulary = describe_vocabulary(data, name, len(options.vocabulary))
+            vocabulary, described = describe_vocabulary(options.track, options.vocabulary)
+            for name, data in described.items():
+                write_file(os.path.join(working, name), data)
         kept = os.path.join(ds.path, TOKENIZER_FILE)  # so that windows can still be shown as text
         if os.path.exists(kept):
             write_file(os.path.join(working, TOKENIZER_FILE), read_file(kept, 1 << 30))
@@ -226,6 +226,4 @@ def _assemble(
     files = {kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))}
     shards = replace(old.shards, files=files, tracks=columns)
     mode = "stream-with-metadata" if old.mode == "token-stream" else old.mode
-    return replace(
-        old, version=fmt.VERSION, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards
-    )
+    return replace(old, version=0, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards)

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from conceptloader import __version__
+from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.errors import ConceptloaderError, ConfigError
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from conceptloader import __version__
+from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest, Tokenizer

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader import __version__
+from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.ranges import Ranges

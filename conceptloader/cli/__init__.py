@@ -25,7 +25,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError
 # To add a subcommand, add its module to this package and its name here. A dash in a name is _ in the module's.
 COMMANDS = (
     "build", "adopt", "annotate", "finalize", "join", "convert", "verify", "inspect", "sample", "stats", "vocabulary",
-    "plan", "trace", "when", "audit", "bench", "warmup",
+    "init", "plan", "trace", "when", "audit", "bench", "warmup",
 )  # fmt: skip
 
 _DESCRIPTION = """\
@@ -40,7 +40,16 @@ Build, check and look into datasets of tokens with concepts attached.
 @guarded_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
-    arguments = make_parser().parse_args(argv)
+    given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+    parser = make_parser()
+    if not given:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    if not given[0].startswith("-") and given[0] not in COMMANDS:
+        from conceptloader.blend.strict import nearest
+
+        parser.error(f"found the command {given[0]!r}{nearest(given[0], COMMANDS)}")
+    arguments = parser.parse_args(given)
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
     try:
@@ -65,6 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         remark = "this is a defect of conceptloader; please report it, with the lines above"
         print(f"conceptloader: {remark}", file=sys.stderr)
         return 1
+
+
+def _with_home(argument: str) -> str:
+    """~/ at the start of an argument or of an option's value, which shells leave in --out=~/data."""
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    return option + equals + (os.path.expanduser(value) if value.startswith("~/") else value)
 
 
 def make_parser() -> argparse.ArgumentParser:

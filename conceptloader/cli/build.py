@@ -6,10 +6,10 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conceptloader.cli.arguments import (
     SPAN_RULES,
@@ -24,6 +24,10 @@ from conceptloader.cli.arguments import (
 )
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conceptloader.ingest.build.builder import IngestOptions
+    from conceptloader.ingest.rows.inputs import Source
 
 SUMMARY = "build a dataset from jsonl or parquet files"
 DESCRIPTION = """\
@@ -102,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="input per shard (default: about 64 shards of 64M to 16G)",
     )
     add_max_line_bytes(group)
+    group("--dry-run", action="store_true", help="say what would be built, from the first records, and write nothing")
     group("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
 
 
@@ -123,6 +128,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         tracks=arguments.track,
         metadata_columns=arguments.metadata_column,
         fields=dict(arguments.field),
+        strict=arguments.skip_bad is None,
         **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes"),
     )
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
@@ -138,6 +144,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
         **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
     )
+    if arguments.dry_run:
+        _show_plan(sources, options, output)
+        return 0
     workers = arguments.workers or len(os.sched_getaffinity(0))
     with _progress(arguments.quiet) as watch, _bad_records(arguments.skip_bad) as on_bad:
         summary = build_dataset(sources, arguments.out, options, workers=workers, on_bad=on_bad, watch=watch)
@@ -150,6 +159,34 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         lines.append(f"{summary.bad_records:,} bad records were left out, see {arguments.skip_bad}")
     output.result(asdict(summary), lines)
     return 0
+
+
+def _show_plan(sources: Sequence["Source"], options: "IngestOptions", output: Output) -> None:
+    """What a build would read and make."""
+    from conceptloader.ingest.build.builder import format_options
+    from conceptloader.ingest.build.plan import default_shard_bytes, plan_shards
+
+    made, columns = format_options(options), options.columns
+    shards = len(plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources)))
+    tracks = {name: made.tracks[name].codec for name in sorted(made.tracks)}
+    facts, total = made.tokenizer, sum(source.size for source in sources)
+    value = {
+        "files": [source.path for source in sources],
+        "input_bytes": total,
+        "shards": shards,
+        "mode": made.mode,
+        "tokenizer": facts and asdict(facts),
+        "columns": columns.to_json(),
+        "tracks": tracks,
+    }
+    named = f"{facts.name}, {facts.vocab_size:,} ids, eos {options.eos}" if facts else "none"
+    lines = [
+        f"{len(sources):,} files, {total:,} bytes of input, for {shards:,} shards; nothing was written",
+        f"content: column {columns.content}; id: {columns.id}; metadata: {columns.metadata or 'none'}",
+        f"tracks: {', '.join(f'{name} ({codec})' for name, codec in tracks.items()) or 'none'}",
+        f"tokenizer: {named}; mode: {made.mode}",
+    ]
+    output.result(value, lines)
 
 
 @contextmanager

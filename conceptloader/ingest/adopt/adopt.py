@@ -10,7 +10,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest, Tokenizer
 from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
-from conceptloader.format.tools.derived import new_directory
+from conceptloader.format.tools.derived import new_directory, warn_of_roots
 from conceptloader.format.tools.verify import file_checksum
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.tables import BlockTable
@@ -56,6 +56,7 @@ def adopt(
     with new_directory(out) as working:
         manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full)
         write_manifest(manifest, working)
+    warn_of_roots(manifest, os.path.abspath(out))
     return manifest
 
 
@@ -83,6 +84,13 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
     for name, value in (("dtype", dtype), ("document_end", document_end)):
         if value is not None and not flat:
             raise ConfigError(f"{name}: found {value!r} for files that say it themselves, expected none; leave it out")
+    for found, path in chosen:
+        folder = os.path.dirname(path) or "."
+        if found == "flat" and any(os.path.exists(os.path.join(folder, name)) for name in (fmt.MANIFEST, fmt.BUILD)):
+            raise ConfigError(
+                f"{path}: found a file of the dataset {folder}, expected tokens of another library; use the dataset as "
+                "it is, or join it with others: conceptloader join"
+            )
     return [describe[found](path) for found, path in chosen]
 
 

@@ -20,7 +20,7 @@ from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.vocabulary import describe_vocabulary, dump_vocabulary
-from conceptloader.format.tools.derived import moved, new_directory
+from conceptloader.format.tools.derived import moved, new_directory, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.ingest.annotate.find import AMBIGUOUS, MISSING, find_many
@@ -137,6 +137,7 @@ def annotate(
         counted = with_border_windows(new, Roots(working, ds.files.roots.given))
         manifest = replace(manifest, tracks={**manifest.tracks, **counted.tracks})
         write_manifest(manifest, working)
+    warn_of_roots(manifest, os.path.abspath(out))
     return manifest
 
 

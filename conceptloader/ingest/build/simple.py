@@ -44,7 +44,7 @@ def build(
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
     given = vocabularies or {}
     options = IngestOptions(
-        columns=columns or detect_columns(sources),
+        columns=columns or detect_columns(sources, strict=True),
         tokenizer=None if tokenizer is None else load_tokenizer(tokenizer, eos),
         vocab_size=vocab_size,
         eos_id=eos if tokenizer is None and not isinstance(eos, str) else None,

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     found = {name for ds in datasets.values() for name, track in ds.tracks.items() if track.codec == "concepts"}
     room = min(ds.num_tokens - (ds.mode != "document") for ds in datasets.values())
     seq_len = arguments.seq_len or max(1, min(_SEQ_LEN, room))
-    given = {
+    given: dict[str, object] = {
         "seq_len": seq_len,
         "datasets": {
             name: {"path": path if "://" in path else os.path.relpath(path, os.path.dirname(out))}

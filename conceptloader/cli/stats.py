@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
-from conceptloader.base.terminal import printable
+from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
@@ -70,7 +70,7 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
             for lengths, records in _runs(dataset, shard, track):
                 _count(found, lengths, records, dataset.tracks[track].codec == "concepts")
     result: dict[str, Any] = {
-        "dataset": dataset.path,
+        "dataset": masked(dataset.path),
         "tokens": dataset.num_tokens,
         "documents": dataset.num_documents,
         "shards": dataset.num_shards,

@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from conceptloader.base.lazy import lazy
+from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import open_files, require_same
 from conceptloader.format.read.lookup import find_in_shard
@@ -73,7 +74,7 @@ class Dataset(Ranges):
         return _reopen, (self.manifest.identity, *self._arguments)
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.path}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"
+        return f"<Dataset {masked(self.path)}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"
 
     def __enter__(self) -> "Dataset":
         return self

@@ -13,8 +13,8 @@ from unittest import mock
 
 import conceptloader as cl
 from conceptloader.format.spec import layout
+from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.tools import join as join_module
-from conceptloader.format.write import finalize as finalize_module
 from tests import archives
 
 ARCHIVE = Path(__file__).with_name("golden.tar.xz")
@@ -76,8 +76,7 @@ def write_all(root: Path, version: int) -> None:
     """
     with (
         mock.patch.object(layout, "VERSION", version),
-        mock.patch.object(finalize_module, "__version__", "golden"),
-        mock.patch.object(join_module, "__version__", "golden"),
+        mock.patch.dict(Manifest.__init__.__kwdefaults__, {"created_by": "conceptloader golden"}),
     ):
         write(root / "stream", "stream-with-metadata", "spans", 257)
         write(root / "dense", "stream-with-metadata", "dense", 70_000)

@@ -110,6 +110,12 @@ class Loader:
                 )
         self._reader = open_reader(blend, dp_rank)
 
+    def __repr__(self) -> str:
+        config, partition = self.blend.config, self.partition
+        what = f"micro batches of {partition.micro_batch_size} samples of {config.seq_len:,} tokens"
+        where = f"rank {self.dp_rank} of {partition.dp_size}, at sample {self._consumed:,} of {self.num_samples}"
+        return f"<Loader of {', '.join(config.names)}: {what}, {where}>"
+
     @property
     def consumed_samples(self) -> int:
         """Samples that were handed out, over all ranks, since the first one of the run."""
@@ -274,6 +280,10 @@ class SampleDataset(Dataset[TensorBatch]):
 
     def __len__(self) -> int:
         return self.num_samples
+
+    def __repr__(self) -> str:
+        config = self.blend.config
+        return f"<SampleDataset of {', '.join(config.names)}: {len(self):,} samples of {config.seq_len:,} tokens>"
 
     def __getitem__(self, index: int) -> TensorBatch:
         sample: TensorBatch = self.__getitems__([index])[0]

@@ -76,6 +76,18 @@ class Dataset(Ranges):
     def __repr__(self) -> str:
         return f"<Dataset {masked(self.path)}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"
 
+    def __len__(self) -> int:
+        """Documents; 0 where the files do not say where documents begin."""
+        return self.num_documents
+
+    def __bool__(self) -> bool:
+        """True, also without documents."""
+        return True
+
+    def __getitem__(self, document: SupportsIndex) -> Sample:
+        """A document with all tracks, see DocumentView. Raises: ConfigError without a document table, IndexError."""
+        return self.documents()[document]
+
     def __enter__(self) -> "Dataset":
         return self
 
@@ -181,6 +193,11 @@ class _MapStyle:
 
     def __len__(self) -> int:
         return self._count
+
+    def __repr__(self) -> str:
+        of = f", {self.seq_len:,} tokens and a label each" if isinstance(self, Windows) else ""
+        tracks = f", tracks {', '.join(self.tracks)}" if self.tracks else ""
+        return f"<{type(self).__name__}: {len(self):,} of {masked(self.dataset.path)}{of}{tracks}>"
 
     def _get(self, i: int) -> Sample:
         raise NotImplementedError

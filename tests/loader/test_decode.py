@@ -32,9 +32,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def check(sample: cl.DecodedSample, batch: dict[str, Any], row: int) -> int:
     """Spans are those of the text, and named after it. Returns: how many whole ones there were."""
-    assert (
-        sample.text.encode() == bytes(t for t in batch["input_ids"][row].tolist() if t < 256) or "\ufffd" in sample.text
-    )
+    expected = bytes(token for token in batch["input_ids"][row].tolist() if token < 256)
+    assert sample.text == expected.decode("utf-8", "replace")
     whole = 0
     for span in sample.spans["concepts"]:
         assert span.text.encode() in sample.text.encode() or "\ufffd" in span.text
@@ -64,7 +63,7 @@ def test_a_batch_is_text_with_named_concepts(layout: str, config: dict[str, Any]
 
 def test_what_cannot_be_decoded_is_said(config: dict[str, Any], tmp_path: Path) -> None:
     with cl.make_dataloader({**config, "outputs": {"dataset_id": False}}, micro_batch_size=2) as loader:
-        with pytest.raises(cl.ConfigError, match="outputs.dataset_id: found false"):
+        with pytest.raises(cl.ConfigError, match=r"outputs\.dataset_id: found false"):
             cl.decode(next(iter(loader)), loader)
         with pytest.raises(cl.ConfigError, match="the batch has no concepts_spans"):
             cl.decode({"input_ids": torch.zeros(1, 48)}, loader)
@@ -93,10 +92,8 @@ def test_a_dataset_is_its_documents(config: dict[str, Any]) -> None:
 
 def test_objects_show_what_they_are(config: dict[str, Any]) -> None:
     ds = cl.open_dataset(config["datasets"]["a"]["path"])
-    assert "windows" not in repr(ds.windows(8))
-    assert f"<Windows: {len(ds.windows(8))} of {ds.path}, 8 tokens and a label each, tracks concepts>" == repr(
-        ds.windows(8)
-    )
+    windows = ds.windows(8)
+    assert repr(windows) == f"<Windows: {len(windows)} of {ds.path}, 8 tokens and a label each, tracks concepts>"
     assert f"<DocumentView: 40 of {ds.path}, tracks concepts>" == repr(ds.documents())
     mixture = cl.Mixture([3_000, 5], names=["web", "code"], seed=7)
     assert repr(mixture) == "<Mixture of web (3,000 windows), code (5 windows): seed 7, 1 phases>"
@@ -107,4 +104,4 @@ def test_objects_show_what_they_are(config: dict[str, Any]) -> None:
     data = cl.SampleDataset(config, num_samples=5)
     assert repr(data) == "<SampleDataset of a, b: 5 samples of 48 tokens>"
     assert repr(cl.EpochSampler(9, 3, 1)) == "<EpochSampler of 9 samples: rank 1 of 3, epoch 0>"
-    assert "order" in repr(cl.Sequential([3])).lower() or "Sequential" in repr(cl.Sequential([3]))
+    assert repr(cl.Sequential([3_000, 4], ["a", "b"])) == "<Sequential of 2 datasets: 3,004 samples>"

@@ -113,7 +113,8 @@ class Loader:
     def __repr__(self) -> str:
         config, partition = self.blend.config, self.partition
         what = f"micro batches of {partition.micro_batch_size} samples of {config.seq_len:,} tokens"
-        where = f"rank {self.dp_rank} of {partition.dp_size}, at sample {self._consumed:,} of {self.num_samples or 'no end'}"
+        end = "without end" if self.num_samples is None else f"of {self.num_samples:,}"
+        where = f"rank {self.dp_rank} of {partition.dp_size}, at sample {self._consumed:,} {end}"
         return f"<Loader of {', '.join(config.names)}: {what}, {where}>"
 
     @property

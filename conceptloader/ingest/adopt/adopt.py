@@ -31,6 +31,7 @@ def adopt(
     dtype: str | None = None,
     document_end: int | None = None,
     tokenizer: Tokenizer | None = None,
+    tokenizer_source: str | None = None,
     allow_mixed_tokenizers: bool = False,
     full: bool = False,
 ) -> Manifest:
@@ -39,6 +40,7 @@ def adopt(
     paths: prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
     kind: "auto", "megatron", "datatrove" or "flat". dtype, document_end: for flat files, see `flat_file`. Tokens are
     read only with document_end, and of types int8 and int16. tokenizer: what the token ids mean; kept in the manifest.
+    tokenizer_source: the file, folder or hub name that it is from, by which files may name it.
     allow_mixed_tokenizers: accept files whose notes name different tokenizers. full: read all tokens for their
     checksums, so that the stream fingerprint is that of the tokens alone; otherwise it is that of a sample of each
     file and its time of modification. Files of up to 32 KiB are always read whole.
@@ -50,7 +52,8 @@ def adopt(
     Raises: ConfigError for arguments, InputError for files that are missing, damaged or not adoptable, ReadError.
     """
     files = _find_files([os.fspath(path) for path in paths], kind, dtype, document_end)
-    _check_tokenizers(files, tokenizer, allow_mixed_tokenizers)
+    if not allow_mixed_tokenizers:
+        _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
         raise InputError(f"{files[0].path}: found no token in {len(files)} files, expected some; check the paths")
     with new_directory(out) as working:
@@ -133,17 +136,22 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     return [(kinds[0], os.path.join(folder, stem if kinds[0] == "megatron" else stem + s)) for _, stem, s in files]
 
 
-def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, mixed: bool) -> None:
+def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, source: str | None) -> None:
     names = {} if tokenizer is None else {tokenizer.name: "as you say"}
     for file in files:
-        if file.tokenizer:
+        if file.tokenizer and (source is None or _called(file.tokenizer) != _called(source)):
             names.setdefault(file.tokenizer, file.path)
-    if len(names) > 1 and not mixed:
+    if len(names) > 1:
         found = ", ".join(f"{name!r} ({where})" for name, where in list(names.items())[:4])
         raise InputError(
             f"tokenizer: found {len(names)} of them: {found}, expected one; adopt the files as separate datasets, or, "
             "if these are names of the same tokenizer, say so: --allow-mixed-tokenizers"
         )
+
+
+def _called(source: str) -> str:
+    """The name of a tokenizer in a path or on a hub: gpt2 for gpt2, openai/gpt2, models/gpt2/tokenizer.json."""
+    return os.path.basename(os.path.abspath(source).removesuffix("/tokenizer.json"))
 
 
 def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tokenizer | None, full: bool) -> Manifest:

@@ -18,6 +18,7 @@ from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, read_content
+from conceptloader.ingest.rows.inputs import unreadable
 from conceptloader.storage.durable import Spool
 
 _SUFFIXES = {".idx": "megatron", ".ds": "datatrove", ".npy": "flat", ".u16": "flat", ".u32": "flat"}
@@ -122,7 +123,7 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     known = {suffix: found for suffix, found in _SUFFIXES.items() if kind in ("auto", found)}
     if kind == "flat":  # else a .bin belongs to an .idx
         known[".bin"] = "flat"
-    walk = [(root, name) for root, _, names in sorted(os.walk(folder)) for name in sorted(names)]
+    walk = [(root, name) for root, _, names in sorted(os.walk(folder, onerror=unreadable)) for name in sorted(names)]
     files = [(root, *os.path.splitext(name)) for root, name in walk if os.path.splitext(name)[1] in known]
     kinds = sorted({known[suffix] for root, _, suffix in files if root == folder})
     if len(kinds) > 1:

@@ -36,7 +36,7 @@ from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.reads import read_file
+from conceptloader.storage.reads import named, read_file
 
 UNITS = ("tokens", "characters")
 
@@ -94,7 +94,12 @@ def annotate(
     track = options.check()
     sources = find_sources(inputs)
     manifest, allowed = load_manifest(dataset, roots)
-    with closing(Files(manifest, allowed)) as files, new_directory(out) as working, TemporaryFile(dir=working) as file:
+    with (
+        named(os.fspath(out), "written"),  # what the sorter keeps in a file without a name
+        closing(Files(manifest, allowed)) as files,
+        new_directory(out) as working,
+        TemporaryFile(dir=working) as file,
+    ):
         ds = Ranges(manifest, files, False, None)
         names = level_names(options.track, options.overlap, options.levels)
         taken = sorted(set(names) & {*manifest.tracks, *ds.field_names})

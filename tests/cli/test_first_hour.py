@@ -148,3 +148,26 @@ def test_join_keeps_how_the_text_became_tokens_where_all_agree(
     plain.write_text('{"text": "a"}\n')
     shell("build", plain, "--out", tmp_path / "other", "--tokenizer", "bytes")
     assert "ingest" not in cl.join([dataset, tmp_path / "other"], tmp_path / "mixed").extra
+
+
+def test_annotate_takes_columns_by_their_own_names(shell: Shell, dataset: Path, tmp_path: Path) -> None:
+    """Number of a document, start, end, label and score, as other tools write them: two tracks of one file."""
+    rows = [{"nr": 1, "begin": 0, "stop": 3, "label": "animal", "score": 0.5}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = ["--column", "document=nr", "--column", "start=begin", "--column", "end=stop", "--unit", "tokens"]
+    first = [dataset, tmp_path / "rows.jsonl", "--track", "labels", "--vocabulary", tmp_path / "names.txt"]
+    shell("annotate", *first, "--out", tmp_path / "one", code=1)
+    assert "found column 'begin'" in shell.stderr
+    shell(
+        "annotate", *first, *names, "--column", "concepts=label", "--ignore-column", "score", "--out", tmp_path / "one"
+    )
+    second = [tmp_path / "one", tmp_path / "rows.jsonl", "--track", "scores", "--codec", "numpy"]
+    second += ["--parameters", '{"dtype": "f4"}', "--column", "value=score", "--ignore-column", "label"]
+    shell("annotate", *second, *names, "--out", tmp_path / "two")
+    ds = cl.open_dataset(tmp_path / "two")
+    document = ds[1]
+    assert (document["labels"].start.tolist(), document["labels"].end.tolist()) == ([0], [3])
+    assert [record.tolist() for record in document["labels"].decode()] == [[1]]
+    assert [record.tolist() for record in document["scores"].decode()] == [[0.5]]
+    shell("annotate", *second, *names, "--column", "begin=start", "--out", tmp_path / "three", code=2)
+    assert "columns: found 'begin'" in shell.stderr

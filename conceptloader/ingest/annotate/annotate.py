@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -47,7 +47,8 @@ class AnnotateOptions(SpanRules):
 
     unit: what offsets count, tokens or characters (code points) of the document; None: characters where the text of
     the documents is known (see `known_text`), else tokens. tokenizer: for characters, if the one that was kept beside
-    the dataset is not meant. ignored: columns that may be there. sort_bytes: memory for sorting, roughly."""
+    the dataset is not meant. ignored: columns that may be there.
+    columns: what those of `RowParser` are called in the inputs. sort_bytes: memory for sorting, roughly."""
 
     track: str
     codec: str = "concepts"
@@ -56,6 +57,7 @@ class AnnotateOptions(SpanRules):
     unit: str | None = None
     tokenizer: TextTokenizer | None = None
     ignored: Sequence[str] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
     sort_bytes: int = 64 << 20
     max_line_bytes: int = MAX_LINE_BYTES
 
@@ -150,7 +152,7 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
     """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets."""
     codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
     concepts = Concepts(options.vocabulary) if options.codec == "concepts" else None
-    parser = RowParser(codec, concepts, options.ignored)
+    parser = RowParser(codec, concepts, options.ignored, options.columns)
     rows: list[tuple[int, ...]] = []
     records: list[bytes] = []
     ids: list[str] = []

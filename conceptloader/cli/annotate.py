@@ -28,8 +28,8 @@ the dataset was built or by its number, and what belongs to some tokens of it or
   {"id": "a1", "start": 10, "end": 12, "concepts": ["food", "red"]}
   {"document": 12, "value": 0.93}
 
-The value is `concepts` for codec concepts, a list or a single one, and `value` for the others. Documents without a row
-are fine. Files in which these have other names: --column id=doc_id --column start=begin --column concepts=label.
+The value is `concepts` for codec concepts, and `value` for the others. Documents without a row are fine. Files in which
+these have other names: --column id=doc_id --column start=begin --column concepts=label (a list, or one concept).
 
   conceptloader annotate data/web spans.jsonl --track concepts --vocabulary concepts.txt --out data/web-concepts
   conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q

@@ -23,8 +23,9 @@ class RowParser:
 
     A row names its document by `id` (its external id) or `document` (its number in the dataset), and has either
     `spans`, a list of {start, end, V}, or start, end and V itself, or only V, which then belongs to the whole
-    document. V is `concepts`, a list of names or ids or a single one, for codec concepts, else `value`.
-    columns: what these are called in the rows, where that differs.
+    document. V is `concepts`, a list of names or ids, for codec concepts, else `value`.
+    columns: what these are called in the rows, where that differs; in a column that stands for `concepts`, one may
+    stand without a list.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class RowParser:
         ours = {"id", "document", "spans", "start", "end", self._value}
         if unknown := sorted(columns.keys() - ours):
             raise ConfigError(f"columns: found {unknown[0]!r}, expected some of {', '.join(sorted(ours))}")
+        self._label = "concepts" in columns  # which may hold a single one
         self._ours = {theirs: name for name, theirs in columns.items()}
         self._known = frozenset({*ours, *ignored})
 
@@ -93,7 +95,7 @@ class RowParser:
         if self._value not in span:
             raise ValueError(f"found no {self._value!r}, expected one for each annotation")
         value = span[self._value]
-        if self._concepts is not None and isinstance(value, (str, int)):
+        if self._label and isinstance(value, (str, int)):
             value = [value]
         if self._concepts is None:
             record = self._codec.encode([value] if isinstance(value, (int, float)) and self._scalars else value)

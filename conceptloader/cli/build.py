@@ -1,11 +1,17 @@
 """conceptloader build"""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from conceptloader.cli import building, chunks
 from conceptloader.cli.arguments import add_out, chosen, pair
 from conceptloader.cli.output import Output
+
+if TYPE_CHECKING:
+    from conceptloader.ingest.build.builder import IngestOptions
+    from conceptloader.ingest.rows.inputs import Source
 
 SUMMARY = "build a dataset from jsonl or parquet files"
 DESCRIPTION = """\
@@ -70,6 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
 
     building.add_build_arguments(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be built, from the first records, and write nothing"
+    )
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -91,15 +100,47 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         tracks=arguments.track,
         metadata_columns=arguments.metadata_column,
         fields=dict(arguments.field),
+        strict=arguments.skip_bad is None,
         **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes"),
     )
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:
         vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
     options = building.ingest_options(arguments, columns, vocabularies)
+    if arguments.dry_run:
+        _show_plan(sources, options, output)
+        return 0
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.skip_bad) as on_bad:
         summary = build_dataset(
             sources, arguments.out, options, workers=building.workers(arguments), on_bad=on_bad, watch=watch
         )
     output.result(asdict(summary), building.summary_lines(summary, arguments.skip_bad))
     return 0
+
+
+def _show_plan(sources: Sequence["Source"], options: "IngestOptions", output: Output) -> None:
+    """What a build would read and make."""
+    from conceptloader.ingest.build.builder import format_options
+    from conceptloader.ingest.build.plan import default_shard_bytes, plan_shards
+
+    made, columns = format_options(options), options.columns
+    shards = len(plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources)))
+    tracks = {name: made.tracks[name].codec for name in sorted(made.tracks)}
+    facts, total = made.tokenizer, sum(source.size for source in sources)
+    value = {
+        "files": [source.path for source in sources],
+        "input_bytes": total,
+        "shards": shards,
+        "mode": made.mode,
+        "tokenizer": facts and asdict(facts),
+        "columns": columns.to_json(),
+        "tracks": tracks,
+    }
+    named = f"{facts.name}, {facts.vocab_size:,} ids, eos {options.eos}" if facts else "none"
+    lines = [
+        f"{len(sources):,} files, {total:,} bytes of input, for {shards:,} shards; nothing was written",
+        f"content: column {columns.content}; id: {columns.id}; metadata: {columns.metadata or 'none'}",
+        f"tracks: {', '.join(f'{name} ({codec})' for name, codec in tracks.items()) or 'none'}",
+        f"tokenizer: {named}; mode: {made.mode}",
+    ]
+    output.result(value, lines)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
-from conceptloader.base.terminal import printable
+from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
@@ -72,7 +72,7 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
                 codec = dataset.codec(track)
                 count_spans(found, lengths, records, codec if isinstance(codec, ConceptsCodec) else None)
     result: dict[str, Any] = {
-        "dataset": dataset.path,
+        "dataset": masked(dataset.path),
         "tokens": dataset.num_tokens,
         "documents": dataset.num_documents,
         "shards": dataset.num_shards,

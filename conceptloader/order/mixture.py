@@ -100,6 +100,11 @@ class Mixture(Shown):
         self._phases = reference.order_phases(exact, self.names, self.seed, self.block)
         self._starts = [phase.start for phase in self._phases]
 
+    def __repr__(self) -> str:
+        shown = [f"{name} ({size:,} windows)" for name, size in zip(self.names[:4], self.sizes, strict=False)]
+        more = [f"{len(self.names) - 4:,} more"] if self.names[4:] else []
+        return f"<Mixture of {', '.join(shown + more)}: seed {self.seed}, {len(self._phases)} phases>"
+
     def _check_members(self) -> None:
         if not self.sizes:
             raise ConfigError("sizes: no datasets, expected at least one")

@@ -31,6 +31,9 @@ class Sequential(Shown):
         self._starts = np.cumsum([0, *(self.sizes[k] for k in self._order)], dtype=np.uint64)
         self.num_samples = int(self._starts[-1])
 
+    def __repr__(self) -> str:
+        return f"<Sequential of {len(self.names)} datasets: {self.num_samples:,} samples>"
+
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """(datasets int64, draws uint64) of an array of sample indices, in its shape. A draw is a window here."""
         g = np.asarray(positions)

@@ -112,6 +112,13 @@ class Loader:
         if blend.config.phases and dp_rank == 0:
             blend.look_ahead(self._consumed)
 
+    def __repr__(self) -> str:
+        config, partition = self.blend.config, self.partition
+        what = f"micro batches of {partition.micro_batch_size} samples of {config.seq_len:,} tokens"
+        end = "without end" if self.num_samples is None else f"of {self.num_samples:,}"
+        where = f"rank {self.dp_rank} of {partition.dp_size}, at sample {self._consumed:,} {end}"
+        return f"<Loader of {', '.join(config.names)}: {what}, {where}>"
+
     @property
     def consumed_samples(self) -> int:
         """Samples that were handed out, over all ranks, since the first one of the run."""
@@ -285,6 +292,10 @@ class SampleDataset(Dataset[TensorBatch]):
 
     def __len__(self) -> int:
         return self.num_samples
+
+    def __repr__(self) -> str:
+        config = self.blend.config
+        return f"<SampleDataset of {', '.join(config.names)}: {len(self):,} samples of {config.seq_len:,} tokens>"
 
     def __getitem__(self, index: int) -> TensorBatch:
         sample: TensorBatch = self.__getitems__([index])[0]

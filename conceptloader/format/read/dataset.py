@@ -11,6 +11,7 @@ import numpy as np
 
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown, drawn
+from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import open_files, require_same
 from conceptloader.format.read.lookup import find_in_shard
@@ -76,7 +77,19 @@ class Dataset(Shown, Ranges):
         return _reopen, (self.manifest.identity, *self._arguments)
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.path}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"
+        return f"<Dataset {masked(self.path)}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"
+
+    def __len__(self) -> int:
+        """Documents; 0 where the files do not say where documents begin."""
+        return self.num_documents
+
+    def __bool__(self) -> bool:
+        """True, also without documents."""
+        return True
+
+    def __getitem__(self, document: SupportsIndex) -> Sample:
+        """A document with all tracks, see DocumentView. Raises: ConfigError without a document table, IndexError."""
+        return self.documents()[document]
 
     def __enter__(self) -> "Dataset":
         return self
@@ -207,6 +220,11 @@ class _MapStyle(Shown):
 
     def __len__(self) -> int:
         return self._count
+
+    def __repr__(self) -> str:
+        of = f", {self.seq_len:,} tokens and a label each" if isinstance(self, Windows) else ""
+        tracks = f", tracks {', '.join(self.tracks)}" if self.tracks else ""
+        return f"<{type(self).__name__}: {len(self):,} of {masked(self.dataset.path)}{of}{tracks}>"
 
     def _get(self, i: int) -> Sample:
         raise NotImplementedError

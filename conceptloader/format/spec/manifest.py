@@ -6,9 +6,9 @@ from typing import Any
 
 import xxhash
 
-from conceptloader import __version__
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
+from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import ConceptsCodec, parameter_problem

@@ -69,6 +69,12 @@ class Sequential:
         """The sample that is a window of a dataset in `epoch`, which is always 0 here."""
         return self.index_of(dataset, window) if epoch == 0 else None
 
+    def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
+        """`index_of_window` of an array: int64 like it, -1 for an epoch that there is not."""
+        numbers = np.asarray(windows).astype(np.int64)
+        base = int(self._starts[self._order.index(dataset)])
+        return numbers + base if epoch == 0 else np.full_like(numbers, -1)
+
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if there are fewer than `num_samples` samples."""
         if num_samples > self.num_samples:

@@ -8,6 +8,7 @@ from conceptloader.trace.record import Launch, Line, Recorder, read_record
 from conceptloader.trace.run import Member, Run, open_run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
 from conceptloader.trace.when import ConceptSeen, DocumentSeen, when_concept, when_document
+from conceptloader.trace.where import Where, parse_where
 
 __all__ = [
     "ConceptSeen",
@@ -22,8 +23,10 @@ __all__ = [
     "Run",
     "SampleTrace",
     "SpanPart",
+    "Where",
     "audit",
     "open_run",
+    "parse_where",
     "read_record",
     "trace_sample",
     "trace_step",

@@ -4,6 +4,8 @@ Open run.py first, then samples.py.
 """
 
 from conceptloader.trace.audit import Difference, Report, audit
+from conceptloader.trace.bulk import trace_steps
+from conceptloader.trace.exposure import Exposure, exposure
 from conceptloader.trace.record import Launch, Line, Recorder, read_record
 from conceptloader.trace.run import Member, Run, open_run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
@@ -15,6 +17,7 @@ __all__ = [
     "Difference",
     "DocumentPart",
     "DocumentSeen",
+    "Exposure",
     "Launch",
     "Line",
     "Member",
@@ -25,11 +28,13 @@ __all__ = [
     "SpanPart",
     "Where",
     "audit",
+    "exposure",
     "open_run",
     "parse_where",
     "read_record",
     "trace_sample",
     "trace_step",
+    "trace_steps",
     "when_concept",
     "when_document",
 ]

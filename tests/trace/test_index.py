@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
@@ -25,7 +25,8 @@ from conceptloader.ingest.index import build_index
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, parse_where, when_concept
 from conceptloader.trace.where import Where
-from tests.trace.conftest import NUM_SAMPLES
+from tests.trace.conftest import NUM_SAMPLES, SEQ_LEN
+from tests.trace.test_when import concepts
 
 CONCEPTS = 12
 
@@ -94,7 +95,7 @@ def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
 
 @pytest.mark.slow
 def test_a_killed_build_goes_on(tmp_path: Path) -> None:
-    raw = random_documents(6000, seed=4, mean_length=60, tracks={"concepts": CONCEPTS})
+    raw = random_documents(1500, seed=4, mean_length=60, tracks={"concepts": CONCEPTS})
     path = Path(write_dataset(tmp_path / "data", raw, shards=40))
     directory = Path(ix.index_directory(str(path), "concepts"))
     command = [sys.executable, "-m", "conceptloader", "index", str(path)]
@@ -201,6 +202,11 @@ def test_when_answers_alike_with_and_without_an_index(run: Run, indexed: Run) ->
         assert rows(indexed, track, concept) == expected
 
 
+@pytest.fixture(scope="module")
+def walked_run(run: Run) -> list[list[set[int]]]:
+    return [concepts(run, index, "concepts") for index in range(3)]
+
+
 LEAVES = st.integers(0, 5).map(lambda k: Where("is", f"concept-{k}"))
 EXPRESSIONS = st.recursive(
     LEAVES,
@@ -229,20 +235,16 @@ def holds(where: Where, ids: set[int]) -> bool:
     return not inner[0] if where.operator == "not" else (all if where.operator == "and" else any)(inner)
 
 
+@settings(max_examples=25)
 @given(EXPRESSIONS)
-def test_booleans_equal_a_walk_through_the_tokens(run: Run, indexed: Run, where: Where) -> None:
-    from tests.trace.conftest import SEQ_LEN
-    from tests.trace.test_when import concepts
-
-    key = "_walked"
-    if not hasattr(test_booleans_equal_a_walk_through_the_tokens, key):
-        setattr(test_booleans_equal_a_walk_through_the_tokens, key, [concepts(run, k, "concepts") for k in range(3)])
-    of_token = getattr(test_booleans_equal_a_walk_through_the_tokens, key)
+def test_booleans_equal_a_walk_through_the_tokens(
+    run: Run, indexed: Run, walked_run: list[list[set[int]]], where: Where
+) -> None:
     expected = set()
     for sample in range(NUM_SAMPLES):
         index, _, window = run.blend.order.sample(sample)
         first = run.member(index).view.start + window * SEQ_LEN
-        has = [holds(where, ids) for ids in of_token[index][first : first + SEQ_LEN + 1]]
+        has = [holds(where, ids) for ids in walked_run[index][first : first + SEQ_LEN + 1]]
         if any(has):
             expected.add((sample, sum(has[:-1]), sum(has[1:])))
     asked = parse_where(text(where))

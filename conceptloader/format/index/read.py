@@ -25,8 +25,8 @@ class OtherDataset(FormatError):
 
 
 class ConceptIndex:
-    """An open index of one track. heads: every concept with its numbers of spans and tokens, of type HEAD. chunk: how many
-    tokens are best asked for at once.
+    """An open index of one track. heads: every concept with its numbers of spans and tokens, of type HEAD. chunk: as
+    many tokens are best asked for at once.
 
     Whatever is read of it is compared with a checksum. All methods raise FormatError for damage, and ReadError.
     """

@@ -90,7 +90,7 @@ def _write_pieces(
     """Postings in pieces, each by concept, and the rows of each piece."""
     spool, ends = _spool(path, stack), dict[int, int]()
     pieces: list[NDArray[Any]] = []
-    for concept, start, end in _batches(dataset, track, shard):
+    for concept, start, end in postings(dataset, track, shard):
         order = np.argsort(concept, kind="stable")
         concept, start, end = concept[order], start[order], end[order]
         ids, first = np.unique(concept, return_index=True)
@@ -108,7 +108,7 @@ def _write_pieces(
     return spool, pieces
 
 
-def _batches(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
+def postings(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
     """All (concept, start, end) of a shard, in order of start, about _POSTINGS at a time."""
     held: list[Postings] = []
     for start, end, record in _runs(dataset, track, shard):

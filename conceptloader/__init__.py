@@ -48,7 +48,7 @@ _PUBLIC = {
     "open_blend": "blend",
     "make_dataloader": "torch.loader",
     "Loader": "torch.loader",
-    "SampleDataset": "torch.loader",
+    "SampleDataset": "torch.dataset",
     "collate_fn": "torch.collate",
     "batch_digest": "batch.digest",
     "EpochSampler": "torch.samplers",

@@ -51,6 +51,7 @@ _PUBLIC = {
     "SampleDataset": "torch.dataset",
     "collate_fn": "torch.collate",
     "batch_digest": "batch.digest",
+    "LossLog": "trace.losses",
     "EpochSampler": "torch.samplers",
     "MixtureSampler": "torch.samplers",
     "DistributedSampler": "torch.samplers",

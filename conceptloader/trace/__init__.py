@@ -6,6 +6,7 @@ Open run.py first, then samples.py.
 from conceptloader.trace.audit import Difference, Report, audit
 from conceptloader.trace.bulk import trace_steps
 from conceptloader.trace.exposure import Exposure, exposure
+from conceptloader.trace.losses import LossLog, explain, read_losses
 from conceptloader.trace.record import Launch, Line, Recorder, read_record
 from conceptloader.trace.run import Member, Run, open_run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
@@ -20,6 +21,7 @@ __all__ = [
     "Exposure",
     "Launch",
     "Line",
+    "LossLog",
     "Member",
     "Recorder",
     "Report",
@@ -28,9 +30,11 @@ __all__ = [
     "SpanPart",
     "Where",
     "audit",
+    "explain",
     "exposure",
     "open_run",
     "parse_where",
+    "read_losses",
     "read_record",
     "trace_sample",
     "trace_step",

@@ -31,7 +31,7 @@ class ConceptIndex:
     Whatever is read of it is compared with a checksum. All methods raise FormatError for damage, and ReadError.
     """
 
-    chunk = 1 << 28
+    chunk = 1 << 26
 
     def __init__(self, dataset: Dataset, track: str, report: JsonObject) -> None:
         self.dataset, self.track = dataset, track

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.base.compiled import kernel
 from conceptloader.base.packages import need
 from conceptloader.blend.samples import in_quarantined_shard
 from conceptloader.errors import ConfigError, FormatError
@@ -20,7 +21,7 @@ from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.trace.run import Member, Run
 
 _SAMPLES = 1 << 17
-_RANGES = 1 << 13  # looked up at once: their spans are in memory
+_RANGES = 1 << 11  # looked up at once: their spans are in memory
 
 
 class _Parts(NamedTuple):
@@ -167,16 +168,46 @@ def _concepts(
     offsets, ids = concepts_of(dataset.reader, shard, track, records, dataset.tracks[track].num_ids)
     row = rows[spans.row]
     low, high = np.maximum(spans.first, ranges[0][row]), np.minimum(spans.end, ranges[1][row])
-    # Parts lie in the order of their ranges, and in each by tokens: a key over both finds those that a span touches.
-    width = int(max(parts[2].max(), high.max())) + 1
-    first = np.searchsorted(parts[0] * width + parts[1], row * width + low, side="right") - 1
-    last = np.searchsorted(parts[0] * width + parts[1], row * width + high, side="left")
-    touched = last - first
-    which = np.repeat(np.arange(len(row)), touched)
-    part = ragged(first, touched)
-    counts = np.diff(offsets)[which]
-    pairs = np.unique(np.repeat(part, counts) << 32 | ids[ragged(offsets[:-1][which], counts)])
-    return pairs >> 32, pairs & 0xFFFFFFFF
+    counts, room = np.zeros(len(parts[0]), np.int64), len(ids) + 1
+    while True:
+        found = np.empty(room, np.int64)
+        if distinct_concepts(parts, (row, low, high), offsets, ids, counts, found):
+            return np.repeat(np.arange(len(counts)), counts), found[: counts.sum()]
+        room *= 2
+
+
+@kernel
+def distinct_concepts(
+    parts: tuple[Ints, Ints, Ints], spans: tuple[Ints, Ints, Ints], offsets: Ints, ids: Ints, counts: Ints, found: Ints
+) -> bool:
+    """The concepts of the spans that touch each part, once and in order. parts, spans: (range, first, end), in order.
+
+    offsets, ids: the concepts of each span. counts: how many each part has. Returns: whether there was room in `found`.
+    """
+    begin = at = 0
+    for part in range(len(counts)):
+        row, first, end = parts[0][part], parts[1][part], parts[2][part]
+        while begin < len(spans[0]) and (
+            spans[0][begin] < row or (spans[0][begin] == row and spans[2][begin] <= first)
+        ):
+            begin += 1
+        span, base = begin, at
+        while span < len(spans[0]) and spans[0][span] == row and spans[1][span] < end:
+            for k in range(offsets[span], offsets[span + 1]):
+                if at == len(found):
+                    return False
+                found[at] = ids[k]
+                at += 1
+            span += 1
+        found[base:at].sort()
+        top = base
+        for k in range(base, at):
+            if k == base or found[k] != found[top - 1]:
+                found[top] = found[k]
+                top += 1
+        counts[part] = top - base
+        at = top
+    return True
 
 
 def token_ranges(member: Member, windows: Ints) -> tuple[Ints, Ints]:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,11 @@ def test_nothing_is_lost_at_a_sigkill(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "l"), str(rank)], stdout=subprocess.PIPE)
         for rank in range(2)
     ]
-    time.sleep(3)
     done = []
+    for process in processes:
+        assert process.stdout is not None
+        for _ in range(20):
+            process.stdout.readline()
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)
         out, _ = process.communicate()
@@ -168,7 +170,9 @@ def test_what_is_behind_a_loss_equals_a_walk(run: Run, tmp_path: Path) -> None:
                 touching = [s for s in one.spans["concepts"] if s.start < inputs[1] and s.end > inputs[0]]
                 for name in {name for span in touching for name in span.names or ()} if part.inputs else ():
                     by_concept[name] = by_concept.get(name, 0) + excess
-        assert {(d["sample"], d["document"]): d["excess"] for d in found["documents"]} == pytest.approx(expected, rel=1e-4, abs=1e-7)
+        assert {(d["sample"], d["document"]): d["excess"] for d in found["documents"]} == pytest.approx(
+            expected, rel=1e-4, abs=1e-7
+        )
         values = [one["excess"] for one in found["documents"]]
         assert values == sorted(values, reverse=True)
         assert sum(values) == pytest.approx(found["loss"] - level, abs=1e-6)

@@ -114,7 +114,8 @@ def postings(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
     for start, end, record in _runs(dataset, track, shard):
         offsets, ids = concepts_of(dataset.reader, shard, track, record, dataset.tracks[track].num_ids)
         which = np.repeat(np.arange(len(record)), np.diff(offsets))
-        pairs = np.unique(which << 32 | ids)  # a record may name a concept twice
+        pairs = np.sort(which << 32 | ids, kind="stable")
+        pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]  # a record may name a concept twice
         which, ids = pairs >> 32, pairs & 0xFFFFFFFF
         held.append((ids, start[which], end[which]))
         if sum(len(one[0]) for one in held) >= _POSTINGS:

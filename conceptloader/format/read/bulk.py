@@ -29,6 +29,8 @@ class Pieces(NamedTuple):
 
 def ragged(starts: Ints, lengths: Ints) -> Ints:
     """starts[0], starts[0] + 1, ..., for lengths[0] numbers, then those from starts[1] on, and so on."""
+    if len(lengths) and (lengths == lengths[0]).all():
+        return (starts[:, None] + np.arange(lengths[0])).reshape(-1)
     offsets = offsets_of(lengths)
     counted: Ints = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
     return counted
@@ -37,19 +39,21 @@ def ragged(starts: Ints, lengths: Ints) -> Ints:
 def gather(files: Files, kind: str, shard: int, dtype: Any, low: Ints, high: Ints, at: int = 0) -> NDArray[Any]:
     """Items [low[i], high[i]) of the array of `dtype` at byte `at` of a file, end to end. low: in any order."""
     dtype = np.dtype(dtype)
-    order = np.argsort(low, kind="stable")
-    begin, end = low[order], np.maximum.accumulate(high[order])
-    if not len(begin):
+    if not len(low):
         return np.zeros(0, dtype)
-    cuts = np.flatnonzero(begin[1:] - end[:-1] > _HOLE_BYTES // dtype.itemsize) + 1
-    first, last = begin[np.append(0, cuts)], end[np.append(cuts - 1, len(end) - 1)]
+    first, last = low.min(keepdims=True), high.max(keepdims=True)
+    if last[0] - first[0] > 4 * (high - low).sum():  # else all of it is read, and nothing has to be sorted
+        order = np.argsort(low, kind="stable")
+        begin, end = low[order], np.maximum.accumulate(high[order])
+        cuts = np.flatnonzero(begin[1:] - end[:-1] > _HOLE_BYTES // dtype.itemsize) + 1
+        first, last = begin[np.append(0, cuts)], end[np.append(cuts - 1, len(end) - 1)]
     parts = [
         files.read(kind, shard, at + a * dtype.itemsize, (b - a) * dtype.itemsize)
         for a, b in zip(first.tolist(), last.tolist(), strict=True)
     ]
     items = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype)
-    group = np.searchsorted(first, low, side="right") - 1
-    place = low - first[group] + offsets_of(last - first)[group]
+    shift = offsets_of(last - first)[:-1] - first
+    place = low + (shift if len(first) == 1 else shift[np.searchsorted(first, low, side="right") - 1])
     return items[ragged(place, high - low)]
 
 
@@ -95,11 +99,10 @@ def spans_of(reader: ShardReader, shard: int, track: str, start: Ints, stop: Int
 def concepts_of(reader: ShardReader, shard: int, track: str, records: Ints, num_ids: int) -> tuple[Ints, Ints]:
     """Concept ids of records of codec "concepts": (offsets [n + 1], ids), those of record i at [offsets[i], ...)."""
     files, total = reader.files, int(reader.table.files[f"{track}.data"].size[shard])
-    numbers, which = np.unique(records, return_inverse=True)
-    pairs = gather(files, f"{track}.index", shard, fmt.OFFSET, numbers, numbers + 2).astype(np.int64).reshape(-1, 2)
+    pairs = gather(files, f"{track}.index", shard, fmt.OFFSET, records, records + 2).astype(np.int64).reshape(-1, 2)
     if ((pairs % 4).any() or (pairs[:, 0] > pairs[:, 1]).any() or (pairs > total).any()) and len(pairs):
         raise _bad(reader, f"{track}.index", shard, "offsets of no records", f"multiples of 4 up to {total}, rising")
-    pairs = pairs[which] // 4
+    pairs //= 4
     ids = gather(files, f"{track}.data", shard, "<u4", pairs[:, 0], pairs[:, 1]).astype(np.int64)
     if len(ids) and int(ids.max()) >= num_ids:
         raise _bad(reader, f"{track}.data", shard, f"concept id {ids.max()}", f"ids below {num_ids}, the vocabulary's")

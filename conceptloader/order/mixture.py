@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
 from conceptloader.order import inverse, kernels, reference
-from conceptloader.order.checks import as_integer, falls
 from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conceptloader.base.checks import as_count
 from conceptloader.errors import ConfigError
-from conceptloader.order.checks import as_count
 
 I64Array = npt.NDArray[np.int64]
 U64Array = npt.NDArray[np.uint64]

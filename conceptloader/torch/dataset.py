@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from torch.utils.data import Dataset
 
+from conceptloader.base.checks import as_count
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.order.checks import as_count
 from conceptloader.torch.collate import Rows, TensorBatch, to_tensors
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from conceptloader.base.checks import as_count
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import ConfigError
-from conceptloader.order.checks import as_count
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips

@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 
 import torch
 
+from conceptloader.base.checks import as_count
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
-from conceptloader.order.checks import as_count
 from conceptloader.order.partition import Partition, Plan, Scheme, Tail
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec

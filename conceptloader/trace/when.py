@@ -63,9 +63,9 @@ def when_document(
     seen = []
     for index, number in found:
         member = run.member(index)
-        windows, document = np.array(member.windows_of(number), np.int64), member.dataset.document_range(number)
+        windows, tokens = np.array(member.windows_of(number), np.int64), member.dataset.document_range(number)
         for _, time in _times(run, index, windows, num_samples):
-            inputs, labels = member.positions(time["window"], *document)
+            inputs, labels = member.positions(time["window"], *tokens)
             seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 

@@ -39,8 +39,7 @@ class ConceptIndex:
         self._source = LocalFiles()
         heads, rows, postings = (report.object(name) for name in ("heads", "rows", "postings"))
         shards = dataset.num_shards
-        sizes = int_column(postings.take("size", list), shards, postings.at("size"))
-        samples = checksum_column(postings.take("sample", list), shards, postings.at("sample"))
+        sizes, samples = int_column(postings, "size", shards), checksum_column(postings, "sample", shards)
         self._postings = [
             self._expected(ix.shard_file(k, "postings"), size, sample)
             for k, (size, sample) in enumerate(zip(sizes.tolist(), samples, strict=True))

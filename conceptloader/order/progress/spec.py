@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.checks import as_count, as_integer
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase, checked_phases
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips

@@ -23,6 +23,8 @@ from conceptloader.trace.run import Member, Run
 _SAMPLES = 1 << 17
 _RANGES = 1 << 11  # looked up at once: their spans are in memory
 
+_NONE = np.zeros(0, np.int64)
+
 
 class _Parts(NamedTuple):
     """Documents in samples: the sample's row, the document's number (-1: none is known), its tokens [start, end)."""
@@ -75,17 +77,16 @@ def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks:
     places = plan.places(samples)
     parts: list[_Parts] = []
     names: list[Any] = []
-    concepts: dict[str, list[tuple[Ints, Ints]]] = {track: [] for track in tracks}
+    concepts: dict[str, list[tuple[Ints, Ints]]] = {track: [(_NONE, _NONE)] for track in tracks}
     done = 0
     for index in np.unique(members).tolist():
-        rows = np.flatnonzero(members == index)
-        found = _member_parts(run.member(index), windows[rows].astype(np.int64), tracks)
-        parts.append(found[0]._replace(row=rows[found[0].row]))
-        names.append(document_ids(arrow, run.member(index).dataset, found[0].document))
-        for track in tracks:
-            part, ids = found[1].get(track, (np.zeros(0, np.int64),) * 2)
-            concepts[track].append((part + done, ids))
-        done += len(found[0].row)
+        member, rows = run.member(index), np.flatnonzero(members == index)
+        for found, pairs in _pieces(member, windows[rows].astype(np.int64), tracks):
+            parts.append(found._replace(row=rows[found.row]))
+            names.append(document_ids(arrow, member.dataset, found.document))
+            for track, (part, ids) in pairs.items():
+                concepts[track].append((part + done, ids))
+            done += len(found.row)
     joined = _Parts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     order = np.lexsort((joined.start, joined.row))
     row, document, start, end = (column[order] for column in joined)
@@ -120,51 +121,43 @@ def _lists(arrow: Any, part: Ints, ids: Ints, order: Ints) -> Any:
     return arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), arrow.array(values))
 
 
-def _member_parts(member: Member, windows: Ints, tracks: Sequence[str]) -> tuple[_Parts, dict[str, tuple[Ints, Ints]]]:
-    """Documents of windows of a member, and for each track (number of the part, concept), in order."""
+def _pieces(
+    member: Member, windows: Ints, tracks: Sequence[str]
+) -> Iterator[tuple[_Parts, dict[str, tuple[Ints, Ints]]]]:
+    """Documents of some windows of a member, and for each track (number of the part, concept), in order."""
     start, stop = token_ranges(member, windows)
-    read = is_read(member, windows, start, stop)
     order = np.argsort(start, kind="stable")
-    order = order[read[order] & (start[order] < stop[order])]
+    order = order[(is_read(member, windows, start, stop) & (start < stop))[order]]
     left = np.setdiff1d(np.arange(len(windows)), order)
-    nothing = np.full(len(left), -1)
-    parts = [_Parts(left, nothing, nothing, nothing)]
-    concepts: dict[str, list[tuple[Ints, Ints]]] = {track: [] for track in tracks}
-    done = len(left)
+    yield _Parts(left, *[np.full(len(left), -1)] * 3), {}
     for shard, rows, a, b in _by_shard(member.dataset, order, start[order], stop[order]):
         base = member.dataset.shard_starts[shard]
         found = documents_of(member.dataset.reader, shard, a, b)
         first, end = np.maximum(found.first, a[found.row]), np.minimum(found.end, b[found.row])
-        known = found.number >= 0
-        document = np.where(known, found.number + member.dataset.first_documents[shard], -1)
-        parts.append(_Parts(rows[found.row], document, first + base, end + base))
+        document = np.where(found.number < 0, -1, found.number + member.dataset.first_documents[shard])
         # What is only a label carries no concept into the inputs.
         inputs = np.minimum(b, start[rows] + member.seq_len - base)
-        for track in tracks:
-            if track in member.dataset.tracks:
-                pairs = _concepts(member.dataset, shard, track, (a, inputs), (found.row, first, end))
-                concepts[track].append((pairs[0] + done, pairs[1]))
-        done += len(found.row)
-    joined = _Parts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    none = np.zeros(0, np.int64)
-    return joined, {
-        track: (np.concatenate([none, *(p[0] for p in pairs)]), np.concatenate([none, *(p[1] for p in pairs)]))
-        for track, pairs in concepts.items()
-    }
+        yield (
+            _Parts(rows[found.row], document, first + base, end + base),
+            {
+                track: _concepts(member.dataset, shard, track, (a, inputs), (found.row, first, end))
+                for track in tracks
+                if track in member.dataset.tracks
+            },
+        )
 
 
 def _concepts(
     dataset: Dataset, shard: int, track: str, ranges: tuple[Ints, Ints], parts: tuple[Ints, Ints, Ints]
 ) -> tuple[Ints, Ints]:
     """(part, concept), each once, in order, of the tokens of parts of ranges; parts: (range, first, end)."""
-    none = np.zeros(0, np.int64)
     if dataset.manifest.shards.tracks[track].encoding[shard] is None:
-        return none, none
+        return _NONE, _NONE
     some = ranges[0] < ranges[1]
     rows = np.flatnonzero(some)
     spans, records = spans_of(dataset.reader, shard, track, ranges[0][some], ranges[1][some])
     if not len(records):
-        return none, none
+        return _NONE, _NONE
     offsets, ids = concepts_of(dataset.reader, shard, track, records, dataset.tracks[track].num_ids)
     row = rows[spans.row]
     low, high = np.maximum(spans.first, ranges[0][row]), np.minimum(spans.end, ranges[1][row])

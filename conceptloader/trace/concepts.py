@@ -8,17 +8,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from conceptloader.format.index.read import Coverage, open_index
+from conceptloader.format.read.bulk import concepts_of
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.lookup import read_items
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.spec.layout import OFFSET
 from conceptloader.trace.run import Member
 from conceptloader.trace.where import Intervals, Where
 
 logger = logging.getLogger(__name__)
 
 _CHUNK_TOKENS = 1 << 20
-_CHUNK_RECORDS = 1 << 16
 
 
 class Holding(NamedTuple):
@@ -45,33 +43,28 @@ class Scanned:
 
     def __init__(self, dataset: Dataset, track: str) -> None:
         self._dataset, self._track = dataset, track
-        self._having = lru_cache(maxsize=64)(self._records_with)
+        self._held = lru_cache(maxsize=1)(self._read)  # other concepts of the same tokens are asked for next
 
     def spans(self, concept: int, first: int, last: int) -> Intervals:
         """See ConceptSource."""
-        starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for shard, a, b, base in self._dataset.parts(first, last):
-            having = self._having(shard, concept)
-            if having.any():
-                start, end, _, _, record = self._dataset.reader.runs(shard, self._track, a, b)
-                chosen = having[record]
-                starts.append(start[chosen] + base)
-                ends.append(end[chosen] + base)
-        return np.concatenate(starts), np.concatenate(ends)
+        start, end, span, ids = self._held(first, last)
+        having = np.unique(span[ids == concept])
+        return start[having], end[having]
 
-    def _records_with(self, shard: int, concept: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which records of a shard hold a concept: bool [records]."""
-        dataset, track = self._dataset, self._track
-        count = int(dataset.manifest.shards.tracks[track].records[shard])
-        found = np.zeros(count, np.bool_)
-        for low in range(0, count, _CHUNK_RECORDS):
-            number = min(_CHUNK_RECORDS, count - low)
-            offsets = read_items(dataset.files, f"{track}.index", shard, OFFSET, low, low + number + 1)
-            begin, end = int(offsets[0]), int(offsets[-1])
-            values = np.frombuffer(dataset.files.read(f"{track}.data", shard, begin, end - begin), "<u4")
-            hits = np.flatnonzero(values == concept) * 4 + begin
-            found[low + np.searchsorted(offsets.astype(np.int64), hits, side="right") - 1] = True
-        return found
+    def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """Start and end of all spans; span and id of all their concepts."""
+        parts, done = [[np.zeros(0, np.int64)] * 4], 0
+        for shard, a, b, base in self._dataset.parts(first, last):
+            start, end, _, _, record = self._dataset.reader.runs(shard, self._track, a, b)
+            if len(record):
+                num_ids = self._dataset.tracks[self._track].num_ids
+                records = record.astype(np.int64)
+                offsets, ids = concepts_of(self._dataset.reader, shard, self._track, records, num_ids)
+                span = np.repeat(np.arange(len(record)), np.diff(offsets)) + done
+                parts.append([start + base, end + base, span, ids])
+                done += len(record)
+        start, end, span, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return start, end, span, ids
 
 
 def concept_source(dataset: Dataset, track: str) -> ConceptSource:

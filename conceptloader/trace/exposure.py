@@ -4,12 +4,12 @@ Only what counts is seen: steps that a restart did again are in the model once. 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError
 from conceptloader.format.index.write import postings
@@ -23,42 +23,55 @@ _DOCUMENTS = 1 << 20
 NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, kw_only=True)
 class Windows:
     """What was seen of a member, by its windows: how often, and the sample and step of the first time, or NEVER.
 
     samples: all that were drawn, quarantined ones included, which are counted nowhere else.
     """
 
-    member: Member
-    samples: int
-    counts: Ints
-    first_sample: Ints
-    first_step: Ints
+    def __init__(self, member: Member) -> None:
+        self.member, self.samples, count = member, 0, member.view.count
+        self.counts = np.zeros(count, np.int64)
+        self.first_sample, self.first_step = np.full((2, count), NEVER)
 
-    def tokens(self) -> "_Seen":
+    def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
+        """Note that windows were drawn, in the order of the run."""
+        self.samples += len(windows)
+        found, first, counts = np.unique(windows, return_index=True, return_counts=True)
+        self.counts[found] += counts
+        new = self.first_sample[found] == NEVER
+        self.first_sample[found[new]], self.first_step[found[new]] = samples[first[new]], steps[first[new]]
+
+    def leave_out_quarantined(self) -> None:
+        """They were drawn, and not read. To be called once all are added."""
+        if self.member.view.quarantine:
+            numbers = np.arange(len(self.counts))
+            unread = ~is_read(self.member, numbers, *token_ranges(self.member, numbers))
+            self.counts[unread], self.first_sample[unread], self.first_step[unread] = 0, NEVER, NEVER
+
+    @lazy
+    def _inputs(self) -> tuple[Ints, Ints, Ints]:
+        """Of each window its first token, its number of inputs, and how many were seen before it."""
+        first, stop = token_ranges(self.member, np.arange(len(self.counts)))
+        length = np.minimum(stop - first, self.member.seq_len)
+        return first, length, offsets_of(self.counts * length)
+
+    def seen_before(self, tokens: Ints) -> Ints:
         """How many tokens before a place were seen."""
-        return _Seen(self)
-
-
-class _Seen:
-    def __init__(self, windows: Windows) -> None:
-        member = windows.member
-        self._counts = np.append(windows.counts, 0)
-        numbers = np.arange(len(windows.counts))
-        if member.by_document:
-            self._first, stop = token_ranges(member, numbers)
-            self._length = np.append(np.minimum(stop - self._first, member.seq_len), 0)
-        else:
-            self._first = member.view.start + numbers * member.seq_len
-            self._length = np.append(np.full(len(numbers), member.seq_len), 0)
-        self._before = offsets_of(self._counts * self._length)[:-1]
-
-    def __call__(self, tokens: Ints) -> Ints:
-        k = np.searchsorted(self._first, tokens, side="right") - 1
-        inside = np.minimum(tokens - self._first[np.maximum(k, 0)], self._length[k])
-        seen: Ints = np.where(k < 0, 0, self._before[k] + self._counts[k] * inside)
+        first, length, before = self._inputs
+        k = np.maximum(np.searchsorted(first, tokens, side="right") - 1, 0)
+        seen: Ints = before[k] + self.counts[k] * np.clip(tokens - first[k], 0, length[k])
         return seen
+
+    @property
+    def tokens(self) -> int:
+        """How many were seen."""
+        return int(self._inputs[2][-1])
+
+    @property
+    def size(self) -> int:
+        """Tokens of an epoch."""
+        return int(self._inputs[1].sum())
 
 
 class Exposure:
@@ -73,8 +86,7 @@ class Exposure:
         """A row for each dataset: samples and tokens that were drawn, its size in tokens, and epochs, their ratio."""
         rows = []
         for name, some in self._by_dataset().items():
-            size = sum(_size(one.member) for one in some)
-            tokens = sum(int((one.tokens()(np.array([NEVER // 2])))[0]) for one in some)
+            size, tokens = sum(one.size for one in some), sum(one.tokens for one in some)
             row = {"dataset": name, "samples": sum(one.samples for one in some), "tokens": tokens}
             rows.append({**row, "size": size, "epochs": tokens / size if size else 0.0})
         return self._arrow.Table.from_pylist(rows)
@@ -136,8 +148,7 @@ class Exposure:
         tokens, seen = stop - start, np.zeros(len(documents), np.int64)
         firsts = [np.full(len(documents), NEVER) for _ in range(2)]
         for one in some:
-            count = one.tokens()
-            seen += count(stop) - count(start)
+            seen += one.seen_before(stop) - one.seen_before(start)
             for first, by_window in zip(firsts, (one.first_sample, one.first_step), strict=True):
                 np.minimum(first, _first_of(one.member, documents, start, stop, by_window), out=first)
         saved = np.append(np.array(checkpoints, np.int64), NEVER)
@@ -171,12 +182,11 @@ class Exposure:
     def _concept_table(self, name: str, some: Sequence[Windows], dataset: Dataset, track: str) -> Any:
         tokens: dict[int, int] = {}
         seen: dict[int, int] = {}
-        counts = [one.tokens() for one in some]
         for shard in range(dataset.num_shards):
             base = dataset.shard_starts[shard]
             for ids, start, end in postings(dataset, track, shard):
                 found, which = np.unique(ids, return_inverse=True)
-                times = sum(count(end + base) - count(start + base) for count in counts)
+                times = sum(one.seen_before(end + base) - one.seen_before(start + base) for one in some)
                 for sums, values in ((tokens, end - start), (seen, times)):
                     total = np.zeros(len(found), np.int64)
                     np.add.at(total, which, values)
@@ -207,52 +217,21 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
     if (until is None) == (num_samples is None):
         raise ConfigError("exposure: expected until, a step, or else num_samples, without a run log")
     ranges = iter([(0, num_samples or 0, None)]) if until is None else sample_ranges(run, 0, until)
-    windows = {
-        index: Windows(
-            member=member,
-            samples=0,
-            counts=np.zeros(member.view.count, np.int64),
-            first_sample=np.full(member.view.count, NEVER),
-            first_step=np.full(member.view.count, NEVER),
-        )
-        for index, member in enumerate(run.members)
-        if member is not None
-    }
-    drawn = dict.fromkeys(windows, 0)
+    windows = {index: Windows(member) for index, member in enumerate(run.members) if member is not None}
     for low, high, plan in ranges:
         for at in range(low, high, _SAMPLES):
             samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
-            step = None if plan is None else plan.schedule.steps_of(samples)[0].astype(np.int64)
+            steps = (
+                np.full(len(samples), NEVER) if plan is None else plan.schedule.steps_of(samples)[0].astype(np.int64)
+            )
             members, _, numbers = run.blend.order.sample_many(samples)
             for index in np.unique(members).tolist():
                 run.member(index)  # whose dataset has left is an error
                 chosen = np.flatnonzero(members == index)
-                drawn[index] += len(chosen)
-                found, first, counts = np.unique(numbers[chosen], return_index=True, return_counts=True)
-                one = windows[index]
-                one.counts[found] += counts
-                # In the order of steps, the first time is the earliest.
-                new = one.first_sample[found] == NEVER
-                one.first_sample[found[new]] = samples[chosen[first[new]]]
-                if step is not None:
-                    one.first_step[found[new]] = step[chosen[first[new]]]
-    return Exposure(run, {index: _without_quarantined(one, drawn[index]) for index, one in windows.items()})
-
-
-def _without_quarantined(windows: Windows, samples: int) -> Windows:
-    member = windows.member
-    if member.view.quarantine:
-        numbers = np.arange(member.view.count)
-        unread = ~is_read(member, numbers, *token_ranges(member, numbers))
-        windows.counts[unread] = 0
-        windows.first_sample[unread] = windows.first_step[unread] = NEVER
-    return Windows(
-        member=member,
-        samples=samples,
-        counts=windows.counts,
-        first_sample=windows.first_sample,
-        first_step=windows.first_step,
-    )
+                windows[index].add(numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen])
+    for one in windows.values():
+        one.leave_out_quarantined()
+    return Exposure(run, windows)
 
 
 def _first_of(member: Member, documents: Ints, start: Ints, stop: Ints, by_window: Ints) -> Ints:
@@ -279,11 +258,3 @@ def _documents(member: Member) -> tuple[int, int]:
     low, high = member.token_range(0)[0], member.token_range(member.view.count - 1)[1]
     known = [int(n) for n in chain(dataset.documents_in(low, low + 1).ids, dataset.documents_in(high - 1, high).ids)]
     return (known[0], known[-1] + 1) if min(known) >= 0 else (0, dataset.num_documents)
-
-
-def _size(member: Member) -> int:
-    """Tokens of a member in an epoch."""
-    if member.by_document:
-        start, stop = token_ranges(member, np.arange(member.view.count))
-        return int(np.minimum(stop - start, member.seq_len).sum())
-    return member.view.count * member.seq_len

@@ -87,10 +87,19 @@ def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
         assert bytes_of(directory) == expected, tasks
     build_index(dataset, anew=True, workers=2)
     assert bytes_of(directory) == expected
-    for name, value in (("_CHUNK_TOKENS", 37), ("_POSTINGS", 11), ("_BYTES", 13), ("_ROWS", 3)):
-        monkeypatch.setattr(write, name, value)
+    monkeypatch.setattr(write, "_ROWS", 3)
     build_index(dataset, anew=True)
     assert bytes_of(directory) == expected
+
+
+@pytest.mark.parametrize("track", ["concepts", "quality"])
+def test_large_shards_have_several_pieces(dataset: Path, track: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_CHUNK_TOKENS", 37), ("_POSTINGS", 11)):
+        monkeypatch.setattr(write, name, value)
+    test_spans_and_counts_are_those_of_the_track(dataset, track)
+    with cl.open_dataset(dataset) as found:
+        rows = (Path(ix.index_directory(str(dataset), track)) / "rows").stat().st_size // ix.ROW.itemsize
+        assert rows > 2 * found.num_shards * (CONCEPTS if track == "concepts" else 3)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ ROW = np.dtype(
     [("concept", "<u4"), ("shard", "<u4"), ("spans", "<u8"), ("tokens", "<u8"), ("offset", "<u8"), ("bytes", "<u8"),
      ("checksum", "<u8")]
 )  # fmt: skip
-"""The postings of a concept in a shard. checksum: XXH3-64 of their bytes."""
+"""Postings of a concept in a piece of a shard. checksum: XXH3-64 of their bytes."""
 
 
 def index_directory(dataset: str, track: str) -> str:
@@ -38,16 +38,16 @@ def source_fingerprint(manifest: Manifest) -> str:
 
 
 @kernel
-def encode(which: Ints, starts: Ints, ends: Ints, last: Ints, out: NDArray[np.uint8], sizes: Ints) -> int:
+def encode(concept: Ints, starts: Ints, ends: Ints, out: NDArray[np.uint8], sizes: Ints) -> int:
     """Spans by concept, each as two numbers: tokens since the one before of its concept ended, and its length.
 
-    which: rising, of each span, its place in `last`, where the one before ended; `last` is brought up to date. sizes:
-    bytes of each span. Returns: bytes written to `out`, at most 20 a span.
+    sizes: bytes of each span. Returns: bytes written to `out`, at most 20 a span.
     """
     at = 0
-    for k in range(len(which)):
+    for k in range(len(concept)):
         begin = at
-        for number in (starts[k] - last[which[k]], ends[k] - starts[k]):
+        last = ends[k - 1] if k and concept[k] == concept[k - 1] else np.int64(0)
+        for number in (starts[k] - last, ends[k] - starts[k]):
             left = np.uint64(number)
             while left >= np.uint64(128):
                 out[at] = np.uint8(left & np.uint64(127)) | np.uint8(128)
@@ -55,7 +55,6 @@ def encode(which: Ints, starts: Ints, ends: Ints, last: Ints, out: NDArray[np.ui
                 at += 1
             out[at] = np.uint8(left)
             at += 1
-        last[which[k]] = ends[k]
         sizes[k] = at - begin
     return at
 

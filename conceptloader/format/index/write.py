@@ -1,7 +1,7 @@
 """Writing an index: a shard at a time, in any process, and then the table that joins them.
 
 The bytes of a shard's files depend on the shard alone, those of the table on the shards, so that the number of tasks
-changes nothing. Memory is bounded by _POSTINGS and _ROWS, whatever the size of a shard.
+changes nothing. Memory is bounded: a large shard has several pieces, of about _POSTINGS postings, each by concept.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.index import layout as ix
-from conceptloader.format.read.bulk import concepts_of, ragged
+from conceptloader.format.read.bulk import concepts_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.jsonfile import dump_json, load_json
@@ -26,7 +26,6 @@ from conceptloader.storage.reads import read_file
 _CHUNK_TOKENS = 1 << 22
 _POSTINGS = 1 << 21
 _ROWS = 1 << 20
-_BYTES = 1 << 26
 _LIMIT = 1 << 40
 
 Postings = tuple[Ints, Ints, Ints]
@@ -59,21 +58,13 @@ def write_shard(dataset: Dataset, track: str, shard: int) -> None:
     make_directories(directory)
     names = {kind: os.path.join(directory, ix.shard_file(shard, kind)) for kind in ("postings", "rows", "json")}
     with contextlib.ExitStack() as stack:
-        pieces, directories = _write_pieces(dataset, track, shard, names["postings"], stack)
-        if len(directories) > 1:
-            merged = _spool(names["postings"], stack)
-            rows = _merge(pieces, directories, merged)
-            pieces = merged
-        else:
-            rows = directories[0] if directories else np.zeros(0, ix.ROW)
-        rows["shard"] = shard
-        _add_checksums(rows, pieces)
-        table = _spool(names["rows"], stack)
-        table.write(rows)
-        pieces.commit()
+        spool, table = _spool(names["postings"], stack), _spool(names["rows"], stack)
+        rows = np.concatenate([np.zeros(0, ix.ROW), *_write_pieces(dataset, track, shard, spool)])
+        table.write(rows[np.argsort(rows["concept"], kind="stable")])
+        spool.commit()
         table.commit()
         sync_directory(directory)
-        facts = {"postings": pieces.facts(sample=True), "rows": table.facts(sample=True)}
+        facts = {"postings": spool.facts(sample=True), "rows": table.facts(sample=True)}
     head = {"format": ix.FORMAT, "version": ix.VERSION, "source": source, "track": track, "shard": shard}
     write_file(names["json"], dump_json({**head, **facts}))
 
@@ -84,28 +75,22 @@ def _spool(path: str, stack: contextlib.ExitStack) -> Spool:
     return spool
 
 
-def _write_pieces(
-    dataset: Dataset, track: str, shard: int, path: str, stack: contextlib.ExitStack
-) -> tuple[Spool, list[NDArray[Any]]]:
-    """Postings in pieces, each by concept, and the rows of each piece."""
-    spool, ends = _spool(path, stack), dict[int, int]()
-    pieces: list[NDArray[Any]] = []
+def _write_pieces(dataset: Dataset, track: str, shard: int, spool: Spool) -> Iterator[NDArray[Any]]:
+    """Write postings in pieces, each by concept. Returns: the rows of each piece."""
     for concept, start, end in postings(dataset, track, shard):
         order = np.argsort(concept, kind="stable")
         concept, start, end = concept[order], start[order], end[order]
         ids, first = np.unique(concept, return_index=True)
-        last = np.array([ends.get(one, 0) for one in ids.tolist()], np.int64)
-        counts = np.diff(np.append(first, len(concept)))
         out, sizes = np.empty(20 * len(concept), np.uint8), np.empty(len(concept), np.int64)
-        size = ix.encode(np.repeat(np.arange(len(ids)), counts), start, end, last, out, sizes)
-        ends.update(zip(ids.tolist(), last.tolist(), strict=True))
+        data = out[: ix.encode(concept, start, end, out, sizes)].tobytes()
         rows = np.zeros(len(ids), ix.ROW)
-        rows["concept"], rows["spans"] = ids, counts
+        rows["concept"], rows["shard"], rows["spans"] = ids, shard, np.diff(np.append(first, len(concept)))
         rows["tokens"], rows["bytes"] = np.add.reduceat(end - start, first), np.add.reduceat(sizes, first)
-        rows["offset"] = spool.size + offsets_of(rows["bytes"].astype(np.int64))[:-1]
-        spool.write(out[:size])
-        pieces.append(rows)
-    return spool, pieces
+        at = offsets_of(rows["bytes"].astype(np.int64))
+        rows["checksum"] = [xxhash.xxh3_64_intdigest(data[a:b]) for a, b in pairwise(at.tolist())]
+        rows["offset"] = spool.size + at[:-1]
+        spool.write(data)
+        yield rows
 
 
 def postings(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
@@ -146,33 +131,6 @@ def _runs(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
         yield start[:whole], end[:whole], record[:whole].astype(np.int64)
 
 
-def _merge(source: Spool, pieces: list[NDArray[Any]], out: Spool) -> NDArray[Any]:
-    """Pieces, each by concept, as one, by concept and then by piece; a range of concepts at a time."""
-    rows = np.concatenate(pieces)
-    ids, which = np.unique(rows["concept"], return_inverse=True)
-    merged = np.zeros(len(ids), ix.ROW)
-    merged["concept"] = ids
-    for name in ("spans", "tokens", "bytes"):
-        np.add.at(merged[name], which, rows[name])
-    merged["offset"] = offsets_of(merged["bytes"].astype(np.int64))[:-1]
-    for low, high in _ranges(merged["bytes"].astype(np.int64), _BYTES):
-        data, begins, sizes, concepts = [], [], [], []
-        at = 0
-        for piece in pieces:
-            a, b = np.searchsorted(piece["concept"], ids[[low, high - 1]] + np.array([0, 1], np.uint32))
-            if a < b:
-                offset, size = int(piece["offset"][a]), int(piece["bytes"][a:b].sum())
-                data.append(np.frombuffer(source.read(offset, size), np.uint8))
-                begins.append(piece["offset"][a:b].astype(np.int64) - offset + at)
-                sizes.append(piece["bytes"][a:b].astype(np.int64))
-                concepts.append(piece["concept"][a:b])
-                at += size
-        order = np.argsort(np.concatenate(concepts), kind="stable")
-        places = ragged(np.concatenate(begins)[order], np.concatenate(sizes)[order])
-        out.write(np.ascontiguousarray(np.concatenate(data)[places]))
-    return merged
-
-
 def _ranges(sizes: Ints, most: int) -> list[tuple[int, int]]:
     """Cuts of range(len(sizes)) into parts of about `most`, each of one item at least."""
     if not len(sizes):
@@ -180,15 +138,6 @@ def _ranges(sizes: Ints, most: int) -> list[tuple[int, int]]:
     part = np.cumsum(sizes) // most
     cuts = np.flatnonzero(np.diff(part)) + 1
     return list(pairwise([0, *cuts.tolist(), len(sizes)]))
-
-
-def _add_checksums(rows: NDArray[Any], spool: Spool) -> None:
-    for low, high in _ranges(rows["bytes"].astype(np.int64), _BYTES):
-        base = int(rows["offset"][low])
-        data = memoryview(spool.read(base, int(rows["bytes"][low:high].sum())))
-        for k in range(low, high):
-            begin = int(rows["offset"][k]) - base
-            rows["checksum"][k] = xxhash.xxh3_64_intdigest(data[begin : begin + int(rows["bytes"][k])])
 
 
 def join_shards(dataset: Dataset, track: str) -> None:

@@ -17,7 +17,7 @@ from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.sequential import Sequential
-from conceptloader.order.skips import Skip, Skips
+from conceptloader.order.skips import Skip
 from conceptloader.order.weights import tempered
 
 
@@ -102,24 +102,6 @@ class Blend:
         later = {name for phase in self.spec.phases[current + 1 :] for name in phase.weights} - now
         for name in sorted({self.spec.members[member].dataset for member in later} & set(self.datasets)):
             self.datasets[name].files.look()
-
-    def with_weights(self, weights: Mapping[str, float], at: int) -> "Blend":
-        """With other weights from the trainer's sample `at` on, until the next phase of the configuration.
-
-        Raises ConfigError for datasets that are unknown or absent, and weights that are none.
-        """
-        here = (None, self.config.seq_len)
-        keys = {
-            view.name: key
-            for key, view in zip(self.spec.members, self.views, strict=True)
-            if view is not None and view.member.seq_len in here
-        }
-        for name in weights:
-            if name not in keys:
-                raise ConfigError(f"weights.{name}: no such dataset{nearest(name, keys)}")
-        start = Skips(self.spec.skips).global_index(at)
-        spec = self.spec.with_phase(Phase(start=start, weights={keys[name]: w for name, w in weights.items()}))
-        return _blend(self.config, self.datasets, self.quarantine, spec)
 
     def sample(self, index: int) -> dict[str, Any]:
         """The trainer's sample `index` as the datasets hold it. Raises ConfigError if its dataset has left."""

@@ -1,13 +1,17 @@
 """Weights that are set while a run is going: from which sample on, and whether all ranks mean the same."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.hashing import fingerprint
+from conceptloader.blend import Blend
+from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
+from conceptloader.order.mixture import Phase
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
@@ -31,6 +35,25 @@ def start_of_weights(plan: Plan, edge: int, spec: OrderSpec, at: int | None) -> 
         if not spec.live or skips.global_index(border) > spec.live[-1]:
             return border
         edge = border + 1
+
+
+def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
+    """With other weights from the trainer's sample `at` on, until the next phase of the configuration.
+
+    Raises: ConfigError for datasets that are unknown or absent, and weights that are none.
+    """
+    keys = {
+        view.name: key
+        for key, view in zip(blend.spec.members, blend.views, strict=True)
+        if view is not None and view.member.seq_len in (None, blend.config.seq_len)
+    }
+    for name in weights:
+        if name not in keys:
+            raise ConfigError(f"weights.{name}: no such dataset{nearest(name, keys)}")
+    start = Skips(blend.spec.skips).global_index(at)
+    spec = blend.spec.with_phase(Phase(start=start, weights={keys[name]: w for name, w in weights.items()}))
+    max_epochs = {name: entry.max_epochs for name, entry in blend.config.datasets.items()}
+    return replace(blend, spec=spec, order=spec.build(max_epochs))
 
 
 def require_agreement(facts: Mapping[str, Any], dp_size: int, group: Any) -> None:

@@ -20,7 +20,7 @@ from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
-from conceptloader.torch.live import require_agreement, start_of_weights
+from conceptloader.torch.live import require_agreement, start_of_weights, with_weights
 
 logger = logging.getLogger(__name__)
 
@@ -285,7 +285,7 @@ class Loader:
         """
         edge = self._consumed + (self.blend.config.loader.prefetch + 1) * self.partition.group
         start = start_of_weights(self._plan, edge, self.blend.spec, at)
-        blend = self.blend.with_weights(weights, start)
+        blend = with_weights(self.blend, weights, start)
         if self.num_samples is not None:
             blend.order.check_run(self.num_samples)
         if agree:

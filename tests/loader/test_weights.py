@@ -13,6 +13,7 @@ from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.live import with_weights
 from conceptloader.trace import open_run
 
 PREFETCH = 3
@@ -223,7 +224,7 @@ def test_specs_without_them_are_as_they_were(config: Any) -> None:
     spec = open_blend(config).spec
     assert spec.to_dict()["spec_version"] == 1
     assert "live" not in spec.to_dict()
-    live = open_blend(config).with_weights({"a": 1}, 10).spec
+    live = with_weights(open_blend(config), {"a": 1}, 10).spec
     assert live.to_dict()["spec_version"] == 2
     assert OrderSpec.from_dict(live.to_dict()) == live
     with pytest.raises(ResumeError, match="live: found"):

@@ -41,6 +41,9 @@ def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: O
     if parquet and arguments.out is None:
         raise ConfigError("--out: missing, expected the file of --format parquet")
     if arguments.out is None:
+        if output.as_json:
+            output.result({"rows": [row for batch in batches for row in batch.to_pylist()]}, ())
+            return 0
         for batch in batches:
             for row in batch.to_pylist():
                 print(printable_json(json.dumps(row, ensure_ascii=False)))

@@ -190,6 +190,20 @@ def test_what_is_refused_changes_nothing(config: Any, tmp_path: Path) -> None:
     assert loader.set_weights({"a": 2}) == 104  # behind the weights at 100
 
 
+def test_going_back_in_the_same_process_forgets_them(config: Any) -> None:
+    loader = make(config, num_samples=80)
+    rows(loader, 2)
+    state = loader.state_dict()
+    expected = rows(loader)
+    loader = make(config, num_samples=80)
+    rows(loader, 4)
+    loader.set_weights({"c": 1})
+    rows(loader, 8)
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert rows(loader) == expected
+
+
 def test_limits_of_epochs_hold(config: Any) -> None:
     config["datasets"]["a"]["max_epochs"] = 0.5
     loader = make(config, num_samples=400)

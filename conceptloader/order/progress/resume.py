@@ -165,7 +165,7 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
     Raises ResumeError if it lacks a dataset of them, or has a phase with other weights in their place.
     """
     live = [p for p in saved.phases if p.start in saved.live and p.start >= saved.decided(saved.base)]
-    phases = {phase.start: phase for phase in current.phases}
+    phases = {phase.start: phase for phase in current.phases if phase.start not in current.live}
     for phase in live:
         weights = {saved.members[name].dataset: weight for name, weight in phase.weights.items()}
         absent = sorted(set(weights) - set(current.members))

@@ -13,6 +13,7 @@ SECONDS ?= 300
 MUTANTS ?= 300
 VENV := .venv
 BENCH_VENV := .venv-bench
+TRAINERS_VENV := .venv-trainers
 
 # py311 for Python 3.11, and so on. An existing .venv keeps the Python that it was made from.
 tag = $(shell $(1) -c 'import sys; print("py%d%d" % sys.version_info[:2])')
@@ -23,7 +24,7 @@ PIP_FLAGS := --disable-pip-version-check $(if $(CI),-q,$(if $(MAKE_TERMOUT),,-q)
 # The venv's own setuptools builds the project (no build isolation): with every pin satisfied pip asks no index at all.
 INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: setup test soak fuzz mutants figures lint format demo bench constraints clean
+.PHONY: setup browser test soak fuzz mutants figures lint format demo bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
@@ -45,7 +46,15 @@ lint: setup
 	$(VENV)/bin/python setup.py -q build_py -d build/layers
 	cd build/layers && ../../$(VENV)/bin/lint-imports --config ../../setup.cfg --no-cache --no-logo
 
-test: lint
+# What tests of the page drive. Where it cannot be installed, they fail and say what is missing: pytest -m "not browser".
+BROWSER := chromium chromium-driver
+browser:
+	command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
+	    { SUDO=$$(test $$(id -u) = 0 || echo "sudo -n"); \
+	      $$SUDO apt-get update -qq && $$SUDO apt-get install -qq -y --no-install-recommends $(BROWSER); } || \
+	    echo "no chromium: tests of the page will fail; install it (on Debian: apt-get install $(BROWSER))" >&2
+
+test: lint browser
 	$(VENV)/bin/pytest -n $(JOBS)
 
 # The long forms of the tests of crashes, faults, damage and schedules: an hour or two on two cores.
@@ -81,6 +90,15 @@ $(BENCH_VENV)/.stamp: setup.py pyproject.toml benchmarks/requirements.txt benchm
 bench: $(BENCH_VENV)/.stamp
 	$(BENCH_VENV)/bin/python benchmarks/run.py
 
+# Every trainer that tests/trainers knows, OLMo-core included. With CONCEPTLOADER_TORCHTITAN=checkout torchtitan as well.
+$(TRAINERS_VENV)/.stamp: setup.py pyproject.toml
+	test -x $(TRAINERS_VENV)/bin/python || $(PYTHON) -m venv $(TRAINERS_VENV)
+	$(TRAINERS_VENV)/bin/python -m pip install $(PIP_FLAGS) -e '.[ingest,matrix]'
+	touch $@
+
+trainers: $(TRAINERS_VENV)/.stamp
+	$(TRAINERS_VENV)/bin/python -m pytest tests/trainers tests/docs/test_code_blocks.py -k trainers
+
 # Pins for $(PYTHON), resolved afresh. CUDA packages follow from torch's own pins, so the files serve CPU and CUDA builds.
 # numpy 2.5's type stubs need Python 3.12 syntax, which mypy refuses for our floor of 3.10.
 constraints: TMP := $(shell mktemp -d)
@@ -93,4 +111,4 @@ constraints:
 	rm -r $(TMP)
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) build dist *.egg-info
+	rm -rf $(VENV) $(BENCH_VENV) $(TRAINERS_VENV) build dist *.egg-info

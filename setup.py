@@ -15,16 +15,25 @@ TORCH = ["torch>=2.6"]
 INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22"]
 MEGATRON = [*TORCH, "megatron-core>=0.16.1"]
 NANOTRON = [*TORCH, "nanotron>=0.4"]
+LIGHTNING = [*TORCH, "lightning>=2.5"]
+TRANSFORMERS = [*TORCH, "transformers[torch]>=5.0"]
+ACCELERATE = [*TORCH, "accelerate>=1.10"]
+OLMO = [*TORCH, "ai2-olmo-core>=3.0"]
 DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 CHUNKS = [*INGEST, "duckdb>=1.2"]
 PLOT = ["matplotlib>=3.8"]
+VIEW = [*PLOT, "tokenizers>=0.19", "pyarrow>=14", "pandas>=2"]
 DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
+TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0"]
+TRAINERS += ["transformers==5.23.0; python_version >= '3.11'"]
 TEST = [
     *DEMO,
     *REMOTE,
     *CHUNKS,
-    "torch==2.13.0",
+    *TRAINERS,
+    *VIEW,
+    "selenium",
     "megatron-core==0.16.1",
     "nanotron==0.4",
     "datatrove==0.10.1",
@@ -45,6 +54,24 @@ TEST = [
     "setuptools",
     "wheel",
 ]
+# All trainers that tests/trainers runs, in an environment of their own: the pins of OLMo-core contradict those of TEST.
+# From grain on it is what torchtitan needs, which is tested from a checkout.
+MATRIX = [
+    *TRAINERS,
+    "ai2-olmo-core==3.0.0",
+    "torchdata",
+    "hypothesis",
+    "pytest",
+    "pytest-timeout",
+    "grain==0.2.18",
+    "torch_checkpointing==0.1.1",
+    "datasets==4.7.0",
+    "spmd_types==0.2.3",
+    "tyro",
+    "tensorboard",
+    "einops",
+    "pillow",
+]
 
 setup(
     name="conceptloader",
@@ -61,7 +88,7 @@ setup(
         *(f"conceptloader.integrations.{name}" for name in ADAPTERS),
     ],
     package_dir={f"conceptloader.integrations.{name}": f"integrations/{name.replace('.', '/')}" for name in ADAPTERS},
-    package_data={"conceptloader": ["py.typed"]},
+    package_data={"conceptloader": ["py.typed"], "conceptloader.view": ["static/*"]},
     install_requires=["numpy>=1.26", "numba>=0.59", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
     extras_require={
         "torch": TORCH,
@@ -69,11 +96,17 @@ setup(
         "megatron": MEGATRON,
         "nanotron": NANOTRON,
         "datatrove": DATATROVE,
+        "lightning": LIGHTNING,
+        "transformers": TRANSFORMERS,
+        "accelerate": ACCELERATE,
+        "olmo": OLMO,
         "remote": REMOTE,
         "chunks": CHUNKS,
         "plot": PLOT,
+        "view": VIEW,
         "demo": DEMO,
         "test": TEST,
+        "matrix": MATRIX,
     },
     entry_points={"console_scripts": ["conceptloader = conceptloader.cli:main"]},
     classifiers=[

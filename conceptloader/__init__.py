@@ -49,6 +49,8 @@ _PUBLIC = {
     "make_dataloader": "torch.loader",
     "Loader": "torch.loader",
     "SampleDataset": "torch.dataset",
+    "TrainedLoader": "torch.trained",
+    "EvaluationLoader": "torch.trained",
     "collate_fn": "torch.collate",
     "batch_digest": "batch.digest",
     "LossLog": "trace.losses",

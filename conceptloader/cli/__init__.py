@@ -25,8 +25,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError
 # To add a subcommand, add its module to this package and its name here. A dash in a name is _ in the module's.
 COMMANDS = (
     "build", "adopt", "annotate", "finalize", "join", "convert", "verify", "inspect", "sample", "stats", "vocabulary",
-    "index", "plan", "trace", "when", "exposure", "explain", "audit",
-    "bench", "warmup",
+    "index", "plan", "trace", "when", "exposure", "explain", "audit", "view", "bench", "warmup",
 )  # fmt: skip
 
 _DESCRIPTION = """\

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from conceptloader.trace import Run
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+def add_run_arguments(
+    parser: argparse.ArgumentParser, name: str = "CONFIG", meaning: str = "configuration of the run, a YAML file"
+) -> None:
     """The configuration, and where its steps are known from."""
-    parser.add_argument("config", metavar="CONFIG", help="configuration of the run, a YAML file")
+    parser.add_argument("config", metavar=name, help=meaning)
     group = parser.add_argument_group("steps").add_argument
     group("--log", metavar="DIR", help="directory of conceptloader_runs.jsonl, which is beside the checkpoints")
     group("--global-batch", type=positive, metavar="N", help="without a log: samples of a step, over all ranks")

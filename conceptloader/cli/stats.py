@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,7 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
             _add(documents, np.diff(starts))
         for track, found in counts.items():
             for lengths, records in _runs(dataset, shard, track):
-                _count(found, lengths, records, dataset.tracks[track].codec == "concepts")
+                count_spans(found, lengths, records, dataset.tracks[track].codec == "concepts")
     result: dict[str, Any] = {
         "dataset": dataset.path,
         "tokens": dataset.num_tokens,
@@ -79,24 +79,29 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
     }
     for track, found in counts.items():
         names = dataset.vocabulary(track) if dataset.tracks[track].codec == "concepts" else None
-        ranked = sorted(found.tokens, key=lambda concept: (-found.tokens[concept], concept))
-        result["tracks"][track] = {
-            "spans": found.lengths.total(),
-            "span_lengths": percentiles(found.lengths),
-            "tokens_in_spans": found.covered / max(1, dataset.num_tokens),
-            "concepts_used": len(found.spans),
-            "concepts": [
-                {
-                    "id": concept,
-                    "name": names[concept] if names else None,
-                    "spans": found.spans[concept],
-                    "tokens": found.tokens[concept],
-                    "share_of_tokens": found.tokens[concept] / max(1, dataset.num_tokens),
-                }
-                for concept in ranked
-            ],
-        }
+        result["tracks"][track] = track_stats(found, names, dataset.num_tokens)
     return result
+
+
+def track_stats(found: TrackCounts, names: list[str] | None, tokens: int) -> dict[str, Any]:
+    """Counts of a track as JSON values. names: of its concepts; tokens: that were looked at, in spans or not."""
+    ranked = sorted(found.tokens, key=lambda concept: (-found.tokens[concept], concept))
+    return {
+        "spans": found.lengths.total(),
+        "span_lengths": percentiles(found.lengths),
+        "tokens_in_spans": found.covered / max(1, tokens),
+        "concepts_used": len(found.spans),
+        "concepts": [
+            {
+                "id": concept,
+                "name": names[concept] if names else None,
+                "spans": found.spans[concept],
+                "tokens": found.tokens[concept],
+                "share_of_tokens": found.tokens[concept] / max(1, tokens),
+            }
+            for concept in ranked
+        ],
+    }
 
 
 def percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
@@ -126,7 +131,8 @@ def _runs(dataset: Dataset, shard: int, track: str) -> Iterator[tuple[NDArray[np
         yield lengths, dataset.reader.records(shard, track, numbers)
 
 
-def _count(found: TrackCounts, lengths: NDArray[np.int64], records: list[memoryview], concepts: bool) -> None:
+def count_spans(found: TrackCounts, lengths: NDArray[np.int64], records: Sequence[memoryview], concepts: bool) -> None:
+    """Add spans: their lengths, int64 [n], and the record of each; concepts: whether these are lists of concepts."""
     _add(found.lengths, lengths)
     found.covered += int(lengths.sum())
     if not concepts or not records:
@@ -173,7 +179,16 @@ def _percentile_line(found: Mapping[str, int]) -> str:
 
 
 def draw(value: Mapping[str, Any], path: str, top: int) -> None:
-    """One row of pictures per track: lengths of spans, and the concepts that cover most tokens."""
+    """Write the figure of counts to a file."""
+    figure = figure_of(value, top)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--picture {path}: cannot be written: {error}") from error
+
+
+def figure_of(value: Mapping[str, Any], top: int) -> Any:
+    """A matplotlib Figure, one row per track: lengths of spans, and the concepts that cover most tokens."""
     matplotlib = need("matplotlib", "--picture: the matplotlib package is not installed", "plot")
     figures = need("matplotlib.figure", "--picture: the matplotlib package is not installed", "plot")
     rows = [(track, found) for track, found in value["tracks"].items() if found["spans"]]
@@ -191,10 +206,7 @@ def draw(value: Mapping[str, Any], path: str, top: int) -> None:
                 continue
             right.barh([_name(c) for c in shown], [100 * c["share_of_tokens"] for c in shown])
             right.set_title(f"{track}: % of tokens under a concept")
-        try:
-            figure.savefig(path, dpi=120)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--picture {path}: cannot be written: {error}") from error
+    return figure
 
 
 def _draw_percentiles(axes: Any, found: Mapping[str, int], title: str) -> None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
+from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
 from conceptloader.order import inverse, kernels, reference
 from conceptloader.order.permutation import MAX_N, as_positions
@@ -43,7 +44,7 @@ NO_TABLES: KernelTables = (
 """Of no order, in the same types."""
 
 
-class Mixture:
+class Mixture(Shown):
     """The order of samples of a run: a pure function of its arguments, in O(datasets) memory.
 
     Within a phase, a tree over the weights (order/tree.py) deals the samples out; inside each block of `block` samples

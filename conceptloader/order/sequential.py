@@ -7,13 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.base.checks import as_count
+from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
 
 I64Array = npt.NDArray[np.int64]
 U64Array = npt.NDArray[np.uint64]
 
 
-class Sequential:
+class Sequential(Shown):
     """A finite order with the methods of Mixture; sample g is window g minus the windows of the datasets before.
 
     sizes: windows of each dataset (0 is fine); names: unique names, whose alphabetical order decides.

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from conceptloader.base.shown import Shown
 from conceptloader.batch.layout import Batch, BatchLayout, share
 from conceptloader.errors import ConfigError
 
@@ -97,7 +98,7 @@ def _arrived(task: T, batch: TensorBatch, copied: Any, device: torch.device) -> 
     return task, batch
 
 
-class Rows(Sequence[TensorBatch]):
+class Rows(Shown, Sequence[TensorBatch]):
     """A batch of tensors that is also the sequence of its samples, as DataLoader's collate functions expect one.
 
     A sample has the row of each tensor; of a ragged track its own values and offsets. cu_seqlens and max_seqlen, which

@@ -118,6 +118,15 @@ class Loader:
         """Samples that were handed out, over all ranks, since the first one of the run."""
         return self._consumed
 
+    @property
+    def plan(self) -> Plan:
+        """Steps, micro batches and ranks of the run from where this loader began."""
+        return self._plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy stands where this loader stands, without its loop."""
+        return {**self.__dict__, "_ahead": None}
+
     def _begin(self, consumed: int, step_start: int | None = None, default_tail: Tail = "short") -> None:
         """Stand at `consumed`, in the global batch that began at `step_start`. Changes nothing if it raises."""
         plan = Plan(

@@ -24,7 +24,7 @@ ARGUMENTS = (
     *("--no-bias-swiglu-fusion", "--no-bias-dropout-fusion", "--no-rope-fusion", "--no-persist-layer-norm"),
     *("--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4"),
     *("--seq-length", "64", "--max-position-embeddings", "64", "--lr", "1e-3", "--seed", "7"),
-    *("--tokenizer-type", "NullTokenizer", "--vocab-size", "255", "--log-interval", "1"),
+    *("--tokenizer-type", "NullTokenizer", "--log-interval", "1"),
     *("--eval-iters", "0", "--eval-interval", "1000", "--ckpt-format", "torch_dist"),
     *("--attention-dropout", "0", "--hidden-dropout", "0"),
 )

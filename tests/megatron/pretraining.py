@@ -57,7 +57,10 @@ def pretrain(
     batch: tuple[str, ...] = ("--global-batch-size", str(BATCH), "--train-iters", str(STEPS)),
 ) -> Finished:
     """Run pretrain_gpt.py or `script`, under the launcher if there is a configuration of ours."""
-    command = [str(script or checkout / "pretrain_gpt.py"), *ARGUMENTS, *layout.arguments, *batch, *more]
+    # Its end-of-document token is the last of the vocabulary, or, in earlier releases, the one behind that.
+    source = (checkout / "megatron/core/tokenizers/text/libraries/null_tokenizer.py").read_text()
+    vocabulary = ["--vocab-size", "256" if "eod_id=None" in source else "255"]
+    command = [str(script or checkout / "pretrain_gpt.py"), *ARGUMENTS, *vocabulary, *layout.arguments, *batch, *more]
     command += ["--micro-batch-size", str(layout.micro_batch)]
     if config is not None:
         command = ["-m", "conceptloader.launch", *command, "--conceptloader-config", str(config)]

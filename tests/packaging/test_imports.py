@@ -37,11 +37,16 @@ def test_every_public_name_can_be_imported() -> None:
         ("msgpack", "from conceptloader.format.spec.codecs import MsgpackCodec; MsgpackCodec()", "ingest"),
         ("obstore", "from conceptloader.storage.stores import read_range; read_range('s3://a/b', 0, 1, bool)", "remote"),  # noqa: E501
         ("fsspec", "from conceptloader.storage.stores import read_range; read_range('ftp://a/b', 0, 1, bool)", "remote"),  # noqa: E501
+        ("lightning", "from conceptloader.integrations.lightning_lm import ConceptDataModule", "lightning"),
+        ("transformers", "from conceptloader.integrations.transformers_lm import ConceptTrainer", "transformers"),
+        ("olmo_core", "from conceptloader.integrations.olmo_lm import ConceptDataLoader", "olmo"),
         (
             "matplotlib",
             "from conceptloader.cli.stats import draw; draw({'tracks': {}}, 'x.png', 1)",
             "plot",
         ),
+        ("pandas", "from conceptloader.format.read.tables import Tabular; Tabular().to_pandas()", "view"),
+        ("pyarrow", "from conceptloader.format.read.tables import Tabular; Tabular().to_arrow()", "view"),
     ],
 )  # fmt: skip
 def test_a_missing_package_is_named_with_what_installs_it(

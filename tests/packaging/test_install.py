@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ADAPTERS = [f"conceptloader.integrations.{name}" for name in ("datatrove_lib", "megatron_lm", "nanotron_lm")]
+ADAPTERS = [
+    f"conceptloader.integrations.{name}" for name in ("accelerate_lm", "datatrove_lib", "megatron_lm", "nanotron_lm")
+]
 OFFLINE = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
 
 
@@ -58,7 +60,8 @@ def test_wheel_holds_one_top_level_package(wheel: Path) -> None:
 
 def test_wheel_holds_every_package_and_the_type_marker(wheel: Path, source: Path) -> None:
     files = set(zipfile.ZipFile(wheel).namelist())
-    sources = [f for f in source.glob("conceptloader/**/*") if f.suffix == ".py" or f.name == "py.typed"]
+    kinds = ".py", ".html", ".js", ".css"
+    sources = [f for f in source.glob("conceptloader/**/*") if f.suffix in kinds or f.name == "py.typed"]
     expected = {str(f.relative_to(source)) for f in sources}
     expected |= {f"conceptloader/{f.relative_to(source)}" for f in source.glob("integrations/**/*.py")}
     assert {f for f in files if ".dist-info/" not in f} == expected

@@ -10,10 +10,12 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from conceptloader.base.lazy import lazy
+from conceptloader.base.shown import Shown, drawn
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import open_files, require_same
 from conceptloader.format.read.lookup import find_in_shard
 from conceptloader.format.read.ranges import Ranges, Sample, reading_ahead
+from conceptloader.format.read.tables import Tabular
 from conceptloader.format.spec.codecs import Codec
 
 
@@ -45,7 +47,7 @@ def _reopen(identity: str, *arguments: Any) -> "Dataset":
     return dataset
 
 
-class Dataset(Ranges):
+class Dataset(Shown, Ranges):
     """An open dataset: token ranges, documents, windows. Made by `open_dataset`.
 
     Safe to use from many threads and after a fork; pickles as its path and options, for spawned workers.
@@ -147,6 +149,10 @@ class Dataset(Ranges):
         """What `reading_ahead` takes to begin a read of the tokens [start, stop)."""
         yield self, start, stop
 
+    def show(self, i: int = 0, **options: Any) -> Any:
+        """Window `i` for a notebook, text with its spans; see conceptloader.view.show for the options."""
+        return drawn(self, i, **options)
+
     def windows(
         self, seq_len: int, token_range: tuple[int, int] | None = None, tracks: Sequence[str] | None = None
     ) -> "Windows":
@@ -170,7 +176,7 @@ class Dataset(Ranges):
         return chosen
 
 
-class _MapStyle:
+class _MapStyle(Shown):
     """What makes a class a map-style dataset for torch's DataLoader, batched fetching included."""
 
     def __init__(self, dataset: Dataset, tracks: Sequence[str] | None, count: int) -> None:
@@ -183,6 +189,10 @@ class _MapStyle:
 
     def _get(self, i: int) -> Sample:
         raise NotImplementedError
+
+    def show(self, i: SupportsIndex) -> Any:
+        """Sample `i` for a notebook: text with its spans."""
+        return drawn(self, operator.index(i))
 
     def __getitem__(self, i: SupportsIndex) -> Sample:
         number = operator.index(i)
@@ -245,7 +255,7 @@ class Windows(_MapStyle):
     _ahead = token_range
 
 
-class DocumentView(_MapStyle):
+class DocumentView(_MapStyle, Tabular):
     """Document i of a dataset with a document table; it has any number of tokens, 0 included.
 
     documents[i]: {"tokens": int64 [n], <field>: [n], <track>: Spans}.
@@ -258,3 +268,10 @@ class DocumentView(_MapStyle):
 
     def _get(self, i: int) -> Sample:
         return self.dataset.read(*self.dataset.document_range(i), self.tracks)
+
+    def _columns(self, first: int = 0, stop: int | None = None) -> dict[str, Any]:
+        """Documents [first, stop), by default all: number, id in the input, tokens [start, stop)."""
+        numbers = range(len(self))[first:stop]
+        ranges = np.array([self.dataset.document_range(number) for number in numbers], np.int64).reshape(-1, 2)
+        ids = [self.dataset.document_id(number) for number in numbers]
+        return {"document": np.array(numbers), "id": ids, "start": ranges[:, 0], "stop": ranges[:, 1]}

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.read.tables import Tabular
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
 
 
 @dataclass(frozen=True, eq=False)
-class Documents:
+class Documents(Tabular):
     """The documents that hold the tokens of a range, in order.
 
     first: int64 [k], first token of each in the dataset (may lie before the range); ids: int64 [k], their numbers in
@@ -27,9 +28,12 @@ class Documents:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def _columns(self) -> dict[str, Any]:
+        return {"document": self.ids, "first": self.first}
+
 
 @dataclass(frozen=True, eq=False)
-class Spans:
+class Spans(Tabular):
     """The maximal runs of one record that touch a token range, in order; gaps are left out.
 
     start, end: int64 [k], tokens [start, end) relative to the range and clipped to it; begins_before, ends_after: bool
@@ -70,6 +74,18 @@ class Spans:
         except ValueError as error:
             raise FormatError(f"{self.where}: {error}; run `conceptloader verify --full`, restore it") from error
         return values
+
+    def _columns(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """The fields, and what is in the records; names: of the concepts, for a column of these (ds.vocabulary)."""
+        columns: dict[str, Any] = {
+            name: getattr(self, name) for name in ("start", "end", "begins_before", "ends_after")
+        }
+        if not isinstance(self.codec, ConceptsCodec):
+            return {**columns, "record": [bytes(record) for record in self.records]}
+        columns["concepts"] = np.split(self.values, self.offsets[1:-1]) if len(self) else []
+        if names is not None:
+            columns["names"] = [[names[c] for c in ids] for ids in columns["concepts"]]
+        return columns
 
     @lazy
     def offsets(self) -> Ints:

@@ -1,0 +1,164 @@
+"""What the page shows of a whole corpus: from some of its windows, or from all of them if they are few."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from conceptloader.cli.stats import TrackCounts, count_spans, dataset_stats, percentiles, track_stats
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.values import Spans
+from conceptloader.format.tools.verify import verify
+from conceptloader.view.source import Looked, Query, Source
+
+SMALL = 2_000_000  # tokens and documents of a corpus that is counted as a whole
+SOME = 400  # windows or documents that stand for the others
+MOST_NAMES, MOST_HITS = 200, 50
+_SECONDS = 0.15  # of reading for an answer that is of some windows
+_CHUNK = 1 << 16
+
+
+def concepts(looked: Looked, query: Query) -> dict[str, Any]:
+    """Concepts of a track `t` whose name or number has `q` in it, the most frequent of some windows first."""
+    source, track = _track(looked, query)
+    names = looked.vocabulary(source, track)
+    found, read = sampled(source, track)
+    counts, wanted = found.tokens, query.text("q", "").lower()
+    known = sorted(counts) if names is None else range(len(names))
+    hits = [c for c in known if wanted in (str(c) if names is None else names[c].lower()) or wanted == str(c)]
+    first = sorted(hits, key=lambda c: (-counts[c], c))[:MOST_NAMES]
+    listed = [{"c": c, "name": None if names is None else names[c], "share": counts[c] / max(1, read)} for c in first]
+    return {"d": source.name, "t": track, "tracks": source.concept_tracks, "found": len(hits), "concepts": listed,
+            "not_seen": sum(c not in counts for c in hits), "read": read,
+            "tokens": source.dataset.num_tokens}  # fmt: skip
+
+
+def concept(looked: Looked, query: Query) -> dict[str, Any]:
+    """Windows whose inputs have a concept `c`, from window `from` on: as far as one answer gets.
+
+    No index says where a concept is: its track is read from there on, `next` is where the following answer goes on.
+    """
+    source, track = _track(looked, query)
+    names = looked.vocabulary(source, track)
+    number = query.number("c", stop=1 << 32 if names is None else len(names), what="concept")
+    window = first = query.number("from", 0, source.count, "window")
+    some = 1 if source.by_document else max(1, _CHUNK // source.seq_len)
+    until = time.monotonic() + _SECONDS
+    hits: list[dict[str, Any]] = []
+    while window < source.count and len(hits) < MOST_HITS and (window == first or time.monotonic() < until):
+        last = min(window + some, source.count)
+        hits += _holding(source, track, number, window, last)
+        window = last
+    if len(hits) > MOST_HITS:
+        hits, window = hits[:MOST_HITS], hits[MOST_HITS]["i"]
+    return {"d": source.name, "t": track, "c": number, "name": None if names is None else names[number], "hits": hits,
+            "from": first, "next": window if window < source.count else None, "count": source.count}  # fmt: skip
+
+
+def _holding(source: Source, track: str, number: int, first: int, last: int) -> list[dict[str, Any]]:
+    """The windows of [first, last) with such tokens, and how many."""
+    start, stop, size = source.token_range(first)[0], source.token_range(last - 1)[1] - 1, source.seq_len
+    spans = source.dataset.spans(track, start, stop)
+    owner = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))
+    runs = np.unique(owner[spans.values == number])
+    tokens: Counter[int] = Counter()
+    for a, b in zip(spans.start[runs].tolist(), spans.end[runs].tolist(), strict=True):
+        for k in range(a // size, (b - 1) // size + 1):
+            tokens[first + k] += min(b, (k + 1) * size) - max(a, k * size)
+    return [{"i": i, "tokens": n} for i, n in sorted(tokens.items())]
+
+
+def sampled(source: Source, track: str) -> tuple[TrackCounts, int]:
+    """Counts of some windows, at whose ends spans are cut, and how many tokens these have."""
+    counts, read = TrackCounts(), 0
+    for spans, tokens in _some(source, track):
+        count_spans(counts, spans.end - spans.start, spans.records, track in source.concept_tracks)
+        read += tokens
+    return counts, read
+
+
+def _some(source: Source, track: str) -> Iterator[tuple[Spans, int]]:
+    """Spans and tokens of windows here and there, the same ones each time; of all windows if they are few."""
+    until = time.monotonic() + _SECONDS
+    windows = random.Random(0).sample(range(source.count), min(source.count, SOME))
+    for start, stop in map(source.token_range, windows):
+        stop = min(stop, start + source.seq_len)
+        yield source.dataset.spans(track, start, stop), stop - start
+        if time.monotonic() > until:
+            return
+
+
+def _track(looked: Looked, query: Query) -> tuple[Source, str]:
+    source = looked.source(query)
+    known = source.concept_tracks
+    if not known:
+        raise ConfigError(f"{source.name}: found no track of concepts, expected one")
+    track = query.text("t", "concepts" if "concepts" in known else known[0])
+    if track not in known:
+        raise ConfigError(f"track: found {track!r}, expected one of {', '.join(known)}")
+    return source, track
+
+
+def stats(looked: Looked, query: Query) -> dict[str, Any]:
+    """Lengths of documents and spans, frequencies of concepts and which of them meet: counted, or of some windows."""
+    source = looked.source(query)
+    whole = max(source.dataset.num_tokens, source.dataset.num_documents) <= SMALL
+    found = dataset_stats(source.dataset, source.readable) if whole else _estimated(looked, source)
+    for track, counted in found["tracks"].items():
+        counted["concepts"] = counted["concepts"][:MOST_NAMES]
+        counted["pairs"] = _pairs(looked, source, track) if track in source.concept_tracks else []
+    return {**found, "d": source.name, "whole": whole}
+
+
+def _estimated(looked: Looked, source: Source) -> dict[str, Any]:
+    dataset = source.dataset
+    chosen = random.Random(0).sample(range(dataset.num_documents), min(dataset.num_documents, SOME))
+    lengths = Counter(stop - start for start, stop in map(dataset.document_range, chosen))
+    tracks = {}
+    for track in source.readable:
+        names = looked.vocabulary(source, track) if track in source.concept_tracks else None
+        counts, read = sampled(source, track)
+        tracks[track] = track_stats(counts, names, read)
+    return {"tokens": dataset.num_tokens, "documents": dataset.num_documents, "tracks": tracks,
+            "document_lengths": percentiles(lengths)}  # fmt: skip
+
+
+def _pairs(looked: Looked, source: Source, track: str) -> list[dict[str, Any]]:
+    """The concepts that most often stand at the same tokens of some windows."""
+    names = looked.vocabulary(source, track)
+    tokens: Counter[tuple[int, int]] = Counter()
+    for spans, _ in _some(source, track):
+        for record, length in zip(spans.decode(), (spans.end - spans.start).tolist(), strict=True):
+            for pair in combinations(sorted(set(record.tolist()))[:12], 2):
+                tokens[pair] += length
+    return [
+        {"names": [str(c) if names is None else names[c] for c in pair], "ids": pair, "tokens": n}
+        for pair, n in tokens.most_common(12)
+    ]
+
+
+def check(looked: Looked, query: Query) -> dict[str, Any]:
+    """What a quick `verify` of the dataset finds: sizes and samples of all files."""
+    source = looked.source(query)
+    started = time.monotonic()
+    problems = verify(source.dataset.path, roots=source.dataset.files.roots.given, write_checksums=False, threads=2)
+    listed = [
+        {"message": str(one), "tokens": one.tokens, "windows": one.tokens and source.reading(*one.tokens)}
+        for one in problems
+    ]
+    seconds, shards = time.monotonic() - started, source.dataset.num_shards
+    return {"d": source.name, "problems": listed, "seconds": seconds, "shards": shards}
+
+
+def damage(looked: Looked, query: Query) -> dict[str, Any]:
+    """The quarantined ranges of all datasets, with the windows that they take out of the training."""
+    ranges = [
+        {"d": source.name, "tokens": tokens, "windows": source.reading(*tokens)}
+        for source in looked.sources.values()
+        for tokens in source.view.quarantine
+    ]
+    return {"quarantine": ranges}

@@ -1,0 +1,157 @@
+// Text with its spans: windows, documents; when they are seen.
+import {
+  address, ask, card, choice, count, field, h, hue, label, later, link, pager, plural, quiet, s, swatch,
+} from "./dom.js";
+
+const LEVELS = 6; // lines below the text
+
+export async function windowView(parameters, about) {
+  const found = await ask("window", parameters);
+  const to = (i) => address("window", { d: found.d, i, s: parameters.s, hide: parameters.hide });
+  const random = () => { location.hash = to(Math.floor(Math.random() * found.count)); };
+  const one = found.by_document ? "document" : "window";
+  return h("article", {},
+    h("div", { class: "tools" },
+      datasets(about, found.d, (d) => address("window", { d, hide: parameters.hide })),
+      pager(one, found.i, found.count, to),
+      h("button", { "data-key": "r", onclick: random }, "random"),
+      !about.run && one === "window" && field("tokens", found.seq_len, (size) => address("window", { s: size }))),
+    found.quarantined && h("p", { class: "warning" },
+      "Quarantined: trainings keep its place in the order, and do not read it."),
+    textView(found, parameters, "window"),
+    about.run && seen({ d: found.d, i: found.i }, about, `this ${one}`));
+}
+
+export async function documentView(parameters, about) {
+  const found = await ask("document", parameters);
+  const to = (n) => address("document", { d: found.d, n });
+  const end = found.from + found.stop - found.start;
+  const same = found.same_id.slice(0, 20).map((n) => [" ", h("a", { href: to(n) }, count(n))]);
+  return h("article", {},
+    h("div", { class: "tools" },
+      datasets(about, found.d, (d) => address("document", { d })),
+      pager("document", found.n, found.count, to),
+      field("by id", found.id ?? "", (id) => address("document", { d: found.d, id }), { size: 18 })),
+    quiet(`${plural(found.length, "token")}, here from ${count(found.from)} to ${count(end)}. `,
+      end < found.length && link("Go on. ", "document", { d: found.d, n: found.n, from: end }),
+      found.windows.map((i) => link(`Window ${count(i)}`, "window", { d: found.d, i })),
+      same.length > 1 && [" Documents with this id:", same]),
+    textView(found, parameters, "document"),
+    about.run && seen({ d: found.d, n: found.n }, about, "this document"));
+}
+
+export const datasets = (about, name, to) => (
+  about.sources.length > 1 && choice("dataset", about.sources.map((one) => one.name), name, to));
+
+const isConcept = (span) => typeof span.c === "number";
+const keyOf = (span) => (isConcept(span) ? `${span.t}:${span.c}` : span.t);
+const hueOf = (span) => hue(isConcept(span) ? span.c : span.t);
+
+function textView(found, parameters, view) {
+  const hidden = new Set(parameters.hide ? parameters.hide.split("|") : []);
+  const tokens = found.ids.map((id, k) => h("span", { "data-k": k }, found.pieces ? found.pieces[k] : `${id} `));
+  const text = h("div", { class: "text", tabindex: 0, dir: "auto", "aria-label": "text" });
+  const starts = new Map(found.documents.filter((one) => one.n >= 0).map((one) => [one.start, one]));
+  tokens.forEach((token, k) => {
+    const here = starts.get(k);
+    if (here) {
+      const name = label(here.id ?? `document ${count(here.n)}`);
+      text.append(h("span", { class: "document" }, here.before && "... ", link(name, "document", { d: found.d, n: here.n })));
+    }
+    text.append(token);
+  });
+
+  const covering = tokens.map(() => []);
+  // The line of level 0 is the nearest to the text; a span that begins here has a tick at its line.
+  const background = (spans, k) => [
+    ...spans.filter((span) => span.level < LEVELS).flatMap((span) => {
+      const [colour, at] = [`linear-gradient(hsl(${hueOf(span)} 55% 52%) 0 0) 0`, `var(--text) + ${3 * span.level}px`];
+      return [`${colour} calc(${at}) / 100% 2px no-repeat`,
+        span.s === k && !span.b && `${colour} calc(${at} - 3px) / 2px 4px no-repeat`];
+    }),
+    `linear-gradient(hsl(${hueOf(spans.at(-1))} 65% 50% / .13) 0 0) 0 0 / 100% var(--text) no-repeat`,
+  ].filter(Boolean).join(", ");
+  const paint = () => {
+    let depth = 1;
+    covering.forEach((spans) => spans.splice(0));
+    for (const span of found.spans.filter((one) => !hidden.has(keyOf(one)))) {
+      depth = Math.max(depth, Math.min(LEVELS, span.level + 1));
+      for (let k = span.s; k < span.e; k++) covering[k].push(span);
+    }
+    tokens.forEach((token, k) => { token.style.background = covering[k].length ? background(covering[k], k) : ""; });
+    text.style.setProperty("--levels", depth);
+  };
+  paint();
+
+  const detail = h("p", { class: "detail quiet" }, "Point at a token, or tap it.");
+  text.addEventListener("pointerover", (event) => {
+    const k = Number(event.target.closest("[data-k]")?.dataset.k ?? NaN);
+    if (Number.isNaN(k)) return;
+    const chips = covering[k].map((span) => h("span", { class: "chip", style: { "--h": hueOf(span) } },
+      `${span.b ? "<" : "["}${span.s}, ${span.e}${span.a ? ">" : ")"} `, label(span.n)));
+    detail.replaceChildren(h("span", {}, `token ${count(found.start + k)}, id ${found.ids[k]}`), ...chips);
+  });
+  const toggle = (keys, on) => {
+    keys.forEach((key) => (on ? hidden.delete(key) : hidden.add(key)));
+    history.replaceState(null, "", address(view, { ...parameters, hide: [...hidden].join("|") }));
+    paint();
+  };
+  return h("div", { class: "window" },
+    h("div", { class: "reading" },
+      !found.pieces && h("p", { class: "warning" },
+        "Numbers of tokens: the dataset has no copy of its tokenizer. Start with --tokenizer to see text."),
+      found.tokens_in_all > found.ids.length && h("p", { class: "warning" },
+        `The first ${count(found.ids.length)} of ${count(found.tokens_in_all)} tokens.`),
+      text, detail),
+    legend(found, hidden, toggle));
+}
+
+function legend(found, hidden, toggle) {
+  const totals = new Map();
+  for (const span of found.spans) {
+    const one = totals.get(keyOf(span)) ?? { key: keyOf(span), span, tokens: 0 };
+    totals.set(one.key, { ...one, tokens: one.tokens + span.e - span.s });
+  }
+  const inputs = [];
+  const row = ({ key, span, tokens }) => {
+    const change = () => toggle([key], input.checked);
+    const input = h("input", { type: "checkbox", checked: !hidden.has(key), onchange: change });
+    inputs.push(input);
+    const name = isConcept(span) ? link(label(span.n), "concept", { d: found.d, t: span.t, c: span.c }) : "records";
+    return h("li", {}, h("label", {}, input, swatch(hueOf(span))), name, h("span", { class: "number quiet" }, count(tokens)));
+  };
+  const all = (on) => {
+    inputs.forEach((input) => { input.checked = on; });
+    toggle([...totals.keys()], on);
+  };
+  return h("aside", { class: "legend" },
+    found.tracks.length === 0 ? quiet("This dataset has no spans.") : h("div", { class: "tools" },
+      h("button", { "data-key": "a", onclick: () => all(true) }, "all"),
+      h("button", { "data-key": "n", onclick: () => all(false) }, "none")),
+    found.tracks.map((track) => {
+      const rows = [...totals.values()].filter((one) => one.span.t === track).sort((a, b) => b.tokens - a.tokens);
+      return [h("h3", {}, label(track)), rows.length ? h("ul", {}, rows.map(row)) : quiet("no spans here")];
+    }));
+}
+
+// When something is trained: a line of ticks, and the first of them as a list.
+export function seen(asked, about, what) {
+  return card(`When ${what} is seen`, later(ask("seen", asked), (found) => {
+    if (!found.seen.length) return quiet(`Not in the first ${count(found.until)} samples.`);
+    const at = (sample) => 1000 * sample / found.until;
+    const here = about.run.position?.sample;
+    const ticks = found.seen.map((one) => s("rect", { x: at(one.sample), width: 2.5, y: 6, height: 24, class: "tick" },
+      s("title", {}, `sample ${count(one.sample)}`)));
+    const times = found.seen.slice(0, 12).map((one) => h("li", {}, `sample ${count(one.sample)}, epoch ${one.epoch}, `,
+      link(`window ${count(one.window)}`, "window", { d: asked.d, i: one.window }),
+      one.places.map((p) => [", ", link(`step ${count(p.step)}`, "step", { n: p.step }), ` on rank ${p.dp_rank}`])));
+    return [
+      h("p", {}, `${found.more ? "The first " : ""}${plural(found.seen.length, "time")} in ${plural(found.until, "sample")}.`),
+      s("svg", { class: "timeline", viewBox: "0 0 1000 36", preserveAspectRatio: "none", role: "img" },
+        s("rect", { x: 0, width: 1000, y: 29, height: 3, class: "axis" }),
+        here !== undefined && s("rect", { x: 0, width: Math.min(1000, at(here)), y: 29, height: 3, class: "past" }),
+        ticks),
+      h("ul", { class: "times" }, times),
+    ];
+  }));
+}

@@ -1,0 +1,8 @@
+"""conceptloader for Accelerate: a loader that save_state and load_state know. See docs/trainers.md.
+
+Open data.py first.
+"""
+
+from .data import AcceleratedLoader
+
+__all__ = ["AcceleratedLoader"]

@@ -1,0 +1,91 @@
+"""A loader for training loops with Accelerate: its checkpoints hold what was trained, by steps of accumulation."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NoReturn
+
+from conceptloader.blend import ConfigLike
+from conceptloader.errors import ConfigError
+from conceptloader.torch.loader import make_dataloader
+from conceptloader.torch.trained import TrainedLoader
+
+
+class AcceleratedLoader(TrainedLoader):
+    """The loader of this process. save_state and load_state of the accelerator keep it, prepared or not.
+
+    A micro batch is trained when its `with accelerator.accumulate(model):` has ended, with the last one of a step; save
+    outside of it. In the middle of a step the gradients are not saved: a resumed run reads its micro batches again.
+
+    accelerator: an accelerate.Accelerator. micro_batch_size: samples of a process in one batch. The global batch is
+        micro_batch_size x processes x gradient_accumulation_steps; give it too, and a run on other processes that
+        would change it is refused.
+    options: as for make_dataloader, without those of ranks. epoch_samples: see TrainedLoader.
+
+    Raises ConfigError.
+    """
+
+    remedy = "Put `with accelerator.accumulate(model):` around the step, or call acknowledge() after each step"
+
+    def __init__(
+        self,
+        accelerator: Any,
+        config: ConfigLike,
+        *,
+        micro_batch_size: int,
+        global_batch_size: int | None = None,
+        epoch_samples: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.accelerator = accelerator
+        accumulate = accelerator.gradient_accumulation_steps
+        if getattr(accelerator, "parallelism_config", None) is not None:
+            raise ConfigError(
+                "AcceleratedLoader: found a parallelism_config; give a TrainedLoader the dp_rank and dp_size of its "
+                "mesh, register it with register_for_checkpointing, and call acknowledge() after each step"
+            )
+        loader = make_dataloader(
+            config,
+            dp_rank=accelerator.process_index,
+            dp_size=accelerator.num_processes,
+            micro_batch_size=micro_batch_size,
+            global_batch_size=global_batch_size or micro_batch_size * accelerator.num_processes * accumulate,
+            device=accelerator.device if accelerator.device.type == "cuda" else None,
+            **options,
+        )
+        super().__init__(loader, epoch_samples=epoch_samples)
+        self.check_accumulation(accumulate, "Accelerator(gradient_accumulation_steps=...)")
+        accelerator.register_for_checkpointing(self)
+
+    def _stand(self, step: int | None = None) -> None:
+        super()._stand(step)
+        # Gradients of a step that was begun are gone, so that accumulation starts at its first micro batch.
+        self.accelerator.step -= self.accelerator.step % self.accelerator.gradient_accumulation_steps
+        self._first, self._first_sample = self.accelerator.step, self._trained
+
+    def _settle(self) -> None:
+        """Acknowledge the steps that the accelerator has accumulated."""
+        accumulate = self.accelerator.gradient_accumulation_steps
+        batches = (self.accelerator.step - self._first) // accumulate * accumulate
+        self.acknowledge(max(self._trained, self._first_sample + batches * self.loader.partition.group))
+
+    def _check_turn(self, loop: int) -> None:
+        self._settle()
+        super()._check_turn(loop)
+
+    def state_dict(self) -> dict[str, str]:
+        """For save_state: after the last whole step that was trained."""
+        self._settle()
+        return super().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, allow_changed: Collection[str] = ()) -> None:
+        """For load_state, which has restored the accelerator's count of micro batches."""
+        super().load_state_dict(state, allow_changed=allow_changed)
+        self.check_accumulation(
+            self.accelerator.gradient_accumulation_steps, "Accelerator(gradient_accumulation_steps=...)"
+        )
+
+    @property
+    def dataset(self) -> NoReturn:
+        """What accelerate's skip_first_batches asks for."""
+        raise ConfigError(
+            "skip_first_batches: load_state has put this loader where the checkpoint was; leave skipping out"
+        )

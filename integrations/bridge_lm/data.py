@@ -1,0 +1,89 @@
+"""The datasets of a Megatron-Bridge run, for its dataloader type "single": Bridge counts samples, and deals them out.
+
+Its checkpoints hold that count, and nothing of ours; so what decides the order lies in a file beside them.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conceptloader.blend import Blend, load_config, open_blend
+from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.order.progress.state import OrderState
+from conceptloader.storage.durable import write_file
+from conceptloader.torch.collate import TensorBatch, collate_fn
+from conceptloader.torch.dataset import SampleDataset
+
+try:
+    from megatron.bridge.data.base import DatasetProvider
+except ImportError as error:
+    raise MissingPackageError(
+        f"bridge_lm: megatron.bridge.data.base cannot be imported ({error}); install Megatron-Bridge of 2026 or later"
+    ) from error
+
+FILE_NAME = "conceptloader_order.json"
+
+
+class BridgeSamples(SampleDataset):
+    """A SampleDataset whose batches have the names that Bridge's forward step takes: tokens for input_ids."""
+
+    @staticmethod
+    def collate_fn(samples: Sequence[TensorBatch]) -> TensorBatch:
+        """tokens, labels, position_ids: int64 [B, S]; loss_mask: float32 [B, S]; what else the configuration says."""
+        batch = dict(collate_fn(samples))
+        return {"tokens": batch.pop("input_ids"), **batch}
+
+
+@dataclass
+class ConceptProvider(DatasetProvider):
+    """`dataset=` of a Bridge configuration. The sampler of "single" goes on at the checkpoint's number of samples.
+
+    config, valid, test: paths of configurations; seq_length: of the model, the configuration's may be left out.
+    state: the directory of the checkpoints. What decides the order is kept there, and every later start is compared
+        with it over the whole run. allow_changed: names of differences to accept.
+
+    Raises ConfigError, FormatError, ResumeError.
+    """
+
+    config: str = ""
+    seq_length: int = 0
+    valid: str | None = None
+    test: str | None = None
+    state: str = ""
+    allow_changed: list[str] = field(default_factory=list)
+    dataloader_type: str | None = "single"
+
+    def build_datasets(self, context: Any) -> tuple[Any, Any, Any]:
+        """The three datasets, as long as the run asks them to be; None for one without a configuration."""
+        if self.dataloader_type != "single":
+            raise ConfigError(
+                f"dataloader_type: found {self.dataloader_type!r}, expected 'single': cyclic and batch shuffle the "
+                "samples again, and external starts at the first one after each restart"
+            )
+        if not self.config or not self.seq_length or not self.state:
+            raise ConfigError("ConceptProvider: config, seq_length and state are needed")
+        train = self._checked(self._open(self.config), context.train_samples)
+        valid, test = (None if path is None else self._open(path) for path in (self.valid, self.test))
+        return (
+            BridgeSamples(train, context.train_samples),
+            None if valid is None else BridgeSamples(valid, context.valid_samples),
+            None if test is None else BridgeSamples(test, context.test_samples),
+        )
+
+    def _open(self, path: str) -> Blend:
+        return open_blend(load_config(path).with_seq_len(self.seq_length))
+
+    def _checked(self, blend: Blend, samples: int) -> Blend:
+        """The blend as the continuation of the run whose order lies in the file, which the first start writes."""
+        path = Path(self.state) / FILE_NAME
+        if path.exists():
+            saved = OrderState.read(json.loads(path.read_bytes()), str(path))
+            return blend.resume(saved.spec, samples, allow_changed=self.allow_changed)
+        blend.order.check_run(samples)
+        if int(os.environ.get("RANK", "0")) == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(str(path), json.dumps(OrderState(spec=blend.spec).leaf()).encode())
+        return blend

@@ -1,0 +1,145 @@
+"""The data of a Lightning run: its loaders, and the callback that tells them what was trained.
+
+Lightning asks a loader for its state whenever a checkpoint is written, also between two micro batches of a step. Then
+the gradients of that step are not saved, so that the state, and Lightning's own count of batches, go back to its start.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from conceptloader.blend import ConfigLike, open_blend
+from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader, make_trained_loader
+
+try:
+    import lightning.pytorch as pl
+except ImportError as error:
+    raise MissingPackageError(
+        f"lightning_lm: lightning cannot be imported ({error}); pip install 'conceptloader[lightning]'"
+    ) from error
+
+
+class ConceptDataModule(pl.LightningDataModule):
+    """Training and validation data of conceptloader for Trainer.fit, which goes on exactly from any checkpoint.
+
+    config: as for make_dataloader. micro_batch_size: samples of a rank in one training_step. global_batch_size: samples
+        of an optimizer step; Trainer(accumulate_grad_batches=...) has to fit it.
+    num_samples: end of the run. epoch_samples: samples of an epoch of Lightning; by default the run is one epoch.
+    val: a configuration to validate on, or several by name, in which order dataloader_idx counts them. Each validation
+        reads them from the beginning to the end: order sequential, or num_samples in val_options.
+    val_options: as for make_dataloader; micro_batch_size is that of training unless it is given.
+    run_log: directory of the checkpoints, to log this start there.
+
+    A batch holds `consumed_samples` beside its tensors; leave it in where hooks change the batch.
+    """
+
+    def __init__(
+        self,
+        config: ConfigLike,
+        *,
+        micro_batch_size: int,
+        global_batch_size: int,
+        num_samples: int | None = None,
+        epoch_samples: int | None = None,
+        val: ConfigLike | Mapping[str, ConfigLike] | None = None,
+        val_options: Mapping[str, Any] | None = None,
+        run_log: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.config, self.run_log = config, run_log
+        self._options: dict[str, Any] = {
+            "micro_batch_size": micro_batch_size,
+            "global_batch_size": global_batch_size,
+            "num_samples": num_samples,
+            "epoch_samples": epoch_samples,
+        }
+        several = isinstance(val, Mapping) and "datasets" not in val
+        self._val = dict(val) if several else {} if val is None else {"val": val}  # type: ignore[arg-type]
+        self._val_options = {"micro_batch_size": micro_batch_size, **(val_options or {})}
+        self.loader: TrainedLoader | None = None
+        self.acknowledge = Acknowledge(self)
+
+    @property
+    def _ranks(self) -> dict[str, int]:
+        found = self.trainer.distributed_sampler_kwargs or {"num_replicas": 1, "rank": 0}
+        return {"dp_size": found["num_replicas"], "dp_rank": found["rank"]}
+
+    def setup(self, stage: str) -> None:
+        """Put the callback before all others, some of which may save."""
+        callbacks = self.trainer.callbacks
+        if self.acknowledge not in callbacks:
+            callbacks.insert(0, self.acknowledge)
+
+    def train_dataloader(self) -> TrainedLoader:
+        """The loader of this rank; where the trainer has trained with this one before, it goes on there."""
+        before, self.loader = self.loader, make_trained_loader(self.config, **self._options, **self._ranks)
+        self.loader.remedy = "Lightning removed the callback of ConceptDataModule, or a hook dropped the batch's number"
+        if before is not None:
+            if before.steps == self.trainer.global_step:
+                self.loader.load_state_dict(before.state_dict())
+            before.close()
+        return self.loader
+
+    def val_dataloader(self) -> list[EvaluationLoader]:
+        """A loader for each configuration to validate on."""
+        return [EvaluationLoader(open_blend(c), **self._val_options, **self._ranks) for c in self._val.values()]
+
+    def teardown(self, stage: str) -> None:
+        """End the loader's threads."""
+        if self.loader is not None:
+            self.loader.close()
+
+
+class Acknowledge(pl.Callback):
+    """Tells the loader which steps are done, and the checkpoint. ConceptDataModule brings it along."""
+
+    def __init__(self, data: ConceptDataModule) -> None:
+        self._data = data
+
+    @property
+    def _loader(self) -> TrainedLoader:
+        if self._data.loader is None:
+            raise ConfigError(
+                "ConceptDataModule: Lightning has not asked for its train_dataloader; pass it as datamodule="
+            )
+        return self._data.loader
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Lightning's position has to be the loader's; its count of batches becomes one of the present size."""
+        loader, epochs = self._loader, trainer.fit_loop.epoch_loop
+        loader.check_accumulation(trainer.accumulate_grad_batches, "Trainer(accumulate_grad_batches=...)")
+        group, progress = loader.loader.partition.group, epochs.batch_progress
+        # With manual optimization, global_step counts the steps of all optimizers, and each batch is a step.
+        automatic = pl_module.automatic_optimization
+        loader.check_step(trainer.global_step if automatic else progress.total.ready)
+        now, before = loader.consumed_samples // group, progress.total.ready
+        for count in (progress.current, progress.total) if before not in (0, now) else ():
+            shift = count.ready * now // before - count.ready
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(count, name, getattr(count, name) + shift)
+        if self._data.run_log is not None:
+            loader.loader.log_start(self._data.run_log, loader.steps or 0)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """A step is done with its last micro batch."""
+        if trainer.fit_loop._should_accumulate():
+            return
+        if not isinstance(batch, Mapping) or POSITION not in batch:
+            raise ConfigError(
+                f"the batch holds no {POSITION!r} any more; hooks that change it, as on_after_batch_transfer, have "
+                "to leave that number in: it says what was trained"
+            )
+        self._loader.acknowledge(batch[POSITION])
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Micro batches of a step that is not done are read again: they do not count as done here either."""
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        done = (
+            0
+            if self._data.loader is None
+            else self._data.loader.consumed_samples // self._data.loader.loader.partition.group
+        )
+        begun = progress["total"]["ready"] - done
+        for count in (progress["current"], progress["total"]) if begun > 0 else ():
+            border = count["ready"] - begun
+            count.update({name: min(value, border) for name, value in count.items()})

@@ -1,0 +1,169 @@
+"""The data loader of an OLMo-core run. Its Trainer takes a rank's whole batch for a step, and saves between steps."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from conceptloader.blend import ConfigLike, open_blend
+from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.torch.trained import TrainedLoader, make_trained_loader, trained_labels
+
+try:
+    from olmo_core.data.collator import DataCollator
+    from olmo_core.data.data_loader import DataLoaderConfig, TextDataLoaderBase
+    from olmo_core.distributed.parallel import get_dp_process_group
+    from olmo_core.distributed.utils import get_rank, get_world_size
+except ImportError as error:
+    raise MissingPackageError(
+        f"olmo_lm: OLMo-core cannot be imported ({error}); pip install 'conceptloader[olmo]'"
+    ) from error
+
+_EPOCH, _TOKENS = "epoch", "tokens_processed"
+
+
+class ConceptDataLoader(TextDataLoaderBase):
+    """The samples of a configuration, in batches of `global_batch_size` tokens, without end or in epochs.
+
+    config: as for make_dataloader. global_batch_size: in tokens, a multiple of seq_len x ranks. It may change between
+    two steps, as by BatchSizeScheduler. epoch_samples: an epoch of the Trainer, in windows; None for none.
+    tensors: further tensors of a batch, which the model's forward gets by name. work_dir and others: OLMo-core's.
+
+    A batch has input_ids, labels (-100 where the loss mask is 0) and index: int64 [windows of this rank, ...].
+    Raises ConfigError; load_state_dict raises ResumeError.
+    """
+
+    def __init__(
+        self,
+        config: ConfigLike,
+        *,
+        global_batch_size: int,
+        epoch_samples: int | None = None,
+        tensors: tuple[str, ...] = (),
+        collator: Any = None,
+        **options: Any,
+    ) -> None:
+        collator = DataCollator(pad_token_id=0) if collator is None else collator
+        super().__init__(collator=collator, global_batch_size=global_batch_size, **options)
+        self._epoch: int | None = None
+        self._global_batch_size: int = global_batch_size
+        self.blend, self.tensors, self.epoch_samples = open_blend(config), tensors, epoch_samples
+        self.loader = self._make(global_batch_size)
+
+    def _make(self, tokens: int) -> TrainedLoader:
+        seq_len = self.blend.config.seq_len or 1
+        if tokens % (seq_len * self.dp_world_size):
+            raise ConfigError(
+                f"global_batch_size: found {tokens} tokens, expected a multiple of seq_len {seq_len} x "
+                f"{self.dp_world_size} data-parallel ranks"
+            )
+        return make_trained_loader(
+            self.blend,
+            dp_rank=self.dp_rank,
+            dp_size=self.dp_world_size,
+            micro_batch_size=tokens // seq_len // self.dp_world_size,
+            global_batch_size=tokens // seq_len,
+            epoch_samples=self.epoch_samples,
+        )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Tokens of a step over all ranks."""
+        return self._global_batch_size
+
+    @global_batch_size.setter
+    def global_batch_size(self, tokens: int) -> None:
+        if tokens != self._global_batch_size:
+            state, old = self.loader.state_dict(), self.loader
+            loader = self._make(tokens)
+            loader.load_state_dict(state)
+            self.loader, self._global_batch_size = loader, tokens
+            old.close()
+            self._count()
+
+    def _count(self) -> None:
+        self.batches_processed = self._in_epoch // self.loader.step_samples
+
+    @property
+    def _in_epoch(self) -> int:
+        """Samples of the present epoch that are behind: all of them, between its last batch and the next epoch."""
+        before = 0 if self.epoch_samples is None or self._epoch is None else (self._epoch - 1) * self.epoch_samples
+        return self.loader.consumed_samples - before
+
+    @property
+    def total_batches(self) -> int | None:
+        """Steps of an epoch; None without epochs."""
+        return None if self.epoch_samples is None else self.epoch_samples // self.loader.step_samples
+
+    def reshuffle(self, epoch: int | None = None, **_: Any) -> None:
+        """Set the epoch. The order runs through all of them, and no two are alike."""
+        self._epoch = (self._epoch or 0) + 1 if epoch is None else epoch
+        behind, size = self.loader.consumed_samples, self.epoch_samples
+        if size is not None and not 0 <= self._in_epoch <= size:
+            raise ConfigError(
+                f"reshuffle: found epoch {self._epoch}, expected {behind // size + 1}: {behind} samples of epochs of "
+                f"{size} are behind; resume the Trainer and its data loader from one checkpoint"
+            )
+
+    def _iter_batches(self) -> Iterator[dict[str, Any]]:
+        while self.epoch_samples is None or self._in_epoch < self.epoch_samples:
+            loader, loop = self.loader, iter(self.loader)
+            for batch in loop:
+                # OLMo-core trains a batch before it asks for the next one, and saves in between.
+                loader.acknowledge()
+                yield self._for_model(batch)
+                if loader is not self.loader:
+                    break  # the batch size has changed
+            else:
+                return
+
+    def _for_model(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        extra = {name: batch[name] for name in self.tensors}
+        if "sample_index" in batch:
+            extra["index"] = batch["sample_index"]
+        return {"input_ids": batch["input_ids"], "labels": trained_labels(dict(batch)), **extra}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the Trainer saves: one string, and the epoch."""
+        return {**self.loader.state_dict(), _EPOCH: self._epoch, _TOKENS: self.tokens_processed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where the Trainer was, on any number of ranks and with any global batch size."""
+        fields = dict(state_dict)
+        self._epoch, self.tokens_processed = fields.pop(_EPOCH, None), fields.pop(_TOKENS, 0)
+        self.loader.load_state_dict(fields)
+        self._count()
+
+    def get_mock_batch(self) -> dict[str, Any]:
+        """Random tokens in the shape of a batch, for the Trainer's dry run."""
+        shape = (self.rank_batch_size // (self.blend.config.seq_len or 1), self.blend.config.seq_len or 1)
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(0, 2, shape, generator=generator)
+        return {"input_ids": ids, "labels": ids.clone()}
+
+
+@DataLoaderConfig.register("conceptloader")
+@dataclass
+class ConceptDataLoaderConfig(DataLoaderConfig[ConceptDataLoader]):
+    """A ConceptDataLoader in a configuration of OLMo-core. config: path of conceptloader's."""
+
+    config: str
+    global_batch_size: int
+    work_dir: str
+    epoch_samples: int | None = None
+    tensors: tuple[str, ...] = ()
+
+    def build(self, *, mesh: Any = None, dp_process_group: Any = None, **_: Any) -> ConceptDataLoader:
+        """The loader of this rank, among those of the data-parallel group."""
+        if dp_process_group is None and mesh is not None:
+            dp_process_group = get_dp_process_group(mesh)
+        return ConceptDataLoader(
+            self.config,
+            global_batch_size=self.global_batch_size,
+            epoch_samples=self.epoch_samples,
+            tensors=self.tensors,
+            work_dir=self.work_dir,
+            dp_world_size=get_world_size(dp_process_group),
+            dp_rank=get_rank(dp_process_group),
+        )

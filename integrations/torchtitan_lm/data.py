@@ -1,0 +1,152 @@
+"""The data loader of a torchtitan run or validation: flat batches of a configuration's windows.
+
+torchtitan takes the microbatches of a step from it and saves its state between steps, so that what was handed out is
+what was trained. It loads a checkpoint leaf by leaf into the state of the new loader: ours is one string.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from conceptloader.blend import load_config, open_blend
+from conceptloader.blend.strict import nearest
+from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.order.sequential import Sequential
+from conceptloader.torch.collate import TensorBatch
+from conceptloader.torch.loader import make_dataloader
+from conceptloader.torch.trained import IGNORED, trained_labels
+
+try:
+    from torchtitan.components.data.loader import BaseDataLoader
+except ImportError as error:
+    raise MissingPackageError(
+        f"torchtitan: its module components/data/loader.py cannot be imported ({error}); conceptloader needs the main "
+        "branch of 2026-08-20 (73aed7f6c) or later, whose batches are flat, with the packages that it requires"
+    ) from error
+
+
+class ConceptDataLoader(BaseDataLoader):
+    """Hands out what torchtitan's Trainer and Validator take: ({input, positions, further tensors}, labels).
+
+    input, positions, labels: int64 [windows * seq_len]; labels are -100 where the loss mask is 0, and where the last
+    microbatch of a sequential pass is filled up. Positions begin at 0 with each window, or with each document if the
+    configuration says position_ids: document, which is where attention is cut. Further tensors keep their shape, but
+    for those with a value for each token, which are flat as well; forward gets them by name, on all pipeline stages.
+
+    Raises ConfigError, FormatError, ReadError; load_state_dict raises ResumeError.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        """What stands in a configuration of torchtitan."""
+
+        config: str = ""
+        """Path of conceptloader's configuration. Its seq_len may be left out."""
+        tensors: tuple[str, ...] = ()
+        """Further tensors of a batch for the model's forward."""
+        global_batch_size: int = 0
+        """Windows of a train step, over all ranks: num_tokens_per_train_step / max_context_length. With it, data that
+        end do so with a whole step, and the run log knows steps; 0: a step is one microbatch of each rank."""
+        num_samples: int | None = None
+        """End of the run in windows, over all ranks."""
+        repeat: bool = True
+        """False: one pass over data that have an end. The validator sets it."""
+        run_log: str = ""
+        """Directory of the checkpoints, to log this start there."""
+        allow_changed: tuple[str, ...] = ()
+        """Differences to what decided the samples behind a checkpoint that are accepted, by name."""
+
+    def __init__(
+        self,
+        config: Any,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        tokenizer: Any = None,
+        max_context_length: int,
+        num_tokens_per_batch: int,
+        **_: Any,
+    ) -> None:
+        if num_tokens_per_batch % max_context_length:
+            raise ConfigError(
+                f"num_tokens_per_microbatch_per_dp_rank: found {num_tokens_per_batch}, expected a multiple of "
+                f"max_context_length, {max_context_length}"
+            )
+        if not config.config:
+            raise ConfigError("dataloader.config: missing, expected the path of a configuration of conceptloader")
+        blend = open_blend(load_config(config.config).with_seq_len(max_context_length))
+        if blend.config.outputs.position_ids == "off":
+            raise ConfigError(f"{config.config}: outputs.position_ids: off, but torchtitan needs positions")
+        self._passes = isinstance(blend.order, Sequential)
+        if not config.repeat and not self._passes and config.num_samples is None:
+            raise ConfigError(
+                f"{config.config}: shuffled data have no end, but one pass was asked for (repeat=False, as by a "
+                "validator with steps=-1); set order: sequential in the configuration, or num_samples"
+            )
+        _check_vocabulary(blend.datasets, tokenizer)
+        micro = num_tokens_per_batch // max_context_length
+        self._options = config
+        self._started = False
+        self.loader = make_dataloader(
+            blend,
+            dp_rank=dp_rank,
+            dp_size=dp_world_size,
+            micro_batch_size=micro,
+            global_batch_size=config.global_batch_size or None,
+            num_samples=config.num_samples,
+            tail="wrap" if self._passes else None,
+        )
+
+    def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+        if self._options.run_log and not self._started:
+            schedule = self.loader.plan.schedule.at(0, 0)
+            self.loader.log_start(self._options.run_log, schedule.step_of(self.loader.consumed_samples))
+        first = 0 if self._started and self._passes else self.loader.consumed_samples
+        self._started = True
+        while True:
+            for number, batch in enumerate(self.loader):
+                yield self._flat(batch, first + number * self.loader.partition.group)
+            first = 0
+            if not (self._options.repeat and self._passes):
+                return
+
+    def _flat(self, batch: TensorBatch, position: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        labels, end = trained_labels(batch), self.loader.num_samples
+        if end is not None and position + self.loader.partition.group > end:  # filled up from the first windows
+            rows = torch.from_numpy(self.loader.partition.offsets(self.loader.dp_rank).astype("int64"))
+            labels = labels.masked_fill((rows >= end - position)[:, None], IGNORED)
+        inputs = {"input": batch["input_ids"].flatten(), "positions": batch["position_ids"].flatten()}
+        for name in self._options.tensors:
+            value = batch.get(name)
+            if not isinstance(value, torch.Tensor):
+                offered = [key for key, one in batch.items() if isinstance(one, torch.Tensor)]
+                raise ConfigError(f"dataloader.tensors: no tensor {name!r} in a batch{nearest(name, offered)}")
+            inputs[name] = value.flatten() if value.shape == batch["input_ids"].shape else value
+        return inputs, labels.flatten()
+
+    def state_dict(self) -> dict[str, Any]:
+        """One string, equal on all ranks."""
+        return dict(self.loader.state_dict())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where the state was saved, on any number of ranks. Nothing happens with an empty one."""
+        if state_dict:
+            self._started = False
+            self.loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
+
+    def close(self) -> None:
+        """End the threads."""
+        self.loader.close()
+
+
+def _check_vocabulary(datasets: Mapping[str, Any], tokenizer: Any) -> None:
+    size = tokenizer.get_vocab_size() if hasattr(tokenizer, "get_vocab_size") else None
+    for name, dataset in datasets.items():
+        found = dataset.tokenizer
+        if size is not None and found is not None and found.vocab_size > size:
+            raise ConfigError(
+                f"datasets.{name}: its tokenizer {found.name} has {found.vocab_size} tokens, torchtitan's has {size}; "
+                "set hf_assets_path to the tokenizer that the data were built with"
+            )

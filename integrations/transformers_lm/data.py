@@ -1,0 +1,150 @@
+"""A Trainer of Hugging Face that reads conceptloader's order, and keeps its state in trainer_state.json.
+
+The Trainer counts steps; what they took is steps x global batch. It would shuffle the samples again, replay epochs from
+their number alone, and skip batches by reading them: here the loader stands where the checkpoint says.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.torch.collate import TensorBatch, collate_fn
+from conceptloader.torch.dataset import SampleDataset
+from conceptloader.torch.trained import IGNORED, TrainedLoader, make_trained_loader, trained_labels
+
+try:
+    import transformers
+    from transformers.trainer_callback import ExportableState
+except ImportError as error:
+    raise MissingPackageError(
+        f"transformers_lm: transformers cannot be imported ({error}); pip install 'conceptloader[transformers]'"
+    ) from error
+
+FOR_MODELS = ("input_ids", "labels", "shift_labels", "position_ids")
+_LEAF = "loader"
+
+
+def for_model(batch: TensorBatch, tensors: Sequence[str] = ()) -> TensorBatch:
+    """The keywords of a causal language model, and `tensors` of the batch under their names.
+
+    `shift_labels` belong to the token before, as the batch's labels do; transformers' losses take them as they are.
+    `labels` belong to the token itself, for models that shift by themselves.
+    """
+    targets = trained_labels(batch)
+    labels = targets.roll(1, dims=-1)
+    labels[:, 0] = IGNORED
+    keys = [name for name in ("input_ids", "position_ids", *tensors) if name in batch]
+    return {**{name: batch[name] for name in keys}, "labels": labels, "shift_labels": targets}
+
+
+class collate:
+    """The data_collator: samples of a SampleDataset to what `for_model` gives."""
+
+    def __init__(self, tensors: Sequence[str] = ()) -> None:
+        self.tensors = tuple(tensors)
+
+    def __call__(self, samples: Sequence[TensorBatch]) -> TensorBatch:
+        return for_model(collate_fn(samples), self.tensors)
+
+
+class _Batches:
+    """What the Trainer iterates over: the loader, with batches for the model."""
+
+    def __init__(self, loader: TrainedLoader, tensors: Sequence[str]) -> None:
+        self.loader, self.tensors = loader, tensors
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Any:
+        return (for_model(batch, self.tensors) for batch in self.loader)
+
+
+class ConceptTrainer(transformers.Trainer):
+    """A Trainer whose train_dataset is a conceptloader.SampleDataset; its length, rounded down to steps, is an epoch.
+
+    Samples follow each other as the configuration orders them, through all epochs; nothing is shuffled again. Resuming
+    takes any number of processes, as long as per_device_train_batch_size x gradient_accumulation_steps x processes is
+    what it was. eval_dataset is one SampleDataset or a dict of them, with order sequential.
+
+    tensors: further tensors of a batch that the model's forward gets by name.
+
+    Raises ConfigError for arguments that would change the batches, ResumeError for a checkpoint of other data.
+    """
+
+    def __init__(self, *args: Any, tensors: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **{"data_collator": collate(tensors), **kwargs})
+        self.tensors = tensors
+        if not isinstance(self.train_dataset, SampleDataset | None):
+            raise ConfigError(
+                f"train_dataset: found a {type(self.train_dataset).__name__}, expected a conceptloader.SampleDataset, "
+                "without a sampler or a DataLoader around it"
+            )
+        settings = self.args.accelerator_config
+        for name in ("split_batches", "dispatch_batches"):
+            if getattr(settings, name, None):
+                raise ConfigError(
+                    f"accelerator_config.{name}: found true; each rank reads its own batches, leave it out"
+                )
+        self.args.ignore_data_skip = True  # the loader stands there already
+        self.add_callback(Progress())
+
+    def get_train_dataloader(self) -> Any:
+        """The loader of this process, from sample 0 on; Progress puts it where the checkpoint was."""
+        if self.train_dataset is None:
+            raise ConfigError("train_dataset: missing, expected a conceptloader.SampleDataset")
+        micro, accumulate = self._train_batch_size, self.args.gradient_accumulation_steps
+        batch = self.get_total_train_batch_size(self.args)
+        if batch != micro * accumulate * self.args.world_size:
+            raise ConfigError(
+                f"ConceptTrainer: found {self.args.world_size} processes, of which some read the same samples (tensor, "
+                "context or sequence parallelism); it deals out samples to all of them"
+            )
+        epoch = len(self.train_dataset) // batch * batch
+        loader = make_trained_loader(
+            self.train_dataset.blend,
+            dp_rank=self.args.process_index,
+            dp_size=self.args.world_size,
+            micro_batch_size=micro,
+            global_batch_size=batch,
+            epoch_samples=epoch or batch,
+        )
+        loader.remedy = "Progress, the callback of ConceptTrainer, was removed; leave it in"
+        return _Batches(loader, self.tensors)
+
+
+class Progress(transformers.TrainerCallback, ExportableState):
+    """Puts the loader where the checkpoint says, and its state into the next one. ConceptTrainer brings it along."""
+
+    def __init__(self) -> None:
+        self._loader: TrainedLoader | None = None
+
+    def state(self) -> dict[str, Any]:
+        """For trainer_state.json."""
+        return {"args": {}, "attributes": {} if self._loader is None else {_LEAF: self._loader.state_dict()}}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Refuse to start anywhere but where the steps of the Trainer ended."""
+        batches = kwargs["train_dataloader"]
+        if not isinstance(batches, _Batches):
+            raise ConfigError(
+                f"ConceptTrainer: found a {type(batches).__name__} as train_dataloader; a subclass or a plugin put it "
+                "in place of the loader; leave get_train_dataloader as it is"
+            )
+        self._loader = batches.loader
+        saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
+        if state.global_step and _LEAF in saved:
+            self._loader.load_state_dict(saved[_LEAF])
+        self._loader.check_step(state.global_step)
+        if self._loader.consumed_samples != state.global_step * self._loader.step_samples:
+            raise ConfigError(
+                f"per_device_train_batch_size x gradient_accumulation_steps x processes: found "
+                f"{self._loader.step_samples} samples a step, expected what the run began with: {state.global_step} "
+                f"steps took {self._loader.consumed_samples}; the Trainer counts its epochs in steps of one size"
+            )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A step is trained; the epoch, which the Trainer counts from its own start, is the loader's."""
+        assert self._loader is not None
+        self._loader.acknowledge_step(state.global_step)
+        state.epoch = self._loader.consumed_samples / (self._loader.epoch_samples or 1)

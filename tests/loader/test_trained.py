@@ -1,0 +1,203 @@
+"""TrainedLoader: the state is that of what was acknowledged, whatever a trainer has read beyond it."""
+
+import copy
+import itertools
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, EndlessError, ResumeError
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.trained import EvaluationLoader, TrainedLoader, make_trained_loader, trained_labels
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = write_dataset(tmp_path_factory.mktemp("data") / "data", random_documents(40, seed=1))
+    return {"seq_len": 16, "datasets": {"data": {"path": str(path)}}, "outputs": {"sample_index": True}}
+
+
+def loader_of(config: Any, **options: Any) -> TrainedLoader:
+    """Steps of 12 samples in two micro batches of 3, on 2 ranks."""
+    return make_trained_loader(
+        config, **{"dp_size": 2, "dp_rank": 0, "micro_batch_size": 3, "global_batch_size": 12, **options}
+    )
+
+
+def samples(batches: Iterator[Any], count: int) -> list[int]:
+    return [int(i) for batch in itertools.islice(batches, count) for i in batch["sample_index"]]
+
+
+def test_the_state_is_that_of_the_last_batch_acknowledged(config: Any) -> None:
+    loader = loader_of(config)
+    batches = iter(loader)
+    ahead = [next(batches) for _ in range(5)]  # two steps, and one micro batch of the third
+    assert [batch["consumed_samples"] for batch in ahead] == [6, 12, 18, 24, 30]
+    assert loader.consumed_samples == 0
+    loader.acknowledge(ahead[1]["consumed_samples"])
+    assert (loader.consumed_samples, loader.steps) == (12, 1)
+    inside = loader.state_dict()
+    batches.close()  # type: ignore[attr-defined]
+    assert loader.state_dict() == inside, "after the loop as in it"
+    assert loader.state_dict() == loader_of(config, dp_rank=1, consumed_samples=12).state_dict(), "on every rank"
+
+    plain = cl.make_dataloader(config, micro_batch_size=4, global_batch_size=12)
+    plain.load_state_dict(inside)
+    assert samples(iter(plain), 1) == [12, 13, 14, 15]
+
+
+def test_each_loop_begins_at_what_is_acknowledged(config: Any) -> None:
+    loader = loader_of(config)
+    assert samples(iter(loader), 3) == [0, 2, 4, 6, 8, 10, 12, 14, 16]
+    loader.acknowledge(12)
+    assert samples(iter(loader), 2) == [12, 14, 16, 18, 20, 22]
+    loader.acknowledge()
+    assert loader.consumed_samples == 24
+
+
+def test_an_older_loop_is_refused(config: Any) -> None:
+    loader = loader_of(config)
+    first, second = iter(loader), iter(loader)
+    next(first)
+    next(second)
+    with pytest.raises(ConfigError, match="ended by a newer one over the same loader"):
+        next(first)
+    assert samples(second, 1) == [6, 8, 10]
+
+
+def test_another_number_of_ranks_goes_on_at_the_beginning_of_the_step(config: Any) -> None:
+    loader = loader_of(config)
+    for batch in itertools.islice(loader, 5):
+        if batch["consumed_samples"] % 12 == 0:  # what a trainer acknowledges: whole steps
+            loader.acknowledge(batch["consumed_samples"])
+    resumed = loader_of(config, dp_size=1, micro_batch_size=4)
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.steps == 2
+    assert samples(iter(resumed), 1) == [24, 25, 26, 27]
+
+
+def test_epochs_follow_each_other(config: Any) -> None:
+    loader = loader_of(config, epoch_samples=24)
+    assert len(loader) == 4
+    seen = []
+    for _ in range(3):
+        for batch in loader:
+            seen.extend(batch["sample_index"].tolist())
+            loader.acknowledge(batch["consumed_samples"])
+    assert seen == list(range(0, 72, 2))
+    resumed = loader_of(config, epoch_samples=24)
+    resumed.load_state_dict(loader_of(config, consumed_samples=36).state_dict())
+    assert len(list(resumed)) == 2, "the rest of the epoch"
+    resumed.acknowledge()
+    assert samples(iter(resumed), 9) == list(range(48, 72, 2)), "the epoch after a resume"
+    with pytest.raises(ConfigError, match="no multiple of the 12 samples of a step; set 24"):
+        loader_of(config, epoch_samples=30)
+
+
+def test_steps_and_samples_have_to_agree(config: Any) -> None:
+    loader = loader_of(config)
+    loader.check_step(0)
+    handed_out = cl.make_dataloader(config, micro_batch_size=12, consumed_samples=48).state_dict()
+    loader.load_state_dict(handed_out)
+    loader.check_step(4)
+    with pytest.raises(ResumeError, match="3 steps: 36 samples, of which some would be skipped"):
+        loader.check_step(3)
+    with pytest.raises(ResumeError, match="5 steps: 60 samples, of which some would be repeated"):
+        loader.check_step(5)
+    loader.load_state_dict(cl.make_dataloader(config, micro_batch_size=6, consumed_samples=42).state_dict())
+    with pytest.raises(ResumeError, match="stands at 42 samples, no whole number of steps of 12"):
+        loader.check_step(3)
+
+
+def test_steps_are_counted_through_changed_batch_sizes(config: Any) -> None:
+    loader = loader_of(config)
+    list(itertools.islice(loader, 6))
+    loader.acknowledge_step(3)
+    larger = loader_of(config, global_batch_size=24)
+    larger.load_state_dict(loader.state_dict())
+    larger.check_step(3)
+    with pytest.raises(ResumeError):
+        larger.check_step(1)
+    list(itertools.islice(larger, 4))
+    larger.acknowledge_step(4)
+    assert (larger.consumed_samples, larger.steps) == (60, 4)
+
+
+def test_a_last_step_that_is_short_counts(config: Any) -> None:
+    loader = loader_of(config, num_samples=30, tail="short")
+    assert sum(1 for _ in loader) == len(loader) == 5
+    loader.acknowledge_step(3)
+    assert (loader.consumed_samples, loader.steps) == (30, 3)
+    with pytest.raises(ConfigError, match="the run has ended at 30 samples"):
+        list(loader)
+
+
+def test_what_was_not_handed_out_cannot_be_acknowledged(config: Any) -> None:
+    loader = loader_of(config)
+    next(iter(loader))
+    with pytest.raises(ConfigError, match=r"found 12 samples, expected 0 .* to 6"):
+        loader.acknowledge(12)
+    loader.acknowledge(6)
+    with pytest.raises(ConfigError, match="found 0 samples, expected 6"):
+        loader.acknowledge(0)
+
+
+def test_a_trainer_that_acknowledges_nothing_is_refused_early(config: Any) -> None:
+    with pytest.raises(ConfigError, match="nobody tells this loader what is trained"):
+        list(itertools.islice(loader_of(config), 30))
+
+
+def test_accumulation_of_the_trainer(config: Any) -> None:
+    loader = loader_of(config)
+    loader.check_accumulation(2, "accumulate")
+    with pytest.raises(ConfigError, match="accumulate: found 4, expected 2: a step of 12 samples has so many"):
+        loader.check_accumulation(4, "accumulate")
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+def test_a_copy_stands_at_what_is_acknowledged(config: Any, clone: Any) -> None:
+    loader = loader_of(config)
+    batches = iter(loader)
+    samples(batches, 3)
+    loader.acknowledge(12)
+    other = clone(loader)
+    assert samples(iter(other), 1) == [12, 14, 16]
+    assert samples(batches, 1) == [18, 20, 22], "the first one goes on"
+
+
+def test_wrapped_twice(config: Any) -> None:
+    loader = loader_of(config)
+    with pytest.raises(ConfigError, match="wrap a loader once"):
+        TrainedLoader(loader)  # type: ignore[arg-type]
+    with pytest.raises(EndlessError):
+        next(iter(DataLoader(loader)))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a Loader hands out whole batches"):
+        next(iter(DataLoader(loader_of(config, num_samples=24))))  # type: ignore[arg-type]
+
+
+def test_evaluation_begins_at_its_beginning_each_time(config: Any) -> None:
+    options: dict[str, Any] = {"dp_size": 2, "dp_rank": 1, "micro_batch_size": 3}
+    for content, ends in [({**config, "order": "sequential"}, {}), (config, {"num_samples": 36})]:
+        loader = EvaluationLoader(content, **options, **ends)
+        one = [batch["sample_index"].tolist() for batch in loader]
+        samples(iter(loader), 2)  # broken off
+        assert [batch["sample_index"].tolist() for batch in loader] == one
+        assert len(one) == len(loader)
+        assert not hasattr(loader, "state_dict")
+    with pytest.raises(ConfigError, match="a run without an end"):
+        EvaluationLoader(config, **options)
+    with pytest.raises(ConfigError, match="leave 1 for the last one, none for some ranks"):
+        EvaluationLoader(config, **options, num_samples=37, tail="short")
+
+
+def test_labels_without_loss_are_ignored(config: Any, tmp_path: Path) -> None:
+    batch = next(iter(loader_of({**config, "outputs": {"eos_loss": False}})))
+    labels = trained_labels(batch)
+    assert torch.equal(labels == -100, batch["loss_mask"] == 0)
+    assert torch.equal(labels[batch["loss_mask"] == 1], batch["labels"][batch["loss_mask"] == 1])

@@ -1,0 +1,81 @@
+"""A run of Lightning, for zygote.py."""
+
+import logging
+import os
+import warnings
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+import conceptloader as cl
+from conceptloader.integrations.lightning_lm import ConceptDataModule
+from tests.trainers.zygote import Launch
+
+warnings.filterwarnings("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+
+class Model(pl.LightningModule):
+    def __init__(self, launch: Launch) -> None:
+        super().__init__()
+        self.launch = launch
+        self.layers = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
+
+    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.layers(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+
+    def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
+        self.launch.record(self.trainer.global_step, batch["sample_index"])
+        return self.loss(batch)
+
+    def validation_step(self, batch: dict[str, Any], index: int, dataloader_idx: int = 0) -> None:
+        self.launch.record(self.trainer.global_step, batch["sample_index"], f"val{dataloader_idx}")
+        self.log("val", self.loss(batch), batch_size=len(batch["input_ids"]), sync_dist=True)
+
+    def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
+        return {k: v for k, v in batch.items() if k != "consumed_samples" or not self.launch.options.get("drop")}
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Saver(pl.Callback):
+    """Writes a checkpoint after a step, or one micro batch later."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch, self.due = launch, False
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        before, self.due = self.due, trainer.global_step == self.launch.save_at
+        if self.due and before == self.launch.mid and not (self.launch.path / f"saved{self.launch.number}").exists():
+            trainer.save_checkpoint(self.launch.path / "last.ckpt")
+            (self.launch.path / f"saved{self.launch.number}").touch()
+
+
+def train(launch: Launch) -> None:
+    options = launch.options
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=launch.ranks, strategy="ddp" if launch.ranks > 1 else "auto",
+        accumulate_grad_batches=launch.accumulate, max_steps=launch.steps, max_epochs=options.get("epochs", -1),
+        callbacks=[Saver(launch)], logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, val_check_interval=options.get("val_every"), num_sanity_val_steps=1,
+        limit_train_batches=options.get("limit"), check_val_every_n_epoch=None if "val_every" in options else 1,
+    )  # fmt: skip
+    ckpt = str(launch.path / "last.ckpt") if launch.resume else None
+    ends: dict[str, Any] = {} if launch.ahead else {"num_samples": launch.batch * 100}
+    if launch.bare:
+        rank = int(os.environ["RANK"])
+        loader = cl.make_dataloader(
+            launch.config, dp_rank=rank, dp_size=launch.ranks, micro_batch_size=launch.micro,
+            global_batch_size=launch.batch, **ends,
+        )  # fmt: skip
+        trainer.fit(Model(launch), loader, ckpt_path=ckpt)
+        return
+    data = ConceptDataModule(
+        launch.config, micro_batch_size=launch.micro, global_batch_size=options.get("batch", launch.batch),
+        epoch_samples=options.get("epoch_samples"), run_log=launch.out,
+        val={"a": launch.valid, "b": launch.valid} if launch.valid else None, val_options={"tail": "drop"}, **ends,
+    )  # fmt: skip
+    trainer.fit(Model(launch), datamodule=data, ckpt_path=ckpt)

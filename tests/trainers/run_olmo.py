@@ -1,0 +1,98 @@
+"""A run of OLMo-core, for zygote.py."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from olmo_core.distributed.utils import init_distributed
+from olmo_core.train import Duration, TrainerConfig
+from olmo_core.train.callbacks import Callback, CheckpointerCallback
+from olmo_core.train.train_module.train_module import EvalBatchSpec, TrainModule
+from torch import nn
+
+from conceptloader.integrations.olmo_lm import ConceptDataLoader, ConceptDataLoaderConfig
+from tests.trainers.zygote import Launch
+
+SEQ_LEN = 16
+
+
+class Module(TrainModule):
+    """A small model, trained in micro batches, and a record of what it had."""
+
+    def __init__(self, launch: Launch) -> None:
+        super().__init__()
+        self.launch = launch
+        self.model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def eval_batch_spec(self) -> EvalBatchSpec:
+        return EvalBatchSpec(rank_batch_size=64)
+
+    def state_dict(self, *, optim: bool | None = None) -> dict[str, Any]:
+        return {"model": self.model.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.model.load_state_dict(state_dict["model"])
+
+    def train_batch(self, batch: dict[str, Any], dry_run: bool = False) -> None:
+        if not dry_run:
+            self.launch.record(self.trainer.global_step - 1, batch["index"])
+        for ids, labels in zip(*(batch[k].split(self.launch.micro) for k in ("input_ids", "labels")), strict=True):
+            nn.functional.cross_entropy(self.model(ids).flatten(0, 1), labels.flatten()).backward()
+
+    def eval_batch(self, batch: dict[str, Any], labels: Any = None) -> Any:
+        raise NotImplementedError
+
+    def optim_step(self) -> None:
+        for parameter in self.model.parameters() if dist.is_initialized() else ():
+            dist.all_reduce(parameter.grad)
+        self.optimizer.step()
+
+    def zero_grads(self) -> None:
+        self.optimizer.zero_grad()
+
+    def num_flops_per_token(self, seq_len: int) -> int | None:
+        return None
+
+    def global_num_flops_in_batch(self, batch: dict[str, Any]) -> int | None:
+        return None
+
+
+@dataclass
+class Larger(Callback):
+    """Doubles the global batch, as BatchSizeScheduler does."""
+
+    at: int = -1
+
+    def post_step(self) -> None:
+        if self.trainer.global_step == self.at:
+            self.trainer.data_loader.global_batch_size *= 2
+
+
+def train(launch: Launch) -> None:
+    init_distributed(backend="gloo")
+    options = launch.options
+    config = ConceptDataLoaderConfig(
+        config=launch.config, global_batch_size=options.get("tokens", launch.batch * SEQ_LEN), work_dir=launch.out,
+        epoch_samples=options.get("epoch_samples"),
+    )  # fmt: skip
+    loader: Any = config.build(dp_process_group=dist.group.WORLD)
+    if launch.bare:
+        # What a DataLoaderBase is by itself: nothing of the order in the state, epochs by their number.
+        loader.__class__ = type(
+            "Bare", (ConceptDataLoader,), {"state_dict": lambda s: {}, "load_state_dict": lambda s, x: None}
+        )
+    trainer = TrainerConfig(
+        save_folder=os.path.join(launch.out, "checkpoints"), work_dir=launch.out, device="cpu", save_overwrite=True,
+        max_duration=Duration.steps(launch.steps), async_bookkeeping=False,
+        callbacks={"larger": Larger(at=options.get("larger_at", -1)), "checkpointer": CheckpointerCallback(
+            save_interval=1000, fixed_steps=[launch.save_at], pre_train_checkpoint=False, save_async=False,
+        )},
+    ).build(Module(launch), loader)  # fmt: skip
+    if not launch.resume:
+        trainer.load_strategy = "never"
+    else:
+        trainer.load_checkpoint(os.path.join(launch.out, "checkpoints", f"step{launch.first}"))
+    trainer.fit()

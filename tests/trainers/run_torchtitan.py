@@ -1,0 +1,115 @@
+"""A run of torchtitan, for zygote.py: its own main, with a configuration of ours. $CONCEPTLOADER_TORCHTITAN: checkout.
+
+Needs, beside torch: grain, torch_checkpointing, datasets, spmd_types, tyro, tokenizers, safetensors, tensorboard,
+einops, pillow. Tried with its commit b5bcd76c (2026-08-21) on Python 3.11 and torch 2.13.
+"""
+
+import os
+import sys
+import types
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.trainers import titan_on_cpu
+
+CHECKOUT = os.environ["CONCEPTLOADER_TORCHTITAN"]
+sys.path.insert(0, CHECKOUT)
+titan_on_cpu.install()
+
+import torchtitan.train  # noqa: E402
+from torchtitan.components.data.loader import BaseDataLoader  # noqa: E402
+from torchtitan.trainer import Trainer  # noqa: E402
+
+from conceptloader.integrations.torchtitan_lm import ConceptDataLoader  # noqa: E402
+from tests.trainers.zygote import Launch  # noqa: E402
+
+SEQ_LEN = 16
+NOW: dict[str, Any] = {}  # the launch, and the step that is being trained
+
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "trainers" / "torchtitan.md").read_text("utf-8")
+concept_llama = types.ModuleType("concept_llama")
+sys.modules["concept_llama"] = concept_llama
+exec(PAGE.split("```py\n")[1].split("```")[0], concept_llama.__dict__)
+
+
+class Model(concept_llama.ConceptLlama):  # type: ignore[name-defined, misc]
+    """The page's, which records what it gets."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(concept_llama.ConceptLlama.Config):  # type: ignore[name-defined, misc]
+        pass
+
+    def forward(
+        self, tokens: Any, positions: Any = None, attention_masks: Any = None, *, sample_index: Any, **further: Any
+    ) -> Any:
+        assert tokens.shape == positions.shape == further["concepts_span_index"].shape
+        assert further["concepts_ids"].shape[0] == len(sample_index) == len(tokens) // SEQ_LEN
+        NOW["launch"].record(NOW["step"], sample_index, "train" if self.training else "val0")
+        return super().forward(tokens, positions, attention_masks, sample_index=sample_index, **further)
+
+
+class Recording(Trainer):
+    """Says which step is being trained."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        pass
+
+    def post_dataloading_process(self, input_dict: Any, labels: Any) -> Any:
+        NOW["step"] = self.step - 1
+        return super().post_dataloading_process(input_dict, labels)
+
+
+class Bare(BaseDataLoader):
+    """make_dataloader's Loader without the adapter's state."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(ConceptDataLoader.Config):
+        pass
+
+    def __init__(self, config: Any, **context: Any) -> None:
+        self.inner = ConceptDataLoader(config, **context)
+
+    def __iter__(self) -> Any:
+        return iter(self.inner)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+def debug() -> Any:
+    """What --module and --config name."""
+    launch: Launch = NOW["launch"]
+    config = concept_llama.run(launch.config, launch.valid or "")
+    model = config.model_spec.model
+    config.model_spec.model = Model.Config(**{f.name: getattr(model, f.name) for f in fields(model) if f.init})
+    data = (Bare if launch.bare else ConceptDataLoader).Config
+    tensors = concept_llama.TENSORS
+    config.dataloader = data(
+        config=launch.config, tensors=tensors, global_batch_size=launch.batch, run_log=launch.out, **launch.options
+    )
+    config.validator.enable, config.validator.steps, config.validator.freq = launch.valid is not None, -1, 2
+    config.training.disable_cuda_graphs = True
+    config.parallelism.spmd_backend = "partial_dtensor"  # with spmd_types FSDP over 2 ranks needs a nightly torch
+    config.training.num_tokens_per_microbatch_per_dp_rank = launch.micro * SEQ_LEN
+    config.training.num_tokens_per_train_step = launch.batch * SEQ_LEN
+    config.training.steps = launch.steps
+    config.checkpoint.enable, config.checkpoint.interval = True, launch.save_at
+    config.checkpoint.load_step = launch.first or -1
+    config.dump_folder = launch.out
+    return Recording.Config(**{f.name: getattr(config, f.name) for f in fields(config) if f.init})
+
+
+def train(launch: Launch) -> None:
+    NOW["launch"] = launch
+    torch.set_num_threads(1)
+    os.chdir(CHECKOUT)  # where the tokenizer of its debug model is
+    sys.argv = ["train.py", "--module", "tests.trainers.run_torchtitan", "--config", "debug"]
+    torchtitan.train.main()

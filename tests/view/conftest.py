@@ -1,0 +1,110 @@
+"""A small run with text, nested spans, two phases, a quarantine and a run log; its page; a real browser."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.trace import open_run
+from conceptloader.view.server import Server
+from conceptloader.view.source import Looked
+from tests.view.browser import Browser, start_browser
+
+SEQ_LEN = 64
+SAMPLES = 400
+WORDS = ["the", "cat", "sat", "on", "a", "red", "mat", "and", "saw", "one", "blue", "bird", "in", "an", "old", "tree"]
+
+
+def document(name: str, number: int) -> dict[str, Any]:
+    """A sentence with an animal in it; "clause" around, "animal" inside, which every third document has."""
+    words = [WORDS[(number * 7 + k * (3 + number % 4)) % len(WORDS)] for k in range(10 + number % 15)]
+    if number % 3 == 0:
+        words[5] = "bird"
+    text = " ".join(words) + "."
+    spans = [{"start": 0, "end": len(" ".join(words[:8])), "concepts": ["clause"]}]
+    if number % 3 == 0:
+        start = len(" ".join(words[:5])) + 1
+        spans.append({"start": start, "end": start + 4, "concepts": ["animal"]})
+    return {"id": f"{name}-{number}", "text": text, "spans": spans}
+
+
+def build(folder: Path, name: str, rows: list[dict[str, Any]], names: list[str]) -> None:
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "names.json").write_text(json.dumps(names))
+    command = ["build", str(folder / f"{name}.jsonl"), "--out", str(folder / name), "--tokenizer", "bytes"]
+    command += ["--concepts-vocabulary", str(folder / "names.json"), "--overlap", "union", "--workers", "1", "-q"]
+    assert main(command) == 0
+
+
+def log_start(config: Path, log: Path) -> None:
+    """As a loader of two ranks with 8 samples a step does."""
+    blend = cl.open_blend(config)
+    partition = cl.Partition(micro_batch_size=2, dp_size=2, scheme="strided")
+    start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), partition, SEQ_LEN)
+    cl.RunLog(log).append(start, blend.spec)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """run.yaml and its datasets books and web; checkpoints/ with a run log of 2 ranks, 8 samples a step, at step 12."""
+    folder = tmp_path_factory.mktemp("view")
+    for name, count in (("books", 60), ("web", 90)):
+        build(folder, name, [document(name, k) for k in range(count)], ["clause", "animal", "plant"])
+    config = {
+        "seq_len": SEQ_LEN,
+        "datasets": {"books": {"path": "books", "weight": 1}, "web": {"path": "web", "weight": 3}},
+        "phases": [{"start": 160, "weights": {"books": 1, "web": 1}}],
+        "quarantine": [{"dataset": "web", "tokens": [200, 260]}],
+        "concepts": {"concepts": {}},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    (folder / "checkpoints").mkdir()
+    log_start(folder / "run.yaml", folder / "checkpoints")
+    (folder / "checkpoints/latest.txt").write_text("12")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def looked(folder: Path) -> Looked:
+    log = str(folder / "checkpoints")
+    return Looked(title="run.yaml", run=open_run(folder / "run.yaml", log), samples=SAMPLES, log=log)
+
+
+@pytest.fixture(scope="session")
+def serve() -> Iterator[Callable[[Looked], str]]:
+    """Serves until the end of the session; returns the address of the page."""
+    with ExitStack() as stack:
+
+        def start(looked: Looked) -> str:
+            server = stack.enter_context(Server(looked))
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+            return server.url
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def page(looked: Looked, serve: Callable[[Looked], str]) -> str:
+    """Address of the page of the run."""
+    return serve(looked)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = [shutil.which(name) for name in ("chromium", "chromedriver")]
+    if None in found:
+        pytest.fail(
+            "found no chromium and chromedriver, which tests of the page use; install them (on Debian: apt-get install "
+            "chromium chromium-driver), or leave these tests out: pytest -m 'not browser'"
+        )
+    with start_browser() as started:
+        yield started

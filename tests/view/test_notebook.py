@@ -1,0 +1,104 @@
+"""What notebooks show: HTML that is well-formed, the data in it, tables and figures."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+from conceptloader.view import plot_mixture, plot_stats, show
+from conceptloader.view.source import Looked
+
+
+def text(html: str) -> str:
+    """What is read in it. Raises ParseError if it is not well-formed."""
+    return "".join(ElementTree.fromstring(html.replace("&nbsp;", " ")).itertext())
+
+
+def stored(dataset: cl.Dataset, start: int, stop: int) -> str:
+    return bytes(t for t in dataset.tokens(start, stop).tolist() if t < 256).decode()
+
+
+def test_datasets_and_their_windows(looked: Looked) -> None:
+    dataset = looked.sources["books"].dataset
+    shown = text(dataset._repr_html_())
+    assert f"{dataset.num_tokens:,} tokens, 60 documents, 1 shards; tokenizer bytes" in shown
+    assert stored(dataset, 0, 513) in shown
+    assert stored(dataset, 192, 257) in text(str(dataset.show(3, seq_len=64)))
+    windows = dataset.windows(32)
+    assert stored(dataset, 160, 193) in text(str(windows.show(5)))
+    assert stored(dataset, *windows.token_range(len(windows) - 1)) in text(str(windows.show(-1)))
+    assert stored(dataset, *dataset.document_range(7)) in text(str(dataset.documents().show(7)))
+    assert text(str(dataset.documents().show(3))).endswith("clause   animal")
+    for wrong in (10**9, -(10**9)):
+        with pytest.raises(IndexError):
+            dataset.show(wrong)
+        with pytest.raises(IndexError):
+            windows.show(wrong)
+    with pytest.raises(ConfigError, match="found int, expected a dataset"):
+        show(3)
+
+
+def test_lines_of_spans(looked: Looked) -> None:
+    html = str(looked.sources["books"].dataset.documents().show(0))
+    spans = [
+        (one.text or "", one.get("style") or "")
+        for one in ElementTree.fromstring(html.replace("&nbsp;", " ")).iter("span")
+    ]
+    assert [words.strip() for words, style in spans if style.count("linear-gradient") == 2] == ["bird"]
+
+
+def test_mixtures(looked: Looked) -> None:
+    shown = text(looked.run.blend.order._repr_html_())
+    assert "Mixture of 2 datasets, seed 1234, blocks of 64" in shown
+    assert "weight from sample 160" in shown
+    assert "75.0%" in shown
+    assert "Sequential of 2 datasets" in text(cl.Sequential([3, 4], ["a", "b"])._repr_html_())
+
+
+def test_batches(folder: Path, looked: Looked) -> None:
+    with cl.make_dataloader(folder / "run.yaml", micro_batch_size=2) as loader:
+        batch = next(iter(loader))
+    shown = text(str(show(batch)))
+    assert "input_ids(2, 64)int64" in shown
+    dataset = looked.sources[looked.run.blend.config.names[int(batch["dataset_id"][0])]].dataset
+    shown = text(str(show(batch, dataset=dataset)))
+    first = bytes(t for t in batch["input_ids"][0].tolist() if t < 256).decode()
+    assert first in shown
+    assert "clause" in shown
+    rows = cl.SampleDataset(folder / "run.yaml").__getitems__([0, 1])
+    assert "input_ids(2, 64)" in text(rows._repr_html_())
+
+
+def test_tables(looked: Looked) -> None:
+    dataset = looked.sources["web"].dataset
+    window = dataset.windows(64)[4]
+    spans = window["concepts"]
+    table = spans.to_arrow(dataset.vocabulary("concepts"))
+    assert table.column("start").to_pylist() == spans.start.tolist()
+    assert table.column("concepts").to_pylist() == [record.tolist() for record in spans.decode()]
+    names = ["clause", "animal", "plant"]
+    assert table.column("names").to_pylist() == [[names[c] for c in record] for record in spans.decode()]
+    assert spans.to_pandas().columns.tolist() == ["start", "end", "begins_before", "ends_after", "concepts"]
+    assert window["documents"].to_pandas()["document"].tolist() == window["documents"].ids.tolist()
+    documents = dataset.documents().to_pandas()
+    assert documents["id"].tolist() == [f"web-{k}" for k in range(90)]
+    assert documents["stop"].iloc[-1] == dataset.num_tokens
+    assert dataset.documents().to_arrow(5, 7).column("document").to_pylist() == [5, 6]
+    assert dataset.spans("concepts", 0, 0).to_arrow().num_rows == 0
+    assert dataset.spans("concepts", 0, 0).to_arrow(names).num_rows == 0
+
+
+def test_figures(looked: Looked, tmp_path: Path) -> None:
+    order = looked.run.blend.order
+    figure = plot_mixture(order, 400, position=96)
+    above, below = figure.axes
+    assert above.get_legend_handles_labels()[1] == ["books", "web"]
+    ends = [line.get_ydata()[-1] for line in below.lines[:2]]
+    assert np.allclose(ends, np.array(order.counts(400)) / order.sizes)
+    figure.savefig(tmp_path / "mixture.png")
+    figure = plot_stats(looked.sources["books"].dataset, top=2)
+    assert [tick.get_text() for tick in figure.axes[3].get_yticklabels()] == ["animal", "clause"]
+    figure.savefig(tmp_path / "stats.png")

@@ -1,0 +1,250 @@
+"""A real browser clicks through the page and reads what is on it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+import conceptloader as cl
+from conceptloader.trace import trace_step, when_document
+from conceptloader.view.source import Looked, alone
+from tests.view.browser import Browser
+from tests.view.conftest import SAMPLES, SEQ_LEN, document
+
+pytestmark = pytest.mark.browser
+
+VIEWS = {
+    "": "At step 12, 96 samples done: the last checkpoint (latest.txt).",
+    "overview": "4,104 tokens",
+    "window?d=web&i=7": "When this window is seen",
+    "document?d=books&id=books-3": "When this document is seen",
+    "concepts?d=web": "3 concepts",
+    "concept?d=web&c=1": "animal in web, track concepts",
+    "mixture": "Share of each dataset over the run",
+    "step?n=3": "Samples 24 to 31 on 2 ranks",
+    "window?n=25": "sample 25, epoch 0",
+    "stats?d=books": "All documents and spans were counted.",
+    "damage": "200 to 260",
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet(browser: Browser) -> None:
+    """A window as on a desk, and a console that says nothing of what was before."""
+    browser.resize(1280, 860)
+    browser.complaints()
+
+
+def text_of(dataset: cl.Dataset, start: int, stop: int) -> str:
+    return bytes(t for t in dataset.tokens(start, stop).tolist() if t < 256).decode()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_has_an_address(page: str, browser: Browser, looked: Looked, view: str) -> None:
+    expected = VIEWS[view].replace("4,104", f"{looked.sources['web'].dataset.num_tokens:,}")
+    if view == "overview":
+        expected = f"{looked.sources['web'].dataset.num_tokens:,}"
+    assert expected in browser.open(f"{page}#{view}").main
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_fits_a_telephone(page: str, browser: Browser, dark: bool) -> None:
+    browser.resize(390, 800, dark)
+    papers = set()
+    for view in VIEWS:
+        browser.open(f"{page}#{view}")
+        assert browser.run("return document.documentElement.scrollWidth") == 390, view
+        papers.add(browser.run("return getComputedStyle(document.body).backgroundColor"))
+    (paper,) = papers
+    assert (sum(map(int, paper[4:-1].split(","))) < 3 * 64) == dark
+
+
+def test_a_window_is_its_text_with_its_spans(page: str, browser: Browser, looked: Looked) -> None:
+    source = looked.sources["web"]
+    start, stop = source.token_range(7)
+    browser.open(f"{page}#window?d=web&i=7")
+    shown = browser.run("return [...document.querySelectorAll('[data-k]')].map((one) => one.textContent).join('')")
+    assert shown == text_of(source.dataset, start, stop)
+    sample = source.dataset.read(start, stop, ["concepts"])["concepts"]
+    covered = [False] * (stop - start)
+    for a, b in zip(sample.start.tolist(), sample.end.tolist(), strict=True):
+        covered[a:b] = [True] * (b - a)
+    assert painted(browser) == covered
+    numbers = source.dataset.documents_in(start, stop).ids.tolist()
+    assert [one.removeprefix("... ") for one in browser.texts(".document")] == [f"web-{n}" for n in numbers]
+
+
+def painted(browser: Browser) -> list[bool]:
+    """Which tokens have a colour."""
+    script = "return [...document.querySelectorAll('[data-k]')].map((one) => one.style.background !== '')"
+    return list(browser.run(script))
+
+
+def test_the_legend_filters_and_the_address_keeps_it(page: str, browser: Browser, looked: Looked) -> None:
+    source = looked.sources["books"]
+    window = next(
+        i for i in range(source.count) if {"clause", "animal"} <= named(source.dataset, *source.token_range(i))
+    )
+    browser.open(f"{page}#window?d=books&i={window}")
+    assert browser.texts(".legend li a") == ["clause", "animal"]
+    everything = painted(browser)
+    browser.all(".legend input")[0].click()
+    only_animals = painted(browser)
+    assert 0 < sum(only_animals) < sum(everything)
+    assert "hide=concepts%3A0" in browser.place
+    browser.open(browser.driver.current_url)
+    assert painted(browser) == only_animals
+    assert [box.is_selected() for box in browser.all(".legend input")] == [False, True]
+    browser.press("n")
+    assert not any(painted(browser))
+    browser.press("a")
+    assert painted(browser) == everything
+    token = browser.all("[data-k]")[only_animals.index(True)]
+    browser.run("arguments[0].dispatchEvent(new PointerEvent('pointerover', {bubbles: true}))", token)
+    assert browser.texts(".detail .label") == ["clause", "animal"]
+
+
+def named(dataset: cl.Dataset, start: int, stop: int) -> set[str]:
+    names = dataset.vocabulary("concepts") or []
+    return {names[c] for record in dataset.spans("concepts", start, stop).decode() for c in record.tolist()}
+
+
+def test_keys(page: str, browser: Browser, looked: Looked) -> None:
+    browser.open(f"{page}#window?d=web&i=5").press(Keys.ARROW_RIGHT)
+    assert browser.place == "window?d=web&i=6"
+    browser.press(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    browser.press("/")
+    assert browser.run("return document.activeElement.value") in ("4", "5")
+    browser.run("document.activeElement.blur()")
+    browser.press("r")
+    assert browser.place.startswith("window?d=web&i=")
+    for number, view in enumerate(
+        ["overview", "window", "document", "concepts", "stats", "mixture", "step", "damage"], 1
+    ):
+        browser.press(str(number))
+        assert browser.place.startswith(view)
+        assert len(browser.all("nav a[aria-current]")) == 1
+    browser.press("?")
+    assert "previous, next" in browser.one("dialog").text
+
+
+def test_going_to_a_window_by_number_and_dataset(page: str, browser: Browser, looked: Looked) -> None:
+    browser.open(f"{page}#window?d=web").fill("window", "11")
+    assert browser.place == "window?d=web&i=11"
+    browser.one("option", "books").click()
+    browser.wait()
+    assert browser.place == "window?d=books"
+
+
+def test_a_step_is_what_the_ranks_train(page: str, browser: Browser, looked: Looked) -> None:
+    browser.open(f"{page}#step?n=12")
+    expected = trace_step(looked.run, 12)
+    shown = [row.text.split() for row in browser.all("main tbody tr")]
+    assert sorted((int(row[0]), int(row[1]), row[3], int(row[4])) for row in shown) == [
+        (one.sample, one.places[0].dp_rank, one.dataset, one.window) for one in expected
+    ]
+    ids = {part.id for one in expected for part in one.documents}
+    assert ids == {word for row in shown for word in row[6:]}
+    assert "no log of the loss of samples is written yet" in browser.main
+    assert len(browser.all(".cell")) == 8
+    browser.one("option", "1").click()
+    browser.wait()
+    assert {row.text.split()[1] for row in browser.all("main tbody tr")} == {"1"}
+    browser.click("a.button", "next")
+    assert browser.place == "step?n=13&rank=1"
+
+
+def test_when_a_document_is_seen(page: str, browser: Browser, looked: Looked) -> None:
+    number = looked.sources["books"].dataset.find_document("books-3")[0]
+    browser.open(f"{page}#document?d=books&n={number}")
+    assert text_of_page(browser) == document("books", 3)["text"]
+    seen = when_document(looked.run, number, SAMPLES, "books")
+    assert f"\n{len(seen)} times in {SAMPLES} samples" in browser.main
+    assert len(browser.all(".tick")) == len(seen)
+    assert [line.split(",")[0] for line in browser.texts(".times li")] == [f"sample {one.sample}" for one in seen[:12]]
+    browser.click(".times a", f"step {seen[0].places[0].step}")
+    assert browser.place == f"step?n={seen[0].places[0].step}"
+
+
+def text_of_page(browser: Browser) -> str:
+    return str(browser.run("return [...document.querySelectorAll('[data-k]')].map((one) => one.textContent).join('')"))
+
+
+def test_concepts_are_found_and_lead_to_their_windows(page: str, browser: Browser, looked: Looked) -> None:
+    browser.open(f"{page}#concepts?d=books").fill("search", "ANI")
+    assert browser.texts(".bar .name") == ["animal"]
+    browser.click(".bar a", "animal")
+    source = looked.sources["books"]
+    holding = [i for i in range(source.count) if "animal" in named(source.dataset, *inputs(source, i))]
+    assert [int(text) for text in browser.texts(".card .tools a:not(.button)")] == holding[:50]
+    browser.click(".card .tools a", str(holding[3]))
+    assert "animal" in browser.texts(".legend li a")
+
+
+def inputs(source: object, window: int) -> tuple[int, int]:
+    start, stop = source.token_range(window)  # type: ignore[attr-defined]
+    return start, stop - 1
+
+
+def test_the_mixture_is_that_of_the_order(page: str, browser: Browser, looked: Looked) -> None:
+    browser.open(f"{page}#mixture")
+    rows = [row.text.split() for row in browser.all("main tbody tr")]
+    counts = looked.run.blend.order.counts(SAMPLES)
+    assert [int(row[-2]) for row in rows] == counts
+    assert [row[2:6] for row in rows] == [["25.0", "%", "50.0", "%"], ["75.0", "%", "50.0", "%"]]
+    sizes = looked.run.blend.order.sizes
+    assert [row[-1] for row in rows] == [f"{n / size:.2f}" for n, size in zip(counts, sizes, strict=True)]
+    assert [len(browser.all(mark)) for mark in (".phase", ".now", ".area")] == [1, 1, 2]
+    browser.fill("samples", "100")
+    assert sum(int(row.text.split()[-2]) for row in browser.all("main tbody tr")) == 100
+    assert browser.all(".phase") == []
+
+
+def test_quarantine_and_a_check_of_the_files(page: str, browser: Browser, looked: Looked) -> None:
+    browser.open(f"{page}#damage")
+    first = (200 - 1) // SEQ_LEN
+    assert f"{first} to {259 // SEQ_LEN}" in browser.main
+    browser.click("button", "Check web")
+    assert "Sound: sizes and samples of 1 shard" in browser.main
+    browser.click("main tbody a", str(first))
+    assert "Quarantined: trainings keep its place in the order, and do not read it." in browser.main
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        ("window?d=web&i=99999", "window: found '99999', expected a number from 0 to"),
+        ("window?d=web&i=-1", "window: found '-1'"),
+        ("window?d=nobody", "dataset: found 'nobody'"),
+        ("step?n=x", "step: found 'x'"),
+        ("step?n=1&rank=2", "rank: found '2', expected a number from 0 to 1"),
+        ("document?d=web&id=nobody", "document: found no 'nobody' in web"),
+        ("concept?d=web&c=3", "concept: found '3', expected a number from 0 to 2"),
+        ("concepts?d=web&t=none", "track: found 'none', expected one of concepts"),
+        ("seen", "there is no view seen"),
+        ("__proto__", "there is no view __proto__"),
+    ],
+)
+def test_bad_input_is_shown_and_the_page_lives_on(page: str, browser: Browser, view: str, message: str) -> None:
+    assert message in browser.open(f"{page}#{view}").one("[role=alert]").text
+    assert "Share of each dataset" in browser.click("nav a", "Mixture").main
+
+
+def test_a_file_that_vanishes(folder: Path, serve: Callable[[Looked], str], browser: Browser, tmp_path: Path) -> None:
+    shutil.copytree(folder / "web", tmp_path / "web")
+    dataset = cl.open_dataset(tmp_path / "web")
+    page = serve(alone(dataset, SEQ_LEN))
+    file, away = next(tmp_path.glob("web/*.stream.bin")), tmp_path / "away"
+    file.rename(away)
+    assert "stream.bin" in browser.open(f"{page}#window?i=3").one("[role=alert]").text
+    assert "stream.bin" in browser.click("nav a", "Damage").click("button", "Check web").one(".problem").text
+    away.rename(file)
+    browser.click("nav a", "Windows")
+    assert text_of_page(browser) == text_of(dataset, 0, SEQ_LEN + 1)
+    assert browser.texts("nav a") == ["Overview", "Windows", "Documents", "Concepts", "Statistics", "Damage"]
+    browser.fill("tokens", "20")
+    assert text_of_page(browser) == text_of(dataset, 0, 21)
+    dataset.close()

@@ -65,10 +65,12 @@ if TYPE_CHECKING:
         span_targets,
         token_concepts,
     )
+    from conceptloader.torch.dataset import SampleDataset
     from conceptloader.torch.decode import DecodedSample, DecodedSpan, decode
-    from conceptloader.torch.loader import Loader, SampleDataset, make_dataloader
+    from conceptloader.torch.loader import Loader, make_dataloader
     from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
     from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
+    from conceptloader.trace.losses import LossLog
 
 _MODULES = ("errors", "testing", "trace")
 _HOMES = {
@@ -101,16 +103,18 @@ _HOMES = {
     "torch.collate": "collate_fn",
     "torch.concepts": "annotation negatives soft_or span_concepts span_mask span_targets token_concepts",
     "torch.decode": "DecodedSample DecodedSpan decode",
-    "torch.loader": "Loader SampleDataset make_dataloader",
+    "torch.dataset": "SampleDataset",
+    "torch.loader": "Loader make_dataloader",
     "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
     "torch.trained": "EvaluationLoader TrainedLoader",
+    "trace.losses": "LossLog",
 }
 _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "AnnotateOptions", "BatchSchedule", "Blend", "BuildOptions", "Columns", "ConceptloaderError", "Config",
     "ConfigError", "Dataset", "DecodedSample", "DecodedSpan", "DistributedSampler", "DocumentView",
-    "EndlessError", "EpochSampler", "EvaluationLoader", "FormatError", "InputError", "Loader",
+    "EndlessError", "EpochSampler", "EvaluationLoader", "FormatError", "InputError", "Loader", "LossLog",
     "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase",
     "Plan", "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip",
     "SpanRules", "Tokenizer", "TrackOptions", "TrainedLoader", "Windows", "__version__", "adopt", "annotate",

@@ -41,8 +41,8 @@ class CompiledReader:
         dp_rank: int = 0,
         budget: Budget | None = None,
     ) -> None:
-        self.order, self.views, self.layout, self.dp_rank = order, tuple(views), layout, dp_rank
-        self._kernel_tables = order.kernel_tables if isinstance(order, CompiledOrder) else None
+        self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
+        self.follow(order)
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, budget)
         self._memory = BatchMemory()
@@ -53,6 +53,10 @@ class CompiledReader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CompiledReader, (self.order, self.views, self.layout, self.dp_rank)
+
+    def follow(self, order: Order) -> None:
+        """See BatchReader."""
+        self.order, self._kernel_tables = order, order.kernel_tables if isinstance(order, CompiledOrder) else None
 
     def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
         """See BatchReader; by default in memory that is used again once the batch is gone."""

@@ -49,6 +49,10 @@ class ReferenceReader:
     def __reduce__(self) -> tuple[Any, ...]:
         return ReferenceReader, (self.order, self.views, self.layout, self.dp_rank)
 
+    def follow(self, order: Order) -> None:
+        """See BatchReader."""
+        self.order = order
+
     def where(self, thread: int) -> str:
         """See BatchReader; of a dataset in an object store the file is not known."""
         sample = self._in_progress.get(thread, "nothing")

@@ -61,6 +61,10 @@ class BatchReader(Protocol):
         """
         ...
 
+    def follow(self, order: Order) -> None:
+        """Read on in another order of the same members, which agrees with this one on what is being read."""
+        ...
+
     def where(self, thread: int) -> str:
         """What the thread of this identifier is reading at this moment, for a log: sample, file, offset."""
         ...

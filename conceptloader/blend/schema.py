@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
+from conceptloader.base.checks import falls
 from conceptloader.blend.strict import Count, Natural, Positive, Section, nearest, within
 from conceptloader.errors import ConfigError
-from conceptloader.order.checks import falls
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
 
 

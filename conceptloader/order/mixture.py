@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
-from conceptloader.order import kernels, reference
-from conceptloader.order.checks import as_integer, falls
+from conceptloader.order import inverse, kernels, reference
 from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -236,6 +236,18 @@ class Mixture(Shown):
         if self.shuffle:
             draw = reference.draw_of(epoch, window, size, self._keys[dataset])
         return self.index_of(dataset, draw)
+
+    def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """`index_of_window` of an array of windows: int64 like it, -1 where that is None."""
+        positions = as_positions(windows, self.sizes[dataset], "window")
+        base = epoch * self.sizes[dataset]
+        if not self.shuffle:
+            draws = positions + np.uint64(base)
+        else:
+            draws = inverse.draws_of(
+                positions, base, self.sizes[dataset], reference.epoch_key(self._keys[dataset], epoch)
+            )
+        return self.skips.trainer_indices(inverse.positions(self._phases, self.block, dataset, draws))
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
+from conceptloader.base.checks import as_count, as_integer
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
-from conceptloader.order.checks import as_count, as_integer
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import VERSION, Plain, as_leaf, saved_count, unsealed

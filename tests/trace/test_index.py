@@ -310,3 +310,26 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (["--together", "red"], ["--track", "red"], ["--task", "0/2", "--anew"]):
         assert main(["index", str(dataset), *wrong]) == 2
     assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["spans", "dense"])
+@pytest.mark.parametrize("parameters", [{"ids": "u2"}, {"ids": "u2", "scores": "f2"}, {"scores": "f4"}])
+def test_ids_of_two_bytes_and_ids_with_scores(tmp_path: Path, encoding: str, parameters: dict[str, str]) -> None:
+    track = cl.TrackOptions(encoding=encoding, parameters=parameters, vocabulary=[f"c{i}" for i in range(CONCEPTS)])
+    build = cl.create_build(tmp_path / "data", cl.BuildOptions(tracks={"concepts": track}), plan=[0, 1])
+    for shard in range(2):
+        with build.shard(shard) as writer:
+            for document in random_documents(30, seed=shard, mean_length=40, tracks={"concepts": CONCEPTS}):
+                spans: list[Any] = [
+                    (a, b, (ids, [0.5] * len(ids)) if "scores" in parameters else ids)
+                    for a, b, ids in document.spans["concepts"]
+                ]
+                writer.add_document(document.tokens, {"concepts": spans})
+    cl.finalize(build.path)
+    index = build_index(build.path, "concepts")
+    assert index is not None
+    expected = walked(Path(build.path), "concepts")
+    assert any(expected)
+    for concept, spans in enumerate(expected):
+        start, end = index.spans(concept)
+        assert list(zip(start.tolist(), end.tolist(), strict=True)) == spans

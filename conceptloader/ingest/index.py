@@ -9,6 +9,7 @@ from conceptloader.format.index.read import ConceptIndex, OtherDataset, open_ind
 from conceptloader.format.index.write import check_track, join_shards, write_shard
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.ingest.build.workers import Tell, run_tasks
+from conceptloader.storage.durable import TEMPORARY
 from conceptloader.storage.lock import build_lock
 
 Job = tuple[str, list[str] | None, str, int]
@@ -43,7 +44,7 @@ def build_index(
         if anew:
             if task is not None:
                 raise ConfigError("anew: found together with task, which would remove what other tasks wrote")
-            _clear(directory)
+            _remove(directory, lambda name: not name.startswith("."))
         try:
             found = open_index(dataset, track)
         except OtherDataset:
@@ -55,6 +56,7 @@ def build_index(
         if task is not None:
             return None
         join_shards(dataset, track)
+        _remove(directory, TEMPORARY.fullmatch)  # of runs that were killed
     return open_index(dataset, track)
 
 
@@ -89,7 +91,7 @@ def _write_job(job: Job, _: Tell) -> None:
         write_shard(dataset, track, shard)
 
 
-def _clear(directory: str) -> None:
+def _remove(directory: str, chosen: Callable[[str], object]) -> None:
     for entry in os.scandir(directory):
-        if not entry.name.startswith("."):
+        if chosen(entry.name):
             os.unlink(entry.path)

@@ -77,15 +77,14 @@ def test_nothing_is_lost_at_a_sigkill(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "l"), str(rank)], stdout=subprocess.PIPE)
         for rank in range(2)
     ]
-    done = []
+    done, seen = [], []
     for process in processes:
         assert process.stdout is not None
-        for _ in range(20):
-            process.stdout.readline()
-    for process in processes:
+        seen.append(b"".join(process.stdout.readline() for _ in range(20)))
+    for process, before in zip(processes, seen, strict=True):
         os.kill(process.pid, signal.SIGKILL)
         out, _ = process.communicate()
-        done.append(int(out.decode().rsplit("\n", 2)[-2]))
+        done.append(int((before + out).decode().rsplit("\n", 2)[-2]))
     assert min(done) > 10
     found = as_rows(read_losses(tmp_path / "l", 0, 10**9))
     steps = {step for step, *_ in found}

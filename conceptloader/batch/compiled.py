@@ -13,6 +13,7 @@ import numpy as np
 from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
+from conceptloader.batch.kernels.pack import make_room
 from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
@@ -27,6 +28,7 @@ from conceptloader.storage.reads import retrying
 
 BUFFER_BYTES = 1 << 16
 RAGGED_VALUES = 1024  # room for them at first
+PIECES = 4096  # of documents in a block of packs; room for them at first
 _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for dense tracks
 
 
@@ -130,6 +132,10 @@ class CompiledReader:
                         work.restart_sample()
                 elif work.code == native.FULL:
                     work.grow()
+                elif work.code == native.MORE:
+                    room = work.call.room
+                    more = make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms))
+                    work.call = work.call._replace(room=more)
                 elif work.code == native.FAILED:
                     error, message = int(state["error"]), f"cannot read {self._describe(work)}"
                     work.restart_sample()
@@ -219,6 +225,7 @@ class _Workspace:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
         array_numbers = ARRAYS.itemsize // 8
+        bins = int(tables.members["bins"].max(initial=0))
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
         self.shape: _Shape | None = None
         self.numbers = np.zeros(array_numbers + len(layout.tracks) * (OUTPUT.itemsize // 8), np.int64)
@@ -235,8 +242,10 @@ class _Workspace:
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),
             state=np.zeros(1, STATE),
+            room=make_room(PIECES if bins else 0, layout.seq_len if bins else 0, bins),
         )
         self.state = self.call.state[0]
+        self.state["packed_member"] = -1
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
 

@@ -11,7 +11,7 @@ from conceptloader.batch.layout import LOSS_FIELD, BatchLayout, TrackLayout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend, ConceptOptions, Outputs, View
-from conceptloader.blend.samples import by_document
+from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE
 
@@ -82,7 +82,13 @@ def _check_view(view: View, outputs: Outputs) -> None:
             "build it with that type, or under another name"
         )
     masked = {"quarantined ranges": view.quarantine, f"a field {LOSS_FIELD}": types != {None}}
-    masked["documents, which are padded"] = by_document(view)
+    kind = kind_of(view)
+    if kind == "pack" and outputs.shared_labels:
+        raise ConfigError(
+            "outputs.shared_labels: found true with packing, where the label of a document's last token in a pack is "
+            "not the next input; set it to false"
+        )
+    masked[f"{kind}s, which are padded"] = kind != "window"
     for reason, found in masked.items():
         if found and not outputs.loss_mask:
             raise ConfigError(f"outputs.loss_mask: found false, but dataset {view.name} has {reason}; set it to true")
@@ -138,7 +144,8 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
     concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // 4
     return {
-        "max_spans": min(track.spans_in(seq_len), seq_len, runs),
+        # Manifests know windows; of a pack, each part may be cut out of the place that has most.
+        "max_spans": seq_len if view.member.packing else min(track.spans_in(seq_len), seq_len, runs),
         "max_concepts": max(0, min(track.max_items or 0, concepts)),
     }
 

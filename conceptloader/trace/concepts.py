@@ -11,28 +11,30 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import OFFSET
 from conceptloader.trace.run import Member
 
-_CHUNK_TOKENS = 1 << 20
 _CHUNK_RECORDS = 1 << 16
 
 Bools = npt.NDArray[np.bool_]
 
 
 def concept_windows(member: Member, track: str, concept: int) -> Iterator[tuple[int, int, int]]:
-    """(window, inputs, labels) for each window with such tokens, in order; inputs and labels count them.
+    """(window, inputs, labels) for each window, document or pack with such tokens, in order; they count them.
 
     track: of codec "concepts". The last token of a window is a label only, the first one an input only.
     """
-    dataset, size, count = member.dataset, member.seq_len, member.view.count
+    dataset, count = member.dataset, member.view.count
     having = [_records_with(dataset, shard, track, concept) for shard in range(dataset.num_shards)]
-    some = 1 if member.by_document else max(1, _CHUNK_TOKENS // size)
-    for low in range(0, count, some):
-        windows = range(low, min(low + some, count))
-        begin, end = np.array([member.token_range(window) for window in windows], np.int64).T
-        up_to = _counter(dataset, track, having, int(begin[0]), int(end[-1]))
-        inputs = up_to(np.minimum(end, begin + size)) - up_to(begin)
-        labels = up_to(end) - up_to(np.minimum(begin + 1, end))
-        for k in np.flatnonzero(inputs + labels).tolist():
-            yield windows[k], int(inputs[k]), int(labels[k])
+    for low in range(0, count, member.together):
+        windows = range(low, min(low + member.together, count))
+        parts = [(window - low, part) for window in windows for part in member.parts(window)]
+        if not parts:
+            continue
+        holder, begin, end, inputs = np.array([(k, p.start, p.stop, p.inputs) for k, p in parts], np.int64).T
+        up_to = _counter(dataset, track, having, int(begin.min()), int(end.max()))
+        found = np.zeros((2, len(windows)), np.int64)
+        np.add.at(found[0], holder, up_to(begin + inputs) - up_to(begin))
+        np.add.at(found[1], holder, up_to(end) - up_to(np.minimum(begin + 1, end)))
+        for k in np.flatnonzero(found.any(0)).tolist():
+            yield windows[k], int(found[0, k]), int(found[1, k])
 
 
 def _counter(dataset: Dataset, track: str, having: Sequence[Bools], first: int, last: int) -> Callable[[Ints], Ints]:

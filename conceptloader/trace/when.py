@@ -56,8 +56,8 @@ def when_document(
     seen = []
     for index, number in found:
         member = run.member(index)
-        for window in member.windows_of(number):
-            inputs, labels = member.positions(window, *member.dataset.document_range(number))
+        for window, part in member.parts_with(number):
+            inputs, labels = part.positions(*member.dataset.document_range(number))
             for time in _times(run, index, window, num_samples):
                 seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
@@ -83,8 +83,6 @@ def when_concept(
 
 def _times(run: Run, index: int, window: int, num_samples: int | None) -> Iterator[dict[str, Any]]:
     """Each time that a window is read: the fields of Seen."""
-    if not run.member(index).is_read(window):
-        return
     for epoch in run.epochs(index, num_samples):
         sample = run.blend.order.index_of_window(index, epoch, window)
         if sample is not None and (num_samples is None or sample < num_samples):

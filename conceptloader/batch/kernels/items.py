@@ -4,8 +4,10 @@ import numpy as np
 
 from conceptloader.base.compiled import inner
 from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, OK, Code, array_at, load, read
+from conceptloader.batch.kernels.pack import add_pieces
 from conceptloader.batch.kernels.records import DENSE, Call, Piece
 
+PIECES = np.int64(-2)
 NO_RECORD = np.int64((1 << 32) - 1)
 SLOT_BITS = np.int64(31)  # of a slot's key
 SLOT_MASK = np.int64((1 << 31) - 1)
@@ -39,7 +41,8 @@ def find_items(call: Call, piece: Piece, column: int, table_at: int, count: int)
 
 @inner
 def walk_items(call: Call, piece: Piece, t: int) -> Code:
-    """Every document (t is -1), or every span of track t, that holds tokens of a piece, into its row.
+    """Every document (t is -1), or every span of track t, that holds tokens of a piece, into its row; or what begins in
+    the piece, of each document (t is PIECES), into the pieces to be packed.
 
     Entry k of a table says where item k begins, with a record for a span; an item ends where the next one begins. The
     documents' table has one entry more; the last span ends with the shard.
@@ -74,7 +77,11 @@ def walk_items(call: Call, piece: Piece, t: int) -> Code:
         elif end < begin or end > shard.tokens or (end == begin and t >= 0):
             return DAMAGED
         elif begin < end and piece.start < end and begin < piece.stop:
-            if t < 0:
+            if t == PIECES:
+                code = add_pieces(call, piece, shard.first_document + number, begin, end)
+                if code != OK:
+                    return code
+            elif t < 0:
                 add_document(call, piece, shard.first_document + number, begin, end)
             elif number != NO_RECORD:
                 code = add_span(call, piece, t, number, begin, end)

@@ -16,7 +16,7 @@ from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
-SPEC_VERSION = 1
+SPEC_VERSION = 2  # of specs with packing; all others are of version 1
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 
 
@@ -24,8 +24,9 @@ OrderKind = Literal["shuffled", "sequential", "megatron"]
 class Member:
     """One dataset, cut into windows in one way.
 
-    dataset: its name in the configuration. seq_len: tokens of a window, None where a sample is a document.
+    dataset: its name in the configuration. seq_len: tokens of a window or a pack, None where a sample is a document.
     windows: how many there are in token_range = [first, last + 1).
+    packing: how documents are packed, None where a sample is no pack.
     tracks_fingerprint: of its concepts and other tracks, which may change without changing the order.
     """
 
@@ -35,6 +36,7 @@ class Member:
     stream_fingerprint: str
     token_range: tuple[int, int]
     tracks_fingerprint: str = ""
+    packing: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         as_count(self.windows, f"datasets.{self.dataset}.windows", 0)
@@ -43,7 +45,8 @@ class Member:
     def identity(self) -> dict[str, Any]:
         """What decides which tokens a draw is."""
         names = ("dataset", "seq_len", "windows", "stream_fingerprint")
-        return {**{name: getattr(self, name) for name in names}, "token_range": list(self.token_range)}
+        packing = {} if self.packing is None else {"packing": dict(self.packing)}
+        return {**{name: getattr(self, name) for name in names}, "token_range": list(self.token_range), **packing}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +141,7 @@ class OrderSpec:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved and hashed."""
         return {
-            "spec_version": SPEC_VERSION,
+            "spec_version": SPEC_VERSION if any(member.packing for member in self.members.values()) else 1,
             "order": self.order,
             "order_version": self.order_version,
             "seed": self.seed,

@@ -1,0 +1,163 @@
+"""Kernels: a row of a batch, blank, and a piece of the stream into it."""
+
+from typing import Any
+
+import numpy as np
+
+from conceptloader.base.compiled import inner
+from conceptloader.batch.kernels.items import add_document, fill_track, walk_items
+from conceptloader.batch.kernels.native import DAMAGED, OK, STREAM, Code, array_at, load, read
+from conceptloader.batch.kernels.records import DENSE, NONE, Call, Piece
+from conceptloader.batch.layout import Array
+
+NO_DOCUMENT = np.int64(-1)
+
+
+@inner
+def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> None:
+    """What does not depend on the tokens, of which a row will have `tokens`: positions, names, padding, no spans."""
+    batch = call.arrays[0]
+    size, length, pad = batch.seq_len, batch.row_length, member.pad
+    inputs = array_at(batch.input_ids, sample * length, size, np.int64)
+    labels = array_at(batch.labels, sample * length, size, np.int64)
+    mask = array_at(batch.loss_mask, sample * size, size, np.float32)
+    documents = array_at(batch.document_ids, sample * size, size, np.int64)
+    positions = array_at(batch.position_ids, sample * size, size, np.int64)
+    names = array_at(batch.dataset_id, sample, 1, np.int64)
+    numbers = array_at(batch.sample_index, sample, 1, np.int64)
+    for i in range(tokens, size):
+        inputs[i] = pad
+    for i in range(max(0, tokens - 1), size):
+        labels[i] = pad
+    for i in range(max(0, tokens - 1), len(mask)):
+        mask[i] = 0.0
+    for i in range(tokens, len(documents)):
+        documents[i] = NO_DOCUMENT
+    for i in range(len(positions)):
+        positions[i] = i
+    for i in range(len(names)):
+        names[i] = member.dataset_id
+    for i in range(len(numbers)):
+        numbers[i] = np.int64(index)
+    for t in range(len(call.outputs)):
+        out = call.outputs[t]
+        slots, first = out.max_spans, sample * out.max_spans
+        index_of = array_at(out.span_index, sample * size, size, np.int32)
+        ends = array_at(out.spans, 2 * first, 2 * slots, np.int32)
+        flags = array_at(out.flags, first, slots, np.uint8)
+        counts = array_at(out.counts, first, slots, np.int32)
+        ids = array_at(out.ids, first * out.max_concepts, slots * out.max_concepts, np.int64)
+        offsets = array_at(out.offsets, first, slots + 1, np.int64)
+        array_at(out.num_spans, sample, 1, np.int32)[0] = 0
+        for i in range(size):
+            index_of[i] = -1
+        for i in range(2 * slots):
+            ends[i] = 0
+        for i in range(slots):
+            flags[i] = 0
+        for i in range(len(counts)):
+            counts[i] = 0
+        for i in range(len(ids)):
+            ids[i] = -1
+        for i in range(1, len(offsets)):
+            offsets[i] = offsets[0]
+
+
+@inner
+def widen(data: Array, at: int, shard: Any, out: Array) -> Code:
+    """Tokens of consecutive stream items, the first at byte `at`, as int64. DAMAGED if one is not in [0, top_id].
+
+    `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
+    still become vector instructions.
+    """
+    item, code, top = shard.item, shard.code, shard.top_id
+    address = np.int64(data.ctypes.data) + at
+    signs = np.int64(0)
+    if code == 1 and item == 2:
+        shorts = array_at(address, 0, len(out), np.uint16)
+        for i in range(len(out)):
+            token = np.int64(shorts[i])
+            out[i] = token
+            signs |= token | top - token
+    elif code == 2 and item == 4:
+        words = array_at(address, 0, len(out), np.uint32)
+        for i in range(len(out)):
+            token = np.int64(words[i])
+            out[i] = token
+            signs |= token | top - token
+    else:
+        for i in range(len(out)):
+            if code == 0:
+                token = np.int64(load(address, np.uint8))
+            elif code == 1:
+                token = np.int64(load(address, np.uint16))
+            elif code == 2:
+                token = np.int64(load(address, np.uint32))
+            elif code == 3:
+                token = np.int64(load(address, np.int32))
+            else:
+                token = load(address, np.int64)
+            out[i] = token
+            signs |= token | top - token
+            address += item
+    return DAMAGED if signs < 0 else OK
+
+
+@inner
+def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
+    """A piece of a row; one read of the stream."""
+    batch, shard, row, start, stop = call.arrays[0], call.shards[piece.row], piece.row, piece.start, piece.stop
+    size, length, item, inputs_stop = batch.seq_len, batch.row_length, shard.item, piece.inputs_stop
+    low, high = start, stop
+    for t in range(call.tracks.shape[1]):
+        if call.tracks[row, t].kind == DENSE:
+            low = max(0, start - 1)
+            high = max(stop, min(inputs_stop + 1, shard.tokens))
+    code = read(call, row, STREAM, call.scratch, (high - low) * item, shard.offset + low * item)
+    if code != OK:
+        return code
+
+    shared = length > size
+    first = piece.sample * length + piece.place
+    at = (start - low) * item
+    inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
+    code = widen(call.scratch, at, shard, inputs)
+    if piece.place == 0 or piece.document >= 0:  # the first token of a row or a document is no label
+        at += item
+        count = stop - start - 1
+    else:
+        first -= 1
+        count = stop - start
+    labels = array_at(batch.labels, first, count, np.int64)
+    if code == OK and not shared:
+        code = widen(call.scratch, at, shard, labels)
+    if code != OK:
+        return code
+
+    mask = array_at(batch.loss_mask, first - piece.sample * (length - size), count, np.float32)
+    eos, field = member.eos, shard.loss
+    for i in range(len(mask)):
+        mask[i] = 1.0
+    if eos >= 0 and not batch.eos_loss:
+        for i in range(len(mask)):
+            if labels[i] == eos:
+                mask[i] = 0.0
+    if field >= 0:
+        for i in range(len(mask)):
+            if call.scratch[at + i * item + field] == 0:
+                mask[i] = 0.0
+
+    inside = Piece(row, start, inputs_stop, inputs_stop, piece.place, piece.sample, piece.document)
+    if piece.document >= 0:
+        ids = array_at(batch.document_ids, piece.sample * size + piece.place, inputs_stop - start, np.int64)
+        for i in range(len(ids)):
+            ids[i] = piece.document
+    elif batch.document_ids or batch.document_positions or batch.mask_borders or batch.cu_seqlens:
+        if shard.documents:
+            code = walk_items(call, piece, -1)
+        else:
+            add_document(call, piece, NO_DOCUMENT, start, stop)
+    for t in range(call.tracks.shape[1]):
+        if code == OK and call.tracks[row, t].kind != NONE and start < inputs_stop:
+            code = fill_track(call, inside, t, low)
+    return code

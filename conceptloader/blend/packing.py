@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset, MapStyle
 from conceptloader.format.read.ranges import Sample
 from conceptloader.format.read.values import Documents, Spans
@@ -116,8 +116,12 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
         while start < stop:
             b = max(range(bins), key=lambda b: (room[b], b))
             taken = min(stop - start, room[b])
-            if taken:
-                put(b, piece, start, taken)
+            if not taken:
+                raise FormatError(
+                    "found more tokens in the document table than when it was opened, expected the same; run "
+                    "`conceptloader verify --full`, restore or rebuild the dataset"
+                )
+            put(b, piece, start, taken)
             start = start + taken if packing.overflow == "split" else stop
     return found
 
@@ -189,20 +193,24 @@ class Packs(MapStyle):
             self._last = number, parts
         return parts
 
-    def _pack(self, number: int) -> list[Part]:
+    def block(self, number: int) -> tuple[int, list[Piece]]:
+        """(packs, pieces) of a block."""
         first = self.start + number * self.packing.block_tokens
         last = min(first + self.packing.block_tokens, self.stop)
+        bins = min(self.packing.bins, len(self) - number * self.packing.bins)
         if any(a < last and first < b for a, b in self._closed):
-            return []
+            return bins, []
         holding = self.dataset.documents_in(first, last)
         numbers, starts = holding.ids.tolist(), holding.first.tolist()
         ends = [*starts[1:], self.dataset.document_range(numbers[-1])[1]]
-        documents = zip(numbers, starts, ends, strict=True)
-        bins = min(self.packing.bins, len(self) - number * self.packing.bins)
+        return bins, list(pieces_of(zip(numbers, starts, ends, strict=True), first, last, self.packing))
+
+    def _pack(self, number: int) -> list[Part]:
         try:
-            return pack(pieces_of(documents, first, last, self.packing), bins, self.packing)
-        except ConfigError as error:
-            raise ConfigError(f"{self.dataset.path}: {error}") from error
+            bins, pieces = self.block(number)
+            return pack(pieces, bins, self.packing)
+        except (ConfigError, FormatError) as error:
+            raise type(error)(f"{self.dataset.path}: {error}") from error
 
     def _get(self, i: int) -> Sample:
         parts = self.parts(i)

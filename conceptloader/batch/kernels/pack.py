@@ -82,7 +82,8 @@ def put(room: Room, rooms: Array, at: int, piece: Any, part: Any) -> None:
 
 @inner
 def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> int:
-    """Pack the first `count` pieces. Returns: how many parts there are, or -1 if a piece is refused."""
+    """Pack the first `count` pieces. Returns: how many parts there are; -1 for a piece that is refused, or that fits
+    nowhere since the documents are not those for which the packs were counted."""
     rooms, size = room.rooms[:packs], len(room.tally) - 1
     sort_pieces(room, count)
     for b in range(packs):
@@ -115,10 +116,11 @@ def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> int:
             part = room.parts[parts]
             part.start = start
             part.tokens = min(stop - start, rooms[packs - 1] // packs)
+            if part.tokens == 0:
+                return -1
             start = start + part.tokens if overflow == SPLIT else stop
-            if part.tokens > 0:
-                put(room, rooms, packs - 1, piece, part)
-                parts += 1
+            put(room, rooms, packs - 1, piece, part)
+            parts += 1
     return parts
 
 

@@ -13,14 +13,14 @@ import numpy as np
 from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
-from conceptloader.batch.kernels.pack import make_room
+from conceptloader.batch.kernels.packs import fill_packs
 from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
-from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
+from conceptloader.batch.kernels.tables import FILES, Tables, make_room, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array
 from conceptloader.blend import View
-from conceptloader.blend.samples import present
+from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.mixture import NO_TABLES, KernelTables
 from conceptloader.storage.descriptors import Budget
@@ -44,7 +44,8 @@ class CompiledReader:
         budget: Budget | None = None,
     ) -> None:
         self.order, self.views, self.layout, self.dp_rank = order, tuple(views), layout, dp_rank
-        self._kernel_tables = order.kernel_tables if isinstance(order, CompiledOrder) else None
+        self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
+        self._kernel_tables = order.kernel_tables if isinstance(order, CompiledOrder) and not self._packed else None
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, budget)
         self._memory = BatchMemory()
@@ -101,7 +102,7 @@ class CompiledReader:
 
     def _call(self, work: "_Workspace") -> int:
         """Let the kernel go on with a batch."""
-        budget, kernel = self._files.budget, fill_samples
+        budget, kernel = self._files.budget, fill_packs if self._packed else fill_samples
         clock = budget.begin()
         try:
             work.code = kernel(work.call, work.picks, work.order, clock)

@@ -28,10 +28,12 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
     The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
     """
     layout = layout or batch_layout(blend)
-    # Members of an earlier sequence length are part of the order, but none of their samples lies ahead.
+    # Members of an earlier sequence length or packing are part of the order, but none of their samples lies ahead.
+    packed = blend.config.packing is not None
     views = [
-        None if view is None or view.member.seq_len not in (None, layout.seq_len) else view for view in blend.views
-    ]
+        None if view is None or view.member.seq_len not in (None, layout.seq_len) or bool(view.member.packing) != packed
+        else view for view in blend.views
+    ]  # fmt: skip
     remote = [view.name for view in views if view is not None and view.dataset.files.descriptors is None]
     if remote:
         logger.info("loader: reads %s from object stores, with the reference engine", ", ".join(remote))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conceptloader.batch.kernels.pack import make_room, pack_block
+from conceptloader.batch.kernels.packs import pack_block
+from conceptloader.batch.kernels.tables import make_room
 from conceptloader.blend.packing import OVERFLOWS, Packing, Part, Piece, pack, pieces_of
 from conceptloader.errors import ConfigError
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.compiled import inner, kernel
-from conceptloader.batch.kernels.items import PIECES, walk_items
+from conceptloader.batch.kernels.items import add_document, fill_track, walk_items
 from conceptloader.batch.kernels.native import (
     ABSENT,
     DAMAGED,
@@ -21,23 +21,11 @@ from conceptloader.batch.kernels.native import (
     load,
     read,
 )
-from conceptloader.batch.kernels.pack import pack_pieces
-from conceptloader.batch.kernels.records import Call, Piece
-from conceptloader.batch.kernels.rows import NO_DOCUMENT, blank_row, fill_piece
+from conceptloader.batch.kernels.records import DENSE, NONE, Call, Piece
+from conceptloader.batch.layout import Array
 from conceptloader.order.kernels import locate_many, windows_many
 
-
-@inner
-def find_row(call: Call, member: Any, number: int, by_document: int) -> Any:
-    """The row of a member's shard that holds a token, or a document, of its dataset."""
-    row, end = member.first_shard, member.first_shard + member.shards
-    while end - row > 1:
-        middle = (row + end) // 2
-        if (call.shards[middle].first_document if by_document else call.shards[middle].base) <= number:
-            row = middle
-        else:
-            end = middle
-    return row
+NO_DOCUMENT = np.int64(-1)
 
 
 @inner
@@ -46,7 +34,13 @@ def find_tokens(call: Call, member: Any, window: int) -> tuple[Code, int, int, i
     `row` is that of `start`."""
     shards, size, number = call.shards, call.arrays[0].seq_len, member.start + window
     start = number if member.by_document else member.start + window * size
-    row = find_row(call, member, start, member.by_document)
+    row, end = member.first_shard, member.first_shard + member.shards
+    while end - row > 1:
+        middle = (row + end) // 2
+        if (shards[middle].first_document if member.by_document else shards[middle].base) <= start:
+            row = middle
+        else:
+            end = middle
     stop = start + size + 1
     ranges = call.quarantine[member.first_range : member.end_range]
     left_out = False
@@ -70,96 +64,153 @@ def find_tokens(call: Call, member: Any, window: int) -> tuple[Code, int, int, i
 
 
 @inner
-def find_parts(call: Call, number: int, block: int, clock: int) -> Code:
-    """The parts of a block of packs of member `number`, unless they are known: two bounded reads of its document table.
-
-    None, so that the packs are empty, if the block touches a shard that is quarantined as a whole, table included.
-    """
-    state, member, shards, size = call.state[0], call.members[number], call.shards, call.arrays[0].seq_len
-    if state.packed_member == number and state.packed_block == block:
-        return OK
-    state.packed_member = -1
-    state.pieces = state.parts = 0
-    width = (member.bins - 1) * size
-    first = member.start + block * width
-    last = min(first + width, member.stop)
-    row = find_row(call, member, first, 0)
-    left_out = False
-    while row < member.first_shard + member.shards and shards[row].base < last:
-        base, tokens = shards[row].base, shards[row].tokens
-        for k in range(member.first_range, member.end_range):
-            left_out |= tokens > 0 and call.quarantine[k].start <= base and base + tokens <= call.quarantine[k].stop
-        low, high = max(first - base, 0), min(last - base, tokens)
-        if low < high and not left_out:
-            call.used[row] = clock
-            code = walk_items(call, Piece(row, low, high, high, 0, number, NO_DOCUMENT), PIECES)
-            if code != OK:
-                return code
-        row += 1
-    if not left_out:
-        packs = min(member.bins, member.count - block * member.bins)
-        parts = pack_pieces(call.room, state.pieces, packs, member.overflow)
-        if parts < 0:
-            return DAMAGED
-        state.parts = parts
-    state.packed_member = number
-    state.packed_block = block
-    return OK
-
-
-@inner
-def fill_pack(call: Call, picked: Any, number: int, pack: int, clock: int) -> Code:
-    """The parts of a pack of member `number` that are not in the row yet. picked: its sample index."""
-    batch, state, member = call.arrays[0], call.state[0], call.members[number]
-    size, sample, ranges = batch.seq_len, state.sample, call.quarantine[member.first_range : member.end_range]
-    code = find_parts(call, number, pack // member.bins, clock)
-    if code != OK:
-        return code
-    if state.position == 0:
-        blank_row(call, sample, picked, member, 0)
-    used = 0
-    for k in range(state.parts):
-        part = call.room.parts[k]
-        if part.bin != pack % member.bins:
-            continue
-        used = part.place + part.tokens
-        if part.place < state.position:
-            continue
-        start, stop = part.start, min(part.start + part.tokens + 1, part.end)
-        row = find_row(call, member, start, 0)
-        left_out = False
-        for r in range(len(ranges)):
-            left_out |= ranges[r].start < stop and start < ranges[r].stop
-        if not left_out:
-            call.used[row] = clock
-            if call.files[row, STREAM] < 0:
-                state.row = row
-                return NOT_OPEN
-            start -= call.shards[row].base
-            stop -= call.shards[row].base
-            code = fill_piece(
-                call, Piece(row, start, stop, start + part.tokens, part.place, sample, part.document), member
-            )
-            if code != OK:
-                return code
-        begin_sequence(call, part.place, used)
-        state.position = used
-    if used > 0:
-        begin_sequence(call, used, size)  # padding is a sequence of its own
-    return OK
-
-
-@inner
-def begin_sequence(call: Call, begin: int, stop: int) -> None:
-    """Positions from 0 on for inputs [begin, stop) of the sample at hand, and the border before them."""
-    batch, state = call.arrays[0], call.state[0]
-    row = state.sample * batch.seq_len
-    positions = array_at(batch.position_ids, row + begin, stop - begin, np.int64)
+def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> None:
+    """What does not depend on the tokens, of which a row will have `tokens`: positions, names, padding, no spans."""
+    batch = call.arrays[0]
+    size, length, pad = batch.seq_len, batch.row_length, member.pad
+    inputs = array_at(batch.input_ids, sample * length, size, np.int64)
+    labels = array_at(batch.labels, sample * length, size, np.int64)
+    mask = array_at(batch.loss_mask, sample * size, size, np.float32)
+    documents = array_at(batch.document_ids, sample * size, size, np.int64)
+    positions = array_at(batch.position_ids, sample * size, size, np.int64)
+    names = array_at(batch.dataset_id, sample, 1, np.int64)
+    numbers = array_at(batch.sample_index, sample, 1, np.int64)
+    for i in range(tokens, size):
+        inputs[i] = pad
+    for i in range(max(0, tokens - 1), size):
+        labels[i] = pad
+    for i in range(max(0, tokens - 1), len(mask)):
+        mask[i] = 0.0
+    for i in range(tokens, len(documents)):
+        documents[i] = NO_DOCUMENT
     for i in range(len(positions)):
         positions[i] = i
-    if 0 < begin < stop and batch.cu_seqlens:
-        array_at(batch.cu_seqlens, state.sequences, 1, np.int32)[0] = np.int32(row + begin)
-        state.sequences += 1
+    for i in range(len(names)):
+        names[i] = member.dataset_id
+    for i in range(len(numbers)):
+        numbers[i] = np.int64(index)
+    for t in range(len(call.outputs)):
+        out = call.outputs[t]
+        slots, first = out.max_spans, sample * out.max_spans
+        index_of = array_at(out.span_index, sample * size, size, np.int32)
+        ends = array_at(out.spans, 2 * first, 2 * slots, np.int32)
+        flags = array_at(out.flags, first, slots, np.uint8)
+        counts = array_at(out.counts, first, slots, np.int32)
+        ids = array_at(out.ids, first * out.max_concepts, slots * out.max_concepts, np.int64)
+        offsets = array_at(out.offsets, first, slots + 1, np.int64)
+        array_at(out.num_spans, sample, 1, np.int32)[0] = 0
+        for i in range(size):
+            index_of[i] = -1
+        for i in range(2 * slots):
+            ends[i] = 0
+        for i in range(slots):
+            flags[i] = 0
+        for i in range(len(counts)):
+            counts[i] = 0
+        for i in range(len(ids)):
+            ids[i] = -1
+        for i in range(1, len(offsets)):
+            offsets[i] = offsets[0]
+
+
+@inner
+def widen(data: Array, at: int, shard: Any, out: Array) -> Code:
+    """Tokens of consecutive stream items, the first at byte `at`, as int64. DAMAGED if one is not in [0, top_id].
+
+    `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
+    still become vector instructions.
+    """
+    item, code, top = shard.item, shard.code, shard.top_id
+    address = np.int64(data.ctypes.data) + at
+    signs = np.int64(0)
+    if code == 1 and item == 2:
+        shorts = array_at(address, 0, len(out), np.uint16)
+        for i in range(len(out)):
+            token = np.int64(shorts[i])
+            out[i] = token
+            signs |= token | top - token
+    elif code == 2 and item == 4:
+        words = array_at(address, 0, len(out), np.uint32)
+        for i in range(len(out)):
+            token = np.int64(words[i])
+            out[i] = token
+            signs |= token | top - token
+    else:
+        for i in range(len(out)):
+            if code == 0:
+                token = np.int64(load(address, np.uint8))
+            elif code == 1:
+                token = np.int64(load(address, np.uint16))
+            elif code == 2:
+                token = np.int64(load(address, np.uint32))
+            elif code == 3:
+                token = np.int64(load(address, np.int32))
+            else:
+                token = load(address, np.int64)
+            out[i] = token
+            signs |= token | top - token
+            address += item
+    return DAMAGED if signs < 0 else OK
+
+
+@inner
+def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
+    """A piece of a row; one read of the stream."""
+    batch, shard, row, start, stop = call.arrays[0], call.shards[piece.row], piece.row, piece.start, piece.stop
+    size, length, item, inputs_stop = batch.seq_len, batch.row_length, shard.item, piece.inputs_stop
+    low, high = start, stop
+    for t in range(call.tracks.shape[1]):
+        if call.tracks[row, t].kind == DENSE:
+            low = max(0, start - 1)
+            high = max(stop, min(inputs_stop + 1, shard.tokens))
+    code = read(call, row, STREAM, call.scratch, (high - low) * item, shard.offset + low * item)
+    if code != OK:
+        return code
+
+    shared = length > size
+    first = piece.sample * length + piece.place
+    at = (start - low) * item
+    inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
+    code = widen(call.scratch, at, shard, inputs)
+    if piece.place == 0 or piece.document >= 0:  # the first token of a row or a document is no label
+        at += item
+        count = stop - start - 1
+    else:
+        first -= 1
+        count = stop - start
+    labels = array_at(batch.labels, first, count, np.int64)
+    if code == OK and not shared:
+        code = widen(call.scratch, at, shard, labels)
+    if code != OK:
+        return code
+
+    mask = array_at(batch.loss_mask, first - piece.sample * (length - size), count, np.float32)
+    eos, field = member.eos, shard.loss
+    for i in range(len(mask)):
+        mask[i] = 1.0
+    if eos >= 0 and not batch.eos_loss:
+        for i in range(len(mask)):
+            if labels[i] == eos:
+                mask[i] = 0.0
+    if field >= 0:
+        for i in range(len(mask)):
+            if call.scratch[at + i * item + field] == 0:
+                mask[i] = 0.0
+
+    inside = Piece(row, start, inputs_stop, inputs_stop, piece.place, piece.sample, piece.document)
+    if piece.document >= 0:
+        ids = array_at(batch.document_ids, piece.sample * size + piece.place, inputs_stop - start, np.int64)
+        for i in range(len(ids)):
+            ids[i] = piece.document
+    elif batch.document_ids or batch.document_positions or batch.mask_borders or batch.cu_seqlens:
+        if shard.documents:
+            code = walk_items(call, piece, -1)
+        else:
+            add_document(call, piece, NO_DOCUMENT, start, stop)
+    for t in range(call.tracks.shape[1]):
+        if code == OK and call.tracks[row, t].kind != NONE and start < inputs_stop:
+            code = fill_track(call, inside, t, low)
+    return code
 
 
 @kernel
@@ -188,13 +239,10 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
             return ABSENT
         if state.position == 0:
             state.sequences_before = state.sequences
-        if member.bins > 0:
-            code, start, stop, row = fill_pack(call, samples[sample], members[sample], window, clock), 0, 0, 0
-        else:
-            code, start, stop, row = find_tokens(call, member, window)
+        code, start, stop, row = find_tokens(call, member, window)
         if code != OK:
             return code
-        if state.position == 0 and member.bins == 0:
+        if state.position == 0:
             blank_row(call, sample, samples[sample], member, stop - start)
         document = member.start + window if member.by_document else NO_DOCUMENT
         at = start + state.position

@@ -3,8 +3,7 @@
 import numpy as np
 
 from conceptloader.base.compiled import inner
-from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, OK, Code, array_at, load, read
-from conceptloader.batch.kernels.pack import add_pieces
+from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read
 from conceptloader.batch.kernels.records import DENSE, Call, Piece
 
 PIECES = np.int64(-2)
@@ -41,8 +40,8 @@ def find_items(call: Call, piece: Piece, column: int, table_at: int, count: int)
 
 @inner
 def walk_items(call: Call, piece: Piece, t: int) -> Code:
-    """Every document (t is -1), or every span of track t, that holds tokens of a piece, into its row; or what begins in
-    the piece, of each document (t is PIECES), into the pieces to be packed.
+    """Every document (t is -1), or every span of track t, that holds tokens of a piece, into its row; or every document
+    (t is PIECES) into the parts of a block of packs, to be cut into pieces.
 
     Entry k of a table says where item k begins, with a record for a span; an item ends where the next one begins. The
     documents' table has one entry more; the last span ends with the shard.
@@ -78,9 +77,13 @@ def walk_items(call: Call, piece: Piece, t: int) -> Code:
             return DAMAGED
         elif begin < end and piece.start < end and begin < piece.stop:
             if t == PIECES:
-                code = add_pieces(call, piece, shard.first_document + number, begin, end)
-                if code != OK:
-                    return code
+                state, parts = call.state[0], call.room.parts
+                if state.parts == len(parts):
+                    return MORE
+                parts[state.parts].start = shard.base + begin
+                parts[state.parts].end = shard.base + end
+                parts[state.parts].document = shard.first_document + number
+                state.parts += 1
             elif t < 0:
                 add_document(call, piece, shard.first_document + number, begin, end)
             elif number != NO_RECORD:

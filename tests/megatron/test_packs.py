@@ -1,0 +1,51 @@
+"""Packs of documents of Megatron's own files, as its path for sequences of several lengths takes them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from conceptloader.integrations.megatron_lm.batches import merge_documents
+from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.torch.loader import make_dataloader
+from tests.megatron.stock import adopted, dataset_config
+
+pytestmark = pytest.mark.usefixtures("one_process")
+LENGTH = 29
+
+
+def test_a_pack_is_a_sequence_for_each_document(tmp_path: Path) -> None:
+    path, _ = adopted(tmp_path, "ab", order="sequential", packing={"bins": 4})
+    plain = make_dataloader(
+        {**yaml_of(path), "seq_len": LENGTH, "outputs": {"cu_seqlens": True}}, micro_batch_size=1
+    )  # fmt: skip
+    config = dataset_config(LENGTH, inter_document_masking=True)
+    data = MegatronData(path, config, micro_batch_size=1, split="1,0,0")
+    dataset = data.datasets([len(plain), 0, 0])[0]
+    assert dataset is not None
+    several = 0
+    for sample, batch in zip(map(dataset.__getitem__, range(len(dataset))), plain, strict=True):
+        for theirs, ours in (("tokens", "input_ids"), ("labels", "labels"), ("loss_mask", "loss_mask")):
+            assert torch.equal(sample[theirs], batch[ours][0])
+        assert torch.equal(sample["position_ids"], batch["position_ids"][0])
+        borders = batch["cu_seqlens"]
+        assert sample["cu_seqlens"][: len(borders)].tolist() == borders.tolist()
+        assert (sample["cu_seqlens"][len(borders) :] == LENGTH).all()
+        assert int(sample["max_seqlen"]) == int(np.diff(borders).max())
+        several += len(borders) > 3
+    assert several > 3
+    pair = torch.utils.data.default_collate([dataset[0], dataset[1]])
+    merged = merge_documents(pair, LENGTH)
+    assert merged["tokens"].shape == (1, 2 * LENGTH)
+    assert merged["cu_seqlens"][-1] == 2 * LENGTH
+    assert LENGTH in merged["cu_seqlens"].tolist()
+
+
+def yaml_of(path: Path | str) -> dict[str, object]:
+    import yaml
+
+    content: dict[str, object] = yaml.safe_load(Path(path).read_text())
+    for entry in content["datasets"].values():  # type: ignore[attr-defined]
+        entry["path"] = str(Path(path).parent / entry["path"])
+    return content

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from conceptloader.cli.arguments import (
@@ -40,7 +40,12 @@ track of concepts, metadata (an object) a track of documents' metadata. Columns 
 they are ignored.
 
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --concepts-vocabulary concepts.txt
+  conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
+
+With --chat a record is a conversation: messages (each with role and content), tools; or prompt and completion; or chosen
+and rejected, which become two documents. It is rendered by the tokenizer's chat template, and the loss is on what the
+assistant says (field loss_mask). Mode document; no eos is appended.
 
 When interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
 """
@@ -93,6 +98,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
 
+    group = parser.add_argument_group("conversations").add_argument
+    group("--chat", action="store_true", help="records are conversations, see above")
+    group("--chat-template", metavar="FILE", help="in Jinja (default: that of the --tokenizer folder)")
+    group("--max-tokens", type=positive, metavar="N", help="leave out the last turns of a longer conversation")
+
     group = parser.add_argument_group("the build").add_argument
     group("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: by the columns")
     group(
@@ -107,6 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+    from conceptloader.ingest.rows.chat import CHAT_COLUMNS, load_rules
     from conceptloader.ingest.rows.detect import detect_columns
     from conceptloader.ingest.rows.inputs import find_sources
     from conceptloader.ingest.rows.tokenizer import load_tokenizer
@@ -118,13 +129,22 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.eos is not None and arguments.no_eos:
         raise ConfigError("build: found --eos and --no-eos, expected one of them")
     sources = find_sources(arguments.inputs)
-    columns = detect_columns(
-        sources,
-        tracks=arguments.track,
-        metadata_columns=arguments.metadata_column,
-        fields=dict(arguments.field),
-        **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes"),
-    )
+    rules = None
+    if arguments.chat:
+        if arguments.tokenizer is None:
+            raise ConfigError("build: found --chat without --tokenizer, expected the one of the model")
+        rules = load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens)
+        columns = replace(CHAT_COLUMNS, ignored=tuple(arguments.ignored))
+    elif arguments.chat_template is not None or arguments.max_tokens is not None:
+        raise ConfigError("build: found --chat-template or --max-tokens without --chat; add it")
+    else:
+        columns = detect_columns(
+            sources,
+            tracks=arguments.track,
+            metadata_columns=arguments.metadata_column,
+            fields=dict(arguments.field),
+            **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes"),
+        )
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:
         vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
@@ -133,9 +153,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         columns=columns,
         tokenizer=tokenizer,
         eos_id=eos_id("build", arguments.eos) if tokenizer is None else None,
-        append_eos=not arguments.no_eos,
+        append_eos=not arguments.no_eos and rules is None,
         vocabularies=vocabularies,
-        **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
+        chat=rules,
+        mode=arguments.mode or ("document" if rules else None),
+        **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "token_type"),
         **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
     )
     workers = arguments.workers or len(os.sched_getaffinity(0))
@@ -145,6 +167,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
         f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
     ]
+    if summary.truncated:
+        lines.append(f"{summary.truncated:,} conversations were longer than --max-tokens, and lost their last turns")
     lines += summary.losses.lines()
     if summary.bad_records:
         lines.append(f"{summary.bad_records:,} bad records were left out, see {arguments.skip_bad}")

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.layout import LOSS_FIELD, BatchLayout, TrackLayout
+from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, TrackLayout
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import BatchReader
+from conceptloader.batch.reader import BatchReader, Picked, U64Array
 from conceptloader.blend import Blend, ConceptOptions, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
@@ -18,6 +18,7 @@ from conceptloader.format.spec.layout import DENSE
 MAX_SAMPLE_BYTES = 1 << 30
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
+_TELL = {10**k for k in range(12)}
 logger = logging.getLogger(__name__)
 
 
@@ -37,9 +38,39 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
     remote = [view.name for view in views if view is not None and view.dataset.files.descriptors is None]
     if remote:
         logger.info("loader: reads %s from object stores, with the reference engine", ", ".join(remote))
+    reader: BatchReader
     if remote or blend.config.loader.engine == "reference":
-        return ReferenceReader(blend.order, views, layout, dp_rank)
-    return CompiledReader(blend.order, views, layout, dp_rank)
+        reader = ReferenceReader(blend.order, views, layout, dp_rank)
+    else:
+        reader = CompiledReader(blend.order, views, layout, dp_rank)
+    present = [view for view in views if view is not None]
+    masked = any(kind_of(view) != "window" or LOSS_FIELD in view.dataset.field_names for view in present)
+    return LossWatch(reader, dp_rank) if masked else reader
+
+
+class LossWatch:
+    """A reader that counts the samples in which nothing is learnt, and says so: of packs, documents, masked tokens."""
+
+    def __init__(self, reader: BatchReader, dp_rank: int) -> None:
+        self.layout, self.samples_without_loss = reader.layout, 0
+        self._reader, self._dp_rank = reader, dp_rank
+
+    def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
+        """See BatchReader."""
+        batch = self._reader.read(samples, allocate, picked)
+        for row in np.flatnonzero(~batch["loss_mask"].any(1)).tolist():
+            self.samples_without_loss += 1
+            if self.samples_without_loss in _TELL:
+                logger.warning(
+                    "dp_rank %d: %d samples so far have a loss mask that is all 0, the last one is sample %d: "
+                    "empty packs, documents of one token, quarantined ones, or such whose tokens are all masked",
+                    self._dp_rank, self.samples_without_loss, samples[row],
+                )  # fmt: skip
+        return batch
+
+    def where(self, thread: int) -> str:
+        """See BatchReader."""
+        return self._reader.where(thread)
 
 
 def batch_layout(blend: Blend) -> BatchLayout:

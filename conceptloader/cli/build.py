@@ -43,9 +43,9 @@ they are ignored.
   conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
 
-With --chat a record is a conversation: messages (each with role and content), tools; or prompt and completion; or chosen
-and rejected, which become two documents. It is rendered by the tokenizer's chat template, and the loss is on what the
-assistant says (field loss_mask). Mode document; no eos is appended.
+With --chat a record is a conversation: messages (each with role and content), tools; or prompt and completion; or
+chosen and rejected, which become two documents. It is rendered by the tokenizer's chat template, and the loss is on
+what the assistant says (field loss_mask). Mode document; no eos is appended.
 
 When interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
 """

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from conceptloader.batch.open import open_reader
+from conceptloader.batch.open import LossWatch, open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend, ConfigLike, open_blend
@@ -125,6 +125,12 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         """A copy stands where this loader stands, without its loop."""
         return {**self.__dict__, "_ahead": None}
+
+    @property
+    def samples_without_loss(self) -> int:
+        """How many of those that this rank has read, ahead ones included, have a loss mask that is all 0; windows without
+        a field loss_mask are not looked at."""
+        return self._reader.samples_without_loss if isinstance(self._reader, LossWatch) else 0
 
     def _begin(self, consumed: int, step_start: int | None = None, default_tail: Tail = "short") -> None:
         """Stand at `consumed`, in the global batch that began at `step_start`. Changes nothing if it raises."""

@@ -245,3 +245,17 @@ def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], t
         cropped = open_blend({**config, "packing": {"bins": one["bins"], "overflow": "crop"}}).views[0]
         kept = sum(part.tokens for pack in range(one["packs"]) for part in cropped.samples.parts(pack))
         assert one["tokens_lost_by_crop"] == pytest.approx(1 - kept / sum(lengths), abs=0.02)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_samples_in_which_nothing_is_learnt_are_counted(
+    content: dict[str, Any], engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    chat = content["datasets"]["chat"]
+    tokens = cl.open_dataset(chat["path"]).num_tokens
+    one = {**content, "phases": [], "skip": [], "datasets": {"chat": chat}, "order": "sequential"}
+    one |= {"loader": {"engine": engine}, "quarantine": [{"dataset": "chat", "tokens": [0, tokens // 2]}]}
+    loader = make_dataloader(one, micro_batch_size=2)
+    empty = sum(int((~batch["loss_mask"].any(1)).sum()) for batch in loader)
+    assert loader.samples_without_loss == empty > 10
+    assert "10 samples so far have a loss mask that is all 0" in caplog.text

@@ -14,8 +14,8 @@ from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
 from conceptloader.batch.kernels.packs import fill_packs
-from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
-from conceptloader.batch.kernels.tables import FILES, Tables, make_room, make_tables
+from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, PART, SLOT, STATE, Call, Room
+from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array
@@ -283,3 +283,14 @@ class _Workspace:
         self.use_values(int(self.state["track"]), np.empty(2 * int(self.state["needed"]), np.int64))
         self.state["sample"] = self.state["position"] = 0
         self.state["sequences"] = 1
+
+
+def make_room(pieces: int, seq_len: int, bins: int) -> Room:
+    """What packing so many pieces works with."""
+    return Room(
+        pieces=np.empty(pieces, PART),
+        parts=np.empty(pieces + bins, PART),
+        order=np.empty(pieces, np.int64),
+        tally=np.empty(seq_len + 1, np.int64),
+        rooms=np.empty(bins, np.int64),
+    )

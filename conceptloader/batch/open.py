@@ -45,6 +45,7 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
         reader = CompiledReader(blend.order, views, layout, dp_rank)
     present = [view for view in views if view is not None]
     masked = any(kind_of(view) != "window" or LOSS_FIELD in view.dataset.field_names for view in present)
+    masked = masked and layout.outputs.loss_mask
     return LossWatch(reader, dp_rank) if masked else reader
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.packages import need
+from conceptloader.batch.compiled import make_room
 from conceptloader.batch.kernels.packs import pack_block
 from conceptloader.batch.kernels.records import CROP, SPLIT
-from conceptloader.batch.kernels.tables import make_room
 from conceptloader.blend.packing import Packing, Packs, Piece
 from conceptloader.cli.output import table
 from conceptloader.errors import ConfigError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conceptloader.batch.kernels.native import DOCUMENTS
-from conceptloader.batch.kernels.records import DENSE, MEMBER, NONE, PART, QUARANTINE, SHARD, SPANS, TRACK, Room
+from conceptloader.batch.kernels.records import DENSE, MEMBER, NONE, QUARANTINE, SHARD, SPANS, TRACK
 from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout
 from conceptloader.blend import View
 from conceptloader.blend.packing import OVERFLOWS, Packs
@@ -118,14 +118,3 @@ def _track_rows(view: View, names: Sequence[str]) -> Array:
         track["data_size"] = table.files[f"{name}.data"].size
         track["top_concept"] = view.dataset.tracks[name].num_ids - 1
     return rows
-
-
-def make_room(pieces: int, seq_len: int, bins: int) -> Room:
-    """What packing so many pieces works with."""
-    return Room(
-        pieces=np.empty(pieces, PART),
-        parts=np.empty(pieces + bins, PART),
-        order=np.empty(pieces, np.int64),
-        tally=np.empty(seq_len + 1, np.int64),
-        rooms=np.empty(bins, np.int64),
-    )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conceptloader.batch.compiled import make_room
 from conceptloader.batch.kernels.packs import pack_block
 from conceptloader.blend.packing import OVERFLOWS, Packing, Part, Piece, pack, pieces_of
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, FormatError
 
 # Running trainings depend on every one of these. If a test of them fails, packing has changed: add a version instead.
 GOLDEN = {
@@ -178,3 +178,10 @@ def test_golden_parts() -> None:
     packing = Packing(seq_len=8, bins=4)
     found = [pack(pieces, count, packing) for count, pieces in blocks_of(GOLDEN_LENGTHS, packing)]
     assert [[list(part) for part in parts] for parts in found] == GOLDEN_PARTS
+
+
+def test_a_document_table_that_grew_meanwhile_is_an_error_not_an_endless_loop() -> None:
+    packing, pieces = Packing(seq_len=8, bins=4), [Piece(0, 8, 8, 0), Piece(8, 8, 16, 1)]
+    assert compiled(pieces, 1, packing) is None
+    with pytest.raises(FormatError, match="found more tokens in the document table than when it was opened"):
+        pack(pieces, 1, packing)

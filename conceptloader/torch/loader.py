@@ -128,8 +128,7 @@ class Loader:
 
     @property
     def samples_without_loss(self) -> int:
-        """How many that this rank has read, ahead ones included, have a loss mask that is all 0; windows without
-        a field loss_mask are not looked at."""
+        """How many that this rank has read, ahead ones included, have a loss mask that is all 0."""
         return self._reader.samples_without_loss if isinstance(self._reader, LossWatch) else 0
 
     def _begin(self, consumed: int, step_start: int | None = None, default_tail: Tail = "short") -> None:

@@ -45,6 +45,25 @@ class Member:
         concepts = (name for name, track in self.dataset.tracks.items() if track.codec == "concepts")
         return self.view.tracks or tuple(sorted(concepts))
 
+    @property
+    def by_document(self) -> bool:
+        """Whether a sample is a document."""
+        return by_document(self.view)
+
+    def token_range(self, window: int) -> Interval:
+        """Tokens [start, stop) that a window or document reads; of a pack, from its first part to its last."""
+        parts = parts_of(self.view, window, self.seq_len)
+        return min((p.start for p in parts), default=0), max((p.stop for p in parts), default=0)
+
+    def is_read(self, window: int) -> bool:
+        """False if all of a sample is quarantined, or it is an empty pack."""
+        return bool(self.parts(window))
+
+    def windows_of(self, document: int) -> range:
+        """From the first to the last sample that reads a token of a document; of packs, some between may read none."""
+        numbers = [number for number, _ in parts_with(self.view, document, self.seq_len)]
+        return range(min(numbers), max(numbers) + 1) if numbers else range(0)
+
     def parts(self, window: int) -> list[Part]:
         """What a sample reads of the dataset; nothing of what is quarantined."""
         return [part for part in parts_of(self.view, window, self.seq_len) if not part.quarantined]

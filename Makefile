@@ -33,6 +33,7 @@ $(VENV)/.stamp-%: setup.py pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(INSTALL) setuptools wheel
 	$(VENV)/bin/python $(INSTALL) --no-build-isolation -e '.[$*]'
+	$(VENV)/bin/python -m conceptloader warmup -q
 	touch $@ $(if $(filter test,$*),$(VENV)/.stamp-demo)
 
 constraints/py%.txt:

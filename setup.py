@@ -6,7 +6,9 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
-VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "conceptloader/__init__.py").read_text(encoding="utf-8"), re.M)
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', (ROOT / "conceptloader/base/version.py").read_text(encoding="utf-8"), re.M
+)
 assert VERSION is not None
 
 ADAPTERS = find_packages("integrations")
@@ -114,6 +116,7 @@ setup(
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Operating System :: POSIX :: Linux",
         "Typing :: Typed",
     ],

@@ -1,15 +1,17 @@
 """conceptloader: token streams with concepts attached, shuffled and blended without index arrays.
 
-Public names are imported on first use, so that `import conceptloader` costs neither numba nor torch.
+Public names are imported on first use, so that `import conceptloader` costs neither numba nor torch. Type checkers and
+editors read them in the block of imports below.
 
 Open torch/loader.py first; docs/architecture.md has the way from there to the bytes.
 """
 
 import os
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from conceptloader.base.version import __version__
 
 if os.name != "posix":
     raise ImportError(
@@ -17,64 +19,131 @@ if os.name != "posix":
         "it uses; on Windows run it in WSL"
     )
 
-_PUBLIC = {
-    "open_dataset": "format.read.dataset",
-    "Dataset": "format.read.dataset",
-    "BuildOptions": "format.spec.options",
-    "TrackOptions": "format.spec.options",
-    "Tokenizer": "format.spec.manifest",
-    "create_build": "format.write.build",
-    "open_build": "format.write.build",
-    "finalize": "format.write.finalize",
-    "convert": "format.tools.convert",
-    "join": "format.tools.join",
-    "verify": "format.tools.verify",
-    "derive_key": "base.hashing",
-    "Permutation": "order.permutation",
-    "Mixture": "order.mixture",
-    "Phase": "order.mixture",
-    "Skip": "order.skips",
-    "Sequential": "order.sequential",
-    "BatchSchedule": "order.schedule",
-    "Partition": "order.partition",
-    "Plan": "order.partition",
-    "OrderSpec": "order.progress.spec",
-    "RunLog": "order.progress.runlog",
-    "RunStart": "order.progress.runlog",
-    "Config": "blend",
-    "load_config": "blend",
-    "build_mixture": "blend",
-    "Blend": "blend",
-    "open_blend": "blend",
-    "make_dataloader": "torch.loader",
-    "Loader": "torch.loader",
-    "SampleDataset": "torch.loader",
-    "TrainedLoader": "torch.trained",
-    "EvaluationLoader": "torch.trained",
-    "collate_fn": "torch.collate",
-    "batch_digest": "batch.digest",
-    "EpochSampler": "torch.samplers",
-    "MixtureSampler": "torch.samplers",
-    "DistributedSampler": "torch.samplers",
+if TYPE_CHECKING:
+    from conceptloader import errors, testing, trace
+    from conceptloader.base.hashing import derive_key
+    from conceptloader.batch.digest import batch_digest
+    from conceptloader.blend import Blend, Config, build_mixture, load_config, open_blend
+    from conceptloader.errors import (
+        ConceptloaderError,
+        ConfigError,
+        EndlessError,
+        FormatError,
+        InputError,
+        MissingPackageError,
+        ReadError,
+        ResumeError,
+    )
+    from conceptloader.format.read.dataset import Dataset, DocumentView, Windows, open_dataset
+    from conceptloader.format.spec.manifest import Tokenizer
+    from conceptloader.format.spec.options import BuildOptions, TrackOptions
+    from conceptloader.format.tools.convert import convert
+    from conceptloader.format.tools.join import join
+    from conceptloader.format.tools.verify import verify
+    from conceptloader.format.write.build import create_build, open_build
+    from conceptloader.format.write.finalize import finalize
+    from conceptloader.ingest.adopt.adopt import adopt
+    from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+    from conceptloader.ingest.build.simple import build
+    from conceptloader.ingest.place.rules import SpanRules
+    from conceptloader.ingest.rows.columns import Columns
+    from conceptloader.order.mixture import Mixture, Phase
+    from conceptloader.order.partition import Partition, Plan
+    from conceptloader.order.permutation import Permutation
+    from conceptloader.order.progress.runlog import RunLog, RunStart
+    from conceptloader.order.progress.spec import OrderSpec
+    from conceptloader.order.schedule import BatchSchedule
+    from conceptloader.order.sequential import Sequential
+    from conceptloader.order.skips import Skip
+    from conceptloader.torch.collate import collate_fn
+    from conceptloader.torch.concepts import (
+        annotation,
+        negatives,
+        soft_or,
+        span_concepts,
+        span_mask,
+        span_targets,
+        token_concepts,
+    )
+    from conceptloader.torch.dataset import SampleDataset
+    from conceptloader.torch.decode import DecodedSample, DecodedSpan, decode
+    from conceptloader.torch.loader import Loader, make_dataloader
+    from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
+    from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
+    from conceptloader.trace.losses import LossLog
+
+_MODULES = ("errors", "testing", "trace")
+_HOMES = {
+    "base.hashing": "derive_key",
+    "batch.digest": "batch_digest",
+    "blend": "Blend Config build_mixture load_config open_blend",
+    "errors": "ConceptloaderError ConfigError EndlessError FormatError InputError MissingPackageError "
+    "ReadError ResumeError",
+    "format.read.dataset": "Dataset DocumentView Windows open_dataset",
+    "format.spec.manifest": "Tokenizer",
+    "format.spec.options": "BuildOptions TrackOptions",
+    "format.tools.convert": "convert",
+    "format.tools.join": "join",
+    "format.tools.verify": "verify",
+    "format.write.build": "create_build open_build",
+    "format.write.finalize": "finalize",
+    "ingest.adopt.adopt": "adopt",
+    "ingest.annotate.annotate": "AnnotateOptions annotate",
+    "ingest.build.simple": "build",
+    "ingest.place.rules": "SpanRules",
+    "ingest.rows.columns": "Columns",
+    "order.mixture": "Mixture Phase",
+    "order.partition": "Partition Plan",
+    "order.permutation": "Permutation",
+    "order.progress.runlog": "RunLog RunStart",
+    "order.progress.spec": "OrderSpec",
+    "order.schedule": "BatchSchedule",
+    "order.sequential": "Sequential",
+    "order.skips": "Skip",
+    "torch.collate": "collate_fn",
+    "torch.concepts": "annotation negatives soft_or span_concepts span_mask span_targets token_concepts",
+    "torch.decode": "DecodedSample DecodedSpan decode",
+    "torch.dataset": "SampleDataset",
+    "torch.loader": "Loader make_dataloader",
+    "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
+    "torch.trained": "EvaluationLoader TrainedLoader",
+    "trace.losses": "LossLog",
 }
+_PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = sorted([*_PUBLIC, "__version__"])
+__all__ = [
+    "AnnotateOptions", "BatchSchedule", "Blend", "BuildOptions", "Columns", "ConceptloaderError", "Config",
+    "ConfigError", "Dataset", "DecodedSample", "DecodedSpan", "DistributedSampler", "DocumentView",
+    "EndlessError", "EpochSampler", "EvaluationLoader", "FormatError", "InputError", "Loader", "LossLog",
+    "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase",
+    "Plan", "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip",
+    "SpanRules", "Tokenizer", "TrackOptions", "TrainedLoader", "Windows", "__version__", "adopt", "annotate",
+    "annotation", "batch_digest", "build", "build_mixture", "collate_fn", "convert", "create_build", "decode",
+    "derive_key", "errors", "finalize", "join", "load_config", "make_dataloader", "negatives", "open_blend",
+    "open_build", "open_dataset", "soft_or", "span_concepts", "span_mask", "span_targets", "testing",
+    "token_concepts", "trace", "verify",
+]  # fmt: skip
 
+if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
 
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        try:
-            return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
-        except ModuleNotFoundError as error:
-            if str(error.name).partition(".")[0] != "torch":
-                raise
-            from conceptloader.errors import MissingPackageError
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
+        if name in _PUBLIC:
+            try:
+                return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+            except ModuleNotFoundError as error:
+                if str(error.name).partition(".")[0] != "torch":
+                    raise
+                from conceptloader.errors import MissingPackageError
 
-            raise MissingPackageError(
-                f"conceptloader.{name}: the torch package is not installed; pip install 'conceptloader[torch]'"
-            ) from error
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+                raise MissingPackageError(
+                    f"conceptloader.{name}: the torch package is not installed; pip install 'conceptloader[torch]'"
+                ) from error
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    """The names that can be imported here, so that `help` works without torch."""
+    torch = find_spec("torch") is not None
+    return [name for name in __all__ if torch or not _PUBLIC.get(name, "").startswith("torch.")]

@@ -3,15 +3,15 @@
 A message says four things: what and where (file, key or argument), what was found, what was expected, what to do.
 """
 
-from conceptloader.base.terminal import printable
+from conceptloader.base.terminal import masked, printable
 
 
 class ConceptloaderError(Exception):
     """Base of all errors raised on purpose by conceptloader. Messages quote files of others: as text they hold no
-    character that a terminal obeys."""
+    character that a terminal obeys, and of a URL no password."""
 
     def __str__(self) -> str:
-        return printable(super().__str__(), keep="\n")
+        return masked(printable(super().__str__(), keep="\n"))
 
 
 class ConfigError(ConceptloaderError, ValueError):

@@ -40,6 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 config: Any = numba.config
 _LOCK_WAIT_S = 120.0
 _CHECKSUM = 32
+_PATIENCE_S = 2.0  # of silence, over all functions of a process
 _BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__", "kernels")
 # What of numba's configuration decides about machine code.
 _DECISIVE = (
@@ -101,15 +102,18 @@ def _compile_cached(dispatcher: Any, compile_now: Callable[[], Any], signature: 
         name = _file_name(dispatcher.py_func, signature)
         directories = [path for path in cache_directories() if _usable(path)]
         packed = _load(directories, name)
-        with contextlib.nullcontext() if packed or not directories else _machine_lock(directories[0]):
+        with contextlib.ExitStack() as stack:
+            if packed is None:
+                stack.enter_context(_announced())
+                stack.enter_context(_machine_lock(directories[0]) if directories else contextlib.nullcontext())
             packed = packed or _load(directories, name)
-            with tempfile.TemporaryDirectory(prefix="conceptloader-") as scratch:
-                if _let_numba_cache(dispatcher, scratch, packed):
-                    entry = compile_now()
-                    now = {str(file.relative_to(scratch)): file.read_bytes() for file in Path(scratch).rglob("*.nb?")}
-                    if now and now != packed:
-                        _save(directories, name, now)
-                    return entry
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="conceptloader-"))
+            if _let_numba_cache(dispatcher, scratch, packed):
+                entry = compile_now()
+                now = {str(file.relative_to(scratch)): file.read_bytes() for file in Path(scratch).rglob("*.nb?")}
+                if now and now != packed:
+                    _save(directories, name, now)
+                return entry
     return compile_now()
 
 
@@ -179,6 +183,33 @@ def _usable(directory: str) -> bool:
     if reason:
         _warn(directory, reason)
     return not reason
+
+
+_spent_s = 0.0
+
+
+@contextlib.contextmanager
+def _announced() -> Iterator[None]:
+    """What is done in the block is said if it takes this process, with all such blocks before, some seconds."""
+    global _spent_s
+    timer, start = threading.Timer(max(0.0, _PATIENCE_S - _spent_s), _announce), time.monotonic()
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        _spent_s += time.monotonic() - start
+
+
+@functools.cache
+def _announce() -> None:
+    """Once a process; a warning, since without a configured log nothing less is seen."""
+    logger.warning(
+        "compiling the reader for this processor, which takes up to a minute, once a machine: it is kept in %s; "
+        "`conceptloader warmup` does it ahead, so that no first batch waits",
+        " or ".join(cache_directories()),
+    )
 
 
 @functools.cache

@@ -5,6 +5,9 @@ Messages of our errors, whatever the command prints, and its JSON go through her
 """
 
 import json
+import re
+
+_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
 
 
 def printable(text: str, width: int | None = None, keep: str = "") -> str:
@@ -14,6 +17,11 @@ def printable(text: str, width: int | None = None, keep: str = "") -> str:
     if not text.isprintable():
         shown = "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)
     return shown if width is None or len(shown) <= width else shown[: max(0, width - 3)] + "..."
+
+
+def masked(text: str) -> str:
+    """Text without the passwords of URLs, scheme://user:password@host, for messages and logs."""
+    return _PASSWORD.sub(r"\1:***@", text) if "://" in text else text
 
 
 def printable_json(text: str) -> str:

@@ -13,12 +13,12 @@ import numpy as np
 from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
-from conceptloader.batch.kernels.packs import fill_packs
-from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, PART, SLOT, STATE, Call, Room
+from conceptloader.batch.kernels.packs import fill_packs, make_room
+from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array
+from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, sample_randoms
 from conceptloader.blend import View
 from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
@@ -43,9 +43,9 @@ class CompiledReader:
         dp_rank: int = 0,
         budget: Budget | None = None,
     ) -> None:
-        self.order, self.views, self.layout, self.dp_rank = order, tuple(views), layout, dp_rank
+        self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
         self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
-        self._kernel_tables = order.kernel_tables if isinstance(order, CompiledOrder) and not self._packed else None
+        self.follow(order)
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, budget)
         self._memory = BatchMemory()
@@ -56,6 +56,11 @@ class CompiledReader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CompiledReader, (self.order, self.views, self.layout, self.dp_rank)
+
+    def follow(self, order: Order) -> None:
+        """See BatchReader."""
+        compiled = order if isinstance(order, CompiledOrder) and not self._packed else None
+        self.order, self._kernel_tables = order, None if compiled is None else compiled.kernel_tables
 
     def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
         """See BatchReader; by default in memory that is used again once the batch is gone."""
@@ -88,11 +93,15 @@ class CompiledReader:
         finally:
             del self._running[thread]
             self._idle.append(work)
+        if self.layout.outputs.random:
+            batch["random"][:] = sample_randoms(self.layout.random_key, samples)
         if self.layout.outputs.cu_seqlens:
             batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
             batch["max_seqlen"] = int(work.state["longest"])
         for t, track in shape.ragged.items():
             batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
+            if self.layout.tracks[t].scored:
+                batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
         return batch
 
     def where(self, thread: int) -> str:
@@ -218,8 +227,8 @@ class _Shape:
 
 
 class _Workspace:
-    """What one batch needs for itself. values: i64 of each ragged track, empty for others; picks, order: see
-    fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its arrays and its
+    """What one batch needs for itself. values: i64 of each ragged track, empty for others; scores: of these; picks,
+    order: see fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its arrays and its
     outputs, and its state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
@@ -228,6 +237,7 @@ class _Workspace:
         array_numbers = ARRAYS.itemsize // 8
         bins = int(tables.members["bins"].max(initial=0))
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
+        self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
         self.numbers = np.zeros(array_numbers + len(layout.tracks) * (OUTPUT.itemsize // 8), np.int64)
         self.call = Call(
@@ -260,7 +270,7 @@ class _Workspace:
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
         self.numbers += shape.records
         for t in shape.ragged:
-            self.use_values(t, self.values[t])
+            self.use_values(t, self.values[t], self.scores[t])
         self.progress[:] = 0
         self.order = order
 
@@ -273,24 +283,15 @@ class _Workspace:
         self.state["position"] = 0
         self.state["sequences"] = self.state["sequences_before"]
 
-    def use_values(self, track: int, values: I64Array) -> None:
-        """Where the concepts of a ragged track go."""
-        self.values[track], output = values, self.call.outputs[track]
+    def use_values(self, track: int, values: I64Array, scores: Array) -> None:
+        """Where the concepts of a ragged track go, and their scores, if it has any."""
+        self.values[track], self.scores[track], output = values, scores, self.call.outputs[track]
         output["values"], output["capacity"] = values.__array_interface__["data"][0], len(values)
+        output["scores"] = scores.__array_interface__["data"][0]
 
     def grow(self) -> None:
         """More room for ragged values, and the batch from its beginning."""
-        self.use_values(int(self.state["track"]), np.empty(2 * int(self.state["needed"]), np.int64))
+        room = 2 * int(self.state["needed"])
+        self.use_values(int(self.state["track"]), np.empty(room, np.int64), np.empty(room, np.float32))
         self.state["sample"] = self.state["position"] = 0
         self.state["sequences"] = 1
-
-
-def make_room(pieces: int, seq_len: int, bins: int) -> Room:
-    """What packing so many pieces works with."""
-    return Room(
-        pieces=np.empty(pieces, PART),
-        parts=np.empty(pieces + bins, PART),
-        order=np.empty(pieces, np.int64),
-        tally=np.empty(seq_len + 1, np.int64),
-        rooms=np.empty(bins, np.int64),
-    )

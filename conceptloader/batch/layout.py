@@ -20,6 +20,7 @@ Allocate = Callable[[int], Block]
 """Bytes -> a block of memory, not initialized, in which the arrays of a batch are laid out."""
 
 BEGINS_BEFORE, ENDS_AFTER = 1, 2  # bits of <track>_flags
+CUT_OFF = -2  # in <track>_span_index
 ALIGNMENT = 64
 LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it, switches the loss of its tokens off
 I8, I4, F4, U1 = map(np.dtype, ("i8", "i4", "f4", "u1"))
@@ -37,7 +38,8 @@ class ArraySpec(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackLayout:
-    """The arrays of one track, with every limit decided."""
+    """The arrays of one track, with every limit decided. scored: its records have scores. mark: tokens of spans beyond
+    max_spans have CUT_OFF for an index."""
 
     name: str
     ragged: bool
@@ -45,6 +47,8 @@ class TrackLayout:
     max_concepts: int
     cut_spans: bool = False  # what is beyond max_spans, or beyond max_concepts, is left out; else it is an error
     cut_concepts: bool = False
+    scored: bool = False
+    mark: bool = False
 
     def arrays(self, samples: int, seq_len: int) -> Iterator[tuple[str, ArraySpec]]:
         slots = (samples, self.max_spans)
@@ -57,6 +61,8 @@ class TrackLayout:
         else:
             yield f"{self.name}_ids", ArraySpec((*slots, self.max_concepts), I8, blank=-1)
             yield f"{self.name}_counts", ArraySpec(slots, I4)
+            if self.scored:
+                yield f"{self.name}_scores", ArraySpec((*slots, self.max_concepts), F4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +75,14 @@ class BatchLayout:
     document_ids        i64 [B, S], -1 where the shard has no document table, and on padding
     cu_seqlens          i32 [n + 1], borders of the n sequences in the B * S inputs; max_seqlen, an int
     dataset_id, sample_index   i64 [B]
-    T_span_index        i32 [B, S], which of the sample's spans of track T an input belongs to, -1 for none
+    random              i64 [B], at least 0, see `reader.sample_randoms`
+    T_span_index        i32 [B, S], which of the sample's spans of track T an input belongs to, -1 for none, CUT_OFF
     T_num_spans         i32 [B]
     T_spans             i32 [B, max_spans, 2], [start, end) clipped to the inputs; 0 beyond num_spans
     T_flags             u8 [B, max_spans]: 1 begins before the inputs, 2 ends after them
     T_ids, T_counts     i64 [B, max_spans, max_concepts], -1 beyond i32 [B, max_spans]  (padded)
     T_values, T_offsets i64 [m]; slot k of the B * max_spans has values[offsets[k]:offsets[k + 1]]  (ragged)
+    T_scores            f32, of a track with scores, in the shape of T_ids, 0 where these are -1, or of T_values
 
     With outputs.shared_labels there is tokens i64 [B, S + 1] as well, of which input_ids and labels are views.
     """
@@ -82,9 +90,10 @@ class BatchLayout:
     seq_len: int
     outputs: Outputs
     tracks: tuple[TrackLayout, ...] = ()
+    random_key: int = 0
 
     def arrays(self, samples: int) -> dict[str, ArraySpec]:
-        """The arrays whose shapes do not depend on what is read: all but cu_seqlens and T_values."""
+        """The arrays whose shapes do not depend on what is read: all but cu_seqlens, T_values, ragged T_scores."""
         row, out = (samples, self.seq_len), self.outputs
         specs = {
             "tokens": ArraySpec((samples, self.seq_len + 1), I8),
@@ -95,6 +104,7 @@ class BatchLayout:
             "document_ids": ArraySpec(row, I8, blank=-1),
             "dataset_id": ArraySpec((samples,), I8),
             "sample_index": ArraySpec((samples,), I8),
+            "random": ArraySpec((samples,), I8),
         }
         left_out = {"input_ids", "labels"} if out.shared_labels else {"tokens"}
         left_out |= {name for name in specs.keys() & vars(out).keys() if getattr(out, name) in (False, "off")}

@@ -3,13 +3,15 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from conceptloader.base.hashing import derive_key
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, TrackLayout
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import BatchReader, Picked, U64Array
+from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
 from conceptloader.blend import Blend, ConceptOptions, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
@@ -69,6 +71,10 @@ class LossWatch:
                 )  # fmt: skip
         return batch
 
+    def follow(self, order: Order) -> None:
+        """See BatchReader."""
+        self._reader.follow(order)
+
     def where(self, thread: int) -> str:
         """See BatchReader."""
         return self._reader.where(thread)
@@ -82,7 +88,8 @@ def batch_layout(blend: Blend) -> BatchLayout:
     config = blend.config
     if config.seq_len is None:
         raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
-    return decide_layout(blend.views, config.seq_len, config.outputs, config.concepts)
+    layout = decide_layout(blend.views, config.seq_len, config.outputs, config.concepts)
+    return replace(layout, random_key=derive_key(config.seed, "sample random"))
 
 
 def decide_layout(
@@ -147,17 +154,26 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
             if limit is not None and number > limit and options.overflow == "error":
                 raise ConfigError(
                     f"{where}.{key}: found {limit}, but dataset {view.name} may need {number} at seq_len {seq_len}; "
-                    "raise it, or set overflow: truncate"
+                    "raise it, or set overflow: truncate or mark"
                 )
             most[key] = max(most[key], number)
+    scored = {view.name: view.dataset.tracks[name].concepts.scores is not None for view in having}
+    if any(scored.values()) and not all(scored.values()):
+        bare = next(found for found in scored if not scored[found])
+        raise ConfigError(
+            f"{where}: dataset {bare} has no scores of its concepts, but {next(filter(scored.get, scored))} has; a "
+            "batch has them of all or of none: build one of them again"
+        )
     layout = TrackLayout(
         name=name,
         ragged=options.layout == "ragged",
         max_spans=options.max_spans or most["max_spans"],
         max_concepts=options.max_concepts or most["max_concepts"],
         # A limit that nobody asked for cuts nothing off: data beyond it show that a manifest says too little.
-        cut_spans=options.overflow == "truncate" and options.max_spans is not None,
-        cut_concepts=options.overflow == "truncate" and options.max_concepts is not None,
+        cut_spans=options.overflow != "error" and options.max_spans is not None,
+        cut_concepts=options.overflow != "error" and options.max_concepts is not None,
+        mark=options.overflow == "mark",
+        scored=all(scored.values()),
     )
     size = 8 * layout.max_spans * (1 if layout.ragged else layout.max_concepts)
     if size > MAX_SAMPLE_BYTES:
@@ -176,7 +192,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     track, table = view.dataset.tracks[name], view.dataset.manifest.shards
     dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
-    concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // 4
+    concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
     return {
         # Manifests know windows; of a pack, each part may be cut out of the place that has most.
         "max_spans": seq_len if view.member.packing else min(track.spans_in(seq_len), seq_len, runs),

@@ -8,6 +8,7 @@ import numpy as np
 
 from conceptloader.batch.layout import (
     BEGINS_BEFORE,
+    CUT_OFF,
     ENDS_AFTER,
     LOSS_FIELD,
     Allocate,
@@ -16,13 +17,15 @@ from conceptloader.batch.layout import (
     BatchLayout,
     TrackLayout,
 )
-from conceptloader.batch.reader import I64Array, Order, Picked, U64Array
+from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, sample_randoms
 from conceptloader.blend import View
 from conceptloader.blend.samples import Part, kind_of, parts_of, present
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import reading_ahead
 from conceptloader.storage.reads import waits_for
+
+_Values = tuple[list[Array], list[Array]]  # of the spans of a track: concept ids, and scores if it has any
 
 
 class ReferenceReader:
@@ -46,6 +49,10 @@ class ReferenceReader:
     def __reduce__(self) -> tuple[Any, ...]:
         return ReferenceReader, (self.order, self.views, self.layout, self.dp_rank)
 
+    def follow(self, order: Order) -> None:
+        """See BatchReader."""
+        self.order = order
+
     def where(self, thread: int) -> str:
         """See BatchReader; of a dataset in an object store the file is not known."""
         sample = self._in_progress.get(thread, "nothing")
@@ -59,14 +66,14 @@ class ReferenceReader:
         arrays = carving.views(np.empty(carving.size, np.uint8) if allocate is None else allocate(carving.size))
         for name, spec in carving.specs.items():
             arrays[name].fill(spec.blank)
-        values: dict[str, list[Array]] = {track.name: [] for track in self.layout.tracks}
+        values: dict[str, _Values] = {track.name: ([], []) for track in self.layout.tracks}
         sequences = [0]
         thread = get_ident()
 
-        def fill(row: int) -> tuple[list[int], dict[str, list[Array]]]:
+        def fill(row: int) -> tuple[list[int], dict[str, _Values]]:
             view, window = present(self.views, int(members[row])), int(windows[row])
             self._in_progress[thread] = f"sample {samples[row]}, {kind_of(view)} {window} of dataset {view.name}"
-            found: dict[str, list[Array]] = {name: [] for name in values}
+            found: dict[str, _Values] = {name: ([], []) for name in values}
             try:
                 return self._fill(arrays, found, row, view, window), found
             except (FormatError, ReadError) as error:
@@ -78,16 +85,22 @@ class ReferenceReader:
         with reading_ahead(self._ahead(members, windows)):
             for row, (borders, found) in enumerate(self._map(fill, range(len(samples)))):
                 sequences += [row * self.layout.seq_len + border for border in (*borders, self.layout.seq_len)]
-                for name, ids in found.items():
-                    values[name] += ids
+                for name, lists in found.items():
+                    for all_of_them, some in zip(values[name], lists, strict=True):
+                        all_of_them += some
         self._in_progress.pop(thread, None)
         if "sample_index" in arrays:
             arrays["sample_index"][:] = samples
+        if "random" in arrays:
+            arrays["random"][:] = sample_randoms(self.layout.random_key, samples)
         batch: Batch = dict(arrays)
         for track in self.layout.tracks:
             if track.ragged:
                 np.cumsum(arrays[f"{track.name}_offsets"], out=arrays[f"{track.name}_offsets"])
-                batch[f"{track.name}_values"] = np.concatenate([np.zeros(0, np.int64), *values[track.name]])
+                ids, scores = values[track.name]
+                batch[f"{track.name}_values"] = np.concatenate([np.zeros(0, np.int64), *ids])
+                if track.scored:
+                    batch[f"{track.name}_scores"] = np.concatenate([np.zeros(0, np.float32), *scores])
         if self.layout.outputs.cu_seqlens:
             batch["cu_seqlens"] = arrays["cu_seqlens"][: len(sequences)]
             batch["cu_seqlens"][:] = sequences
@@ -103,7 +116,7 @@ class ReferenceReader:
                     yield from view.dataset.ahead(part.start, part.stop)
 
     def _fill(
-        self, arrays: dict[str, Array], values: dict[str, list[Array]], row: int, view: View, number: int
+        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, number: int
     ) -> list[int]:
         """Fill one row. Returns the document borders within the inputs."""
         layout, dataset, size = self.layout, view.dataset, self.layout.seq_len
@@ -127,7 +140,9 @@ class ReferenceReader:
                 borders = self._fill_documents(arrays, row, dataset, part.start)
             for track in layout.tracks:
                 if track.name in view.tracks:
-                    values[track.name] += self._fill_track(arrays, row, view, track, part)
+                    found = self._fill_track(arrays, row, view, track, part)
+                    for known, more in zip(values[track.name], found, strict=True):
+                        known += more
         packed = kind_of(view) == "pack"
         used = parts[-1].place + parts[-1].inputs if packed and parts else 0
         if 0 < used < size:  # padding is a sequence of its own
@@ -167,15 +182,16 @@ class ReferenceReader:
 
     def _fill_track(
         self, arrays: dict[str, Array], row: int, view: View, track: TrackLayout, part: Part
-    ) -> list[Array]:
-        """Fill one track of a part of a row. Returns the concept ids of its spans."""
+    ) -> tuple[list[Array], list[Array]]:
+        """Fill one track of a part of a row. Returns the concept ids of its spans, and their scores, if it has any."""
         name, start, stop = track.name, part.start, part.start + part.inputs
         before = int(arrays[f"{name}_num_spans"][row])  # of the parts before
         spans = view.dataset.spans(name, start, stop)
-        if any(len(record) % 4 for record in spans.records):
+        codec = view.dataset.tracks[name].concepts
+        if any(len(record) % codec.item for record in spans.records):
             raise FormatError(
                 f"dataset {view.name}, tokens {start} to {stop}: found a record of track {name} that is no list of "
-                "concept ids of 4 bytes; run `conceptloader verify --full`, restore or rebuild the dataset"
+                f"concept ids of {codec.item} bytes; run `conceptloader verify --full`, restore or rebuild the dataset"
             )
         counts = np.diff(spans.offsets)
         most = int(counts.max(initial=0))
@@ -198,8 +214,16 @@ class ReferenceReader:
         )
         for k in range(used):
             arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = before + k
-        values = np.frombuffer(b"".join(spans.records), "<u4")
-        concepts = [values[a : a + n] for a, n in zip(spans.offsets.tolist(), counts.tolist(), strict=False)]
+        if track.mark:
+            for k in range(used, len(spans)):
+                arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = CUT_OFF
+        kept = list(zip(spans.records, counts.tolist(), strict=False))
+        try:
+            concepts = [codec.ids_of(record)[:n] for record, n in kept]
+            scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
+        except ValueError as error:
+            where = f"dataset {view.name}, tokens {start} to {stop}: track {name}"
+            raise FormatError(f"{where}: {error}; run `conceptloader verify --full`, restore or rebuild it") from error
         limit = view.dataset.tracks[name].num_ids
         for k, ids in enumerate(concepts):
             if ids.max(initial=0) >= limit and len(ids):
@@ -216,4 +240,6 @@ class ReferenceReader:
             arrays[f"{name}_counts"][row, slots] = counts
             for k, ids in enumerate(concepts, before):
                 arrays[f"{name}_ids"][row, k, : len(ids)] = ids
-        return [ids.astype(np.int64) for ids in concepts]
+            for k, found in enumerate(scores, before):
+                arrays[f"{name}_scores"][row, k, : len(found)] = found
+        return [ids.astype(np.int64) for ids in concepts], scores

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from conceptloader.base.terminal import masked
 from conceptloader.errors import ReadError
 from conceptloader.storage.threads import Task, Threads
 
@@ -87,4 +88,4 @@ class Prefetcher(Iterator[tuple[T, R]]):
                 errno.ETIMEDOUT,
                 f"{message}; the limit is {self._timeout_s:.0f} s (loader.timeout_s): check the file system",
             )
-        logger.warning("%s", message)
+        logger.warning("%s", masked(message))

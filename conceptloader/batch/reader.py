@@ -6,12 +6,30 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.batch.layout import Allocate, Batch, BatchLayout
+from conceptloader.order import reference
 from conceptloader.order.mixture import KernelTables
 
 U64Array = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]
 Picked = tuple[I64Array, U64Array]
 """[B] members of the order, and [B] windows of these."""
+
+
+_GOLDEN, _MIX_A, _MIX_B = (np.uint64(value) for value in (reference.GOLDEN, reference.MIX_A, reference.MIX_B))
+
+
+def sample_randoms(key: int, samples: U64Array) -> I64Array:
+    """`reference.sample_random` of many samples, int64 [B]; key: derive_key(seed, "sample random")."""
+
+    def mixed(x: U64Array) -> U64Array:
+        x = (x ^ (x >> np.uint64(30))) * _MIX_A
+        x = (x ^ (x >> np.uint64(27))) * _MIX_B
+        last: U64Array = x ^ (x >> np.uint64(31))
+        return last
+
+    values: U64Array = mixed(np.uint64(key) + mixed(np.asarray(samples, np.uint64) + _GOLDEN))
+    found: I64Array = (values >> np.uint64(1)).astype(np.int64)
+    return found
 
 
 class Order(Protocol):
@@ -41,6 +59,10 @@ class BatchReader(Protocol):
         Raises: FormatError for damaged data, ReadError if the operating system fails; ConfigError for a sample of a
         member that has left the configuration.
         """
+        ...
+
+    def follow(self, order: Order) -> None:
+        """Read on in another order of the same members, which agrees with this one on what is being read."""
         ...
 
     def where(self, thread: int) -> str:

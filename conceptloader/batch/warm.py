@@ -1,4 +1,4 @@
-"""Compile every kernel, or load it from the cache: for an installation, an image or a job's prologue."""
+"""Compile what loaders and builds need, or load it from the cache: for an installation, an image or a prologue."""
 
 import numpy as np
 

@@ -122,7 +122,7 @@ def _resolved(config: Config, base: Path) -> Config:
     def absolute(path: str, key: str) -> str:
         if "${" in path:
             raise ConfigError(f"{key}: found {path!r}; environment variables are not replaced, write the path out")
-        return path if "://" in path else os.path.abspath(base / path)
+        return path if "://" in path else os.path.abspath(base / os.path.expanduser(path))
 
     return dataclasses.replace(
         config,

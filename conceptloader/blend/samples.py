@@ -22,6 +22,10 @@ class Part(NamedTuple):
     document: int = -1
     quarantined: bool = False
 
+    def inputs_of(self, start: int, stop: int) -> int:
+        """How many of tokens [start, stop) of the dataset, which lie in one part, are inputs of this one."""
+        return max(0, min(stop, self.start + self.inputs) - start) if self.start <= start else 0
+
     def positions(self, start: int, stop: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
         """Where tokens [start, stop) of the dataset stand in the inputs and in the labels; None where they do not."""
         low, high = max(start, self.start) - self.start, min(stop, self.stop) - self.start
@@ -62,7 +66,7 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     elif not by_document(view):
         start = view.start + number * seq_len
         found = [Part(start, start + seq_len + 1, seq_len)]
-    elif _in_quarantined_shard(view, number):
+    elif in_quarantined_shard(view, number):
         found = []
     else:
         start, stop = view.dataset.document_range(view.start + number)
@@ -87,7 +91,7 @@ def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]
     return [(number, part) for number, part in found if part.document in (-1, document)]
 
 
-def _in_quarantined_shard(view: View, number: int) -> bool:
+def in_quarantined_shard(view: View, number: int) -> bool:
     if not view.quarantine:
         return False
     manifest = view.dataset.manifest

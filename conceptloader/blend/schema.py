@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
+from conceptloader.base.checks import falls
 from conceptloader.blend.strict import Count, Natural, Positive, Section, nearest, within
 from conceptloader.errors import ConfigError
-from conceptloader.order.checks import falls
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
 
 MAX_BINS = 4096
@@ -57,7 +57,8 @@ class Outputs(Section):
 
     position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
     loss_mask_borders: no loss where the label is the first token of another document. eos_loss: False for no loss on
-    end-of-document labels. shared_labels: input_ids and labels are views of one tensor, `tokens`.
+    end-of-document labels. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a number for
+    each sample, of the seed and the sample's index alone.
     """
 
     shared_labels: bool = False
@@ -68,6 +69,7 @@ class Outputs(Section):
     loss_mask_borders: bool = False
     dataset_id: bool = True
     sample_index: bool = True
+    random: bool = False
     eos_loss: bool = True
 
     def __post_init__(self) -> None:
@@ -100,13 +102,14 @@ class ConceptOptions(Section):
     """How the concepts of a track become tensors.
 
     max_spans per sample, max_concepts per span: None for the largest numbers that the manifests allow. overflow: a
-    dataset that may hold more is an error before training, or what is too much is left out.
+    dataset that may hold more is an error before training, or what is too much is left out, and, with "mark", the
+    tokens of spans that are left out have -2 in span_index.
     """
 
     layout: Literal["padded", "ragged"] = "padded"
     max_spans: Count | None = None
     max_concepts: Count | None = None
-    overflow: Literal["error", "truncate"] = "error"
+    overflow: Literal["error", "truncate", "mark"] = "error"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -180,7 +183,7 @@ class Config(Section):
 
         Raises ConfigError if it gives another one itself, or outputs that are for one's own training loop only.
         """
-        for key, expected in {"shared_labels": False, "loss_mask": True}.items():
+        for key, expected in {"shared_labels": False, "loss_mask": True, "random": False}.items():
             if getattr(self.outputs, key) != expected:
                 raise ConfigError(f"outputs.{key}: expected {expected} with a framework; leave it out")
         if self.seq_len not in (None, seq_len):

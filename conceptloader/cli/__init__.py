@@ -17,15 +17,17 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
-from conceptloader import __version__
+from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.errors import ConceptloaderError, ConfigError
 
-# To add a subcommand, add its module to this package and its name here. A dash in a name is _ in the module's.
+# To add a subcommand, add its module to this package and its name here; a word of Python's has _ behind it there.
 COMMANDS = (
-    "build", "adopt", "annotate", "finalize", "join", "convert", "verify", "inspect", "sample", "stats", "vocabulary",
-    "plan", "trace", "when", "audit", "view", "bench", "warmup",
+    "build", "import", "adopt", "annotate", "finalize", "join", "convert", "verify", "inspect", "sample", "stats",
+    "concepts", "vocabulary", "index", "init", "plan", "trace", "when", "exposure", "explain", "audit", "view",
+    "bench", "warmup",
 )  # fmt: skip
 
 _DESCRIPTION = """\
@@ -40,7 +42,16 @@ Build, check and look into datasets of tokens with concepts attached.
 @guarded_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
-    arguments = make_parser().parse_args(argv)
+    given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+    parser = make_parser()
+    if not given:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    if not given[0].startswith("-") and given[0] not in COMMANDS:
+        from conceptloader.blend.strict import nearest
+
+        parser.error(f"found the command {given[0]!r}{nearest(given[0], COMMANDS)}")
+    arguments = parser.parse_args(given)
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
     try:
@@ -67,6 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _with_home(argument: str) -> str:
+    """~/ at the start of an argument or of an option's value, which shells leave in --out=~/data."""
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    return option + equals + (os.path.expanduser(value) if value.startswith("~/") else value)
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "conceptloader", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -74,7 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"conceptloader {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="<command>", required=True)
     for name in COMMANDS:
-        module = import_module(f"conceptloader.cli.{name.replace('-', '_')}")
+        module = import_module(f"conceptloader.cli.{name}{'_' * iskeyword(name)}")
         command = commands.add_parser(
             name,
             help=module.SUMMARY,

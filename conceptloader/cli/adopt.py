@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         arguments.paths,
         arguments.out,
         tokenizer=_tokenizer(arguments),
+        tokenizer_source=arguments.tokenizer,
         **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})

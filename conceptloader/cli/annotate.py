@@ -11,6 +11,7 @@ from conceptloader.cli.arguments import (
     add_span_rules,
     chosen,
     json_object,
+    pair,
     size,
 )
 from conceptloader.cli.output import Output
@@ -27,7 +28,8 @@ the dataset was built or by its number, and what belongs to some tokens of it or
   {"id": "a1", "start": 10, "end": 12, "concepts": ["food", "red"]}
   {"document": 12, "value": 0.93}
 
-The value is `concepts` for codec concepts, and `value` for the others. Documents without a row are fine.
+The value is `concepts` for codec concepts, and `value` for the others. Documents without a row are fine. Files in which
+these have other names: --column id=doc_id --column start=begin --column concepts=label (a list, or one concept).
 
   conceptloader annotate data/web spans.jsonl --track concepts --vocabulary concepts.txt --out data/web-concepts
   conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q
@@ -59,6 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with (default: the one kept beside it)")
     group("--ignore-column", action="append", default=[], metavar="NAME")
+    group(
+        "--column",
+        action="append",
+        default=[],
+        type=pair("=", "OURS=THEIRS, such as id=doc_id or concepts=label"),
+        metavar="OURS=THEIRS",
+        help="what id, document, spans, start, end, concepts or value is called in the files",
+    )
     group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
     add_max_line_bytes(group)
 
@@ -74,6 +84,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
         tokenizer=load_tokenizer(arguments.tokenizer) if arguments.tokenizer is not None else None,
         ignored=arguments.ignore_column,
+        columns=dict(arguments.column),
         sort_bytes=arguments.sort_memory,
         **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "unit", "max_line_bytes"),
     )

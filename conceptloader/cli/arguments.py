@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -41,6 +42,7 @@ not_negative = kind("an integer of 0 or more, below 2**63", int, lambda value: 0
 size = kind("a size such as 4096, 64K, 512M or 8G, below 2**63", _bytes, lambda value: 1 <= value < _END)
 above_zero = kind("a number above 0", float, lambda value: 0 < value < math.inf)
 fraction = kind("a fraction from 0 to 1, such as 0.05", float, lambda value: 0 <= value <= 1)
+_root = kind("a directory that is there, or a URL", str, lambda path: "://" in path or os.path.isdir(path))
 json_object = kind("a JSON object", json.loads, lambda value: isinstance(value, dict))
 
 
@@ -70,7 +72,7 @@ def add_dataset(parser: argparse.ArgumentParser) -> None:
 
 
 def add_root(add: Add, more: str = "") -> None:
-    add("--root", action="append", metavar="DIR", help=f"directory that may hold shards{more}")
+    add("--root", action="append", type=_root, metavar="DIR", help=f"directory that may hold shards{more}")
 
 
 def add_out(add: Add) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from conceptloader.base.terminal import masked
 from conceptloader.cli.arguments import above_zero, add_root, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     batches = read(single.samples, total, batch=arguments.batch, threads=threads, prefetch=prefetch)
     speed, needed = batches.tokens_per_second, arguments.tokens_per_second_needed
     value = {
-        "source": arguments.source,
+        "source": masked(arguments.source),
         "mode": next(iter(blend.datasets.values())).mode,
         "samples": dict(zip(blend.order.names, blend.order.sizes, strict=True)),
         "tracks": [track.name for track in reader.layout.tracks],

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
+from conceptloader.base.terminal import masked
 from conceptloader.cli import window
 from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
@@ -75,7 +76,7 @@ def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, 
 def _overview(dataset: Dataset) -> dict[str, object]:
     manifest = dataset.manifest
     return {
-        "path": dataset.path,
+        "path": masked(dataset.path),
         "mode": dataset.mode,
         "tokens": dataset.num_tokens,
         "documents": dataset.num_documents,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conceptloader.base.terminal import printable, printable_json
+from conceptloader.base.terminal import masked, printable, printable_json
 from conceptloader.errors import ConceptloaderError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(printable(self.format(record), keep="\n"), file=sys.stderr)
+        tqdm.write(masked(printable(self.format(record), keep="\n")), file=sys.stderr)
 
 
 def configure_logging(verbose: bool, quiet: bool) -> None:

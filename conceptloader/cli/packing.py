@@ -2,15 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from conceptloader.base.packages import need
-from conceptloader.batch.compiled import make_room
-from conceptloader.batch.kernels.packs import pack_block
-from conceptloader.batch.kernels.records import CROP, SPLIT
-from conceptloader.blend.packing import Packing, Packs, Piece
+from conceptloader.batch.kernels.packs import pack_some
+from conceptloader.blend.packing import Packing, Packs
 from conceptloader.cli.output import table
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
@@ -30,6 +29,7 @@ def packing_stats(dataset: Dataset, seq_lens: Sequence[int], bins: Iterable[int]
 
 
 def _choice(dataset: Dataset, packing: Packing) -> dict[str, Any]:
+    crop = replace(packing, overflow="crop")
     size, packs = packing.seq_len, Packs(dataset, packing, (0, dataset.num_tokens), tracks=())
     blocks = -(-dataset.num_tokens // packing.block_tokens)
     documents = longer = split = windows = tokens = kept = 0
@@ -38,13 +38,13 @@ def _choice(dataset: Dataset, packing: Packing) -> dict[str, Any]:
         first = {piece.document: piece for piece in reversed(pieces)}
         if pieces and dataset.document_range(pieces[0].document)[0] < pieces[0].start:
             del first[pieces[0].document]  # counted in the block where it begins
-        parts = Counter(_packed(pieces, count, packing, SPLIT)["document"].tolist())
+        parts = Counter(pack_some(pieces, count, packing)["document"].tolist())
         documents += len(first)
         longer += sum(end - start > size for start, _, end, _ in first.values())
         split += sum(end - start <= size and parts[document] > 1 for start, _, end, document in first.values())
         windows += sum((end - 1) // size > start // size for start, _, end, _ in first.values())
         tokens += sum(end - start for start, _, end, _ in first.values())
-        kept += int(_packed([*first.values()], count, packing, CROP)["tokens"].sum())
+        kept += int(pack_some([*first.values()], count, crop)["tokens"].sum())
     return {
         "seq_len": size,
         "bins": packing.bins,
@@ -56,14 +56,6 @@ def _choice(dataset: Dataset, packing: Packing) -> dict[str, Any]:
         "tokens_lost_by_crop": 1 - kept / max(1, tokens),
         "documents_looked_at": documents,
     }
-
-
-def _packed(pieces: Sequence[Piece], packs: int, packing: Packing, overflow: Any) -> Any:
-    """The parts of a block."""
-    room = make_room(len(pieces), packing.seq_len, packing.bins)
-    for k, piece in enumerate(pieces):
-        room.pieces[k] = (-1, -1, *piece)
-    return room.parts[: pack_block(room, len(pieces), packs, overflow)]
 
 
 def packing_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:

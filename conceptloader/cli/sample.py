@@ -3,6 +3,7 @@
 import argparse
 import random
 
+from conceptloader.base.terminal import masked
 from conceptloader.cli import window
 from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
@@ -39,5 +40,5 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             del shown["reads"]
             found.append({kind: number, **shown})
             text += [f"== {kind} {number:,}", *window.lines(shown), ""]
-    output.result({"dataset": dataset.path, "seed": arguments.seed, "samples": found}, text)
+    output.result({"dataset": masked(dataset.path), "seed": arguments.seed, "samples": found}, text)
     return 0

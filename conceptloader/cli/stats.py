@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
-from conceptloader.base.terminal import printable
+from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.read.lookup import read_items
+from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.format.spec.layout import OFFSET
 
 SUMMARY = "count documents, spans and concepts"
@@ -83,9 +84,10 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
             _add(documents, np.diff(starts))
         for track, found in counts.items():
             for lengths, records in _runs(dataset, shard, track):
-                count_spans(found, lengths, records, dataset.tracks[track].codec == "concepts")
+                codec = dataset.codec(track)
+                count_spans(found, lengths, records, codec if isinstance(codec, ConceptsCodec) else None)
     result: dict[str, Any] = {
-        "dataset": dataset.path,
+        "dataset": masked(dataset.path),
         "tokens": dataset.num_tokens,
         "documents": dataset.num_documents,
         "shards": dataset.num_shards,
@@ -146,14 +148,17 @@ def _runs(dataset: Dataset, shard: int, track: str) -> Iterator[tuple[NDArray[np
         yield lengths, dataset.reader.records(shard, track, numbers)
 
 
-def count_spans(found: TrackCounts, lengths: NDArray[np.int64], records: Sequence[memoryview], concepts: bool) -> None:
-    """Add spans: their lengths, int64 [n], and the record of each; concepts: whether these are lists of concepts."""
+def count_spans(
+    found: TrackCounts, lengths: NDArray[np.int64], records: Sequence[memoryview], codec: ConceptsCodec | None
+) -> None:
+    """Add spans: their lengths, int64 [n], and the record of each; codec: None unless these are lists of concepts."""
     _add(found.lengths, lengths)
     found.covered += int(lengths.sum())
-    if not concepts or not records:
+    if codec is None or not records:
         return
-    ids = np.frombuffer(b"".join(records), "<u4")
-    span = np.repeat(np.arange(len(records)), [len(record) // 4 for record in records])
+    sizes = np.array([len(record) for record in records])
+    ids = codec.all_ids(b"".join(records), sizes)
+    span = np.repeat(np.arange(len(records)), sizes // codec.item)
     distinct = np.unique(span.astype(np.uint64) << np.uint64(32) | ids)  # a concept counts once in a span
     span, ids = (distinct >> np.uint64(32)).astype(np.int64), (distinct & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     values, inverse, spans = np.unique(ids, return_inverse=True, return_counts=True)

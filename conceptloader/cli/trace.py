@@ -9,6 +9,7 @@ from conceptloader.base.terminal import printable
 from conceptloader.cli.arguments import not_negative
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
+from conceptloader.cli.tables import add_table_arguments, check_no_table, steps, write_table
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ exactly as they are in the batch: [start, end), with < or > where a span goes on
 
   conceptloader trace run.yaml --log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400
+  conceptloader trace run.yaml --log checkpoints --steps 0:20000 --format parquet --out steps.parquet
+
+With --steps, a row for each document that a sample reads from, as a table: --format jsonl (default) or parquet.
 """
 
 
@@ -30,13 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--step", type=not_negative, metavar="N", help="all samples of this step")
     what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
+    what.add_argument("--steps", type=steps, metavar="A:B", help="a table of the steps A to B - 1")
+    add_table_arguments(parser)
     parser.add_argument("--rank", type=not_negative, metavar="N", help="of this data-parallel rank only")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.trace import trace_sample, trace_step
+    from conceptloader.trace import trace_sample, trace_step, trace_steps
 
     asked = open_run(arguments)
+    if arguments.steps is not None:
+        if arguments.rank is not None:
+            raise ConfigError("--rank: found together with --steps, whose table has a column dp_rank; leave it out")
+        return write_table(trace_steps(asked, *arguments.steps), arguments, output)
+    check_no_table(arguments, "--steps")
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]

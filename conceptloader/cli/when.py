@@ -25,6 +25,8 @@ Answer by arithmetic, without looking through the run, for its past and its futu
 Inputs and labels are told apart: the last token of a window is a label only, its first one an input only. Of a document
 positions first:end in the sample are shown, of a concept numbers of tokens.
 
+With an index of the track (conceptloader index) a concept is found at once; without one its track is read.
+
 Without --samples, the length of the run, only the first epoch of each dataset is answered. Without a log or the sizes
 of the batches, samples are shown but no steps.
 """
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what("--document", metavar="ID", help="a document, by its id in the input")
     what("--document-number", type=not_negative, metavar="N", help="a document, by its number in --dataset")
     what("--concept", metavar="NAME", help="a concept, by its name")
+    what("--where", metavar="EXPR", help="a boolean of concepts of one token: \"animal and not ('red wine' or food)\"")
     what("--concept-id", type=not_negative, metavar="N", help="a concept, by its id")
     add = parser.add_argument
     add("--track", default="concepts", metavar="NAME", help="track of the concept (default: concepts)")
@@ -55,12 +58,14 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _seen(asked: "Run", arguments: argparse.Namespace) -> "Sequence[DocumentSeen | ConceptSeen]":
-    from conceptloader.trace import when_concept, when_document
+    from conceptloader.trace import parse_where, when_concept, when_document
 
     documents = [document for document in (arguments.document, arguments.document_number) if document is not None]
     if documents:
         return when_document(asked, documents[0], arguments.samples, arguments.dataset)[: arguments.limit]
     concept = arguments.concept_id if arguments.concept is None else arguments.concept
+    if arguments.where is not None:
+        concept = parse_where(arguments.where)
     found = when_concept(asked, arguments.track, concept, arguments.samples, arguments.dataset)
     return sorted(itertools.islice(found, arguments.limit), key=lambda one: one.sample)
 

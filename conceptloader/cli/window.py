@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from conceptloader.base.terminal import printable
+from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
@@ -45,7 +45,7 @@ class _RecordingFiles(Files):
     reads: list[dict[str, Any]]
 
     def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
-        self.reads.append({"file": self.path(kind, shard), "offset": offset, "bytes": size})
+        self.reads.append({"file": masked(self.path(kind, shard)), "offset": offset, "bytes": size})
         return super().read(kind, shard, offset, size)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
-from conceptloader.order import kernels, reference
-from conceptloader.order.checks import as_integer, falls
+from conceptloader.order import inverse, kernels, reference
 from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -99,6 +99,11 @@ class Mixture(Shown):
         exact = [(phase.start, self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
         self._phases = reference.order_phases(exact, self.names, self.seed, self.block)
         self._starts = [phase.start for phase in self._phases]
+
+    def __repr__(self) -> str:
+        shown = [f"{name} ({size:,} windows)" for name, size in zip(self.names[:4], self.sizes, strict=False)]
+        more = [f"{len(self.names) - 4:,} more"] if self.names[4:] else []
+        return f"<Mixture of {', '.join(shown + more)}: seed {self.seed}, {len(self._phases)} phases>"
 
     def _check_members(self) -> None:
         if not self.sizes:
@@ -231,6 +236,18 @@ class Mixture(Shown):
         if self.shuffle:
             draw = reference.draw_of(epoch, window, size, self._keys[dataset])
         return self.index_of(dataset, draw)
+
+    def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """`index_of_window` of an array of windows: int64 like it, -1 where that is None."""
+        positions = as_positions(windows, self.sizes[dataset], "window")
+        base = epoch * self.sizes[dataset]
+        if not self.shuffle:
+            draws = positions + np.uint64(base)
+        else:
+            draws = inverse.draws_of(
+                positions, base, self.sizes[dataset], reference.epoch_key(self._keys[dataset], epoch)
+            )
+        return self.skips.trainer_indices(inverse.positions(self._phases, self.block, dataset, draws))
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from conceptloader.base.checks import as_count
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.checks import as_count
 from conceptloader.order.schedule import BatchSchedule
 
 U64Array = npt.NDArray[np.uint64]

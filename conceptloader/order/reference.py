@@ -43,6 +43,11 @@ def epoch_key(key: int, number: int) -> int:
     return mix64((key + mix64((number + GOLDEN) & MASK)) & MASK)
 
 
+def sample_random(seed: int, sample: int) -> int:
+    """A number in [0, 2**63) for the trainer's sample `sample`, whatever is read for it."""
+    return epoch_key(derive_key(seed, "sample random"), sample) >> 1
+
+
 # Permutations
 
 

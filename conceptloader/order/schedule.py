@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from conceptloader.base.checks import as_count, falls
 from conceptloader.errors import ConfigError
-from conceptloader.order.checks import as_count, falls
 
 U64Array = npt.NDArray[np.uint64]
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from conceptloader.base.checks import as_count
 from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
-from conceptloader.order.checks import as_count
 
 I64Array = npt.NDArray[np.int64]
 U64Array = npt.NDArray[np.uint64]
@@ -30,6 +30,9 @@ class Sequential(Shown):
         self._order = sorted(range(len(self.names)), key=self.names.__getitem__)
         self._starts = np.cumsum([0, *(self.sizes[k] for k in self._order)], dtype=np.uint64)
         self.num_samples = int(self._starts[-1])
+
+    def __repr__(self) -> str:
+        return f"<Sequential of {len(self.names)} datasets: {self.num_samples:,} samples>"
 
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """(datasets int64, draws uint64) of an array of sample indices, in its shape. A draw is a window here."""
@@ -69,6 +72,12 @@ class Sequential(Shown):
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The sample that is a window of a dataset in `epoch`, which is always 0 here."""
         return self.index_of(dataset, window) if epoch == 0 else None
+
+    def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
+        """`index_of_window` of an array: int64 like it, -1 for an epoch that there is not."""
+        numbers = np.asarray(windows).astype(np.int64)
+        base = int(self._starts[self._order.index(dataset)])
+        return numbers + base if epoch == 0 else np.full_like(numbers, -1)
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if there are fewer than `num_samples` samples."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from conceptloader.errors import ConfigError
 
 MAX_SKIPPED = 2**62
+_NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -59,3 +60,10 @@ class Skips:
         passed = bisect_right(self._first_after, g)
         t = g - self._total[passed]
         return None if passed < len(self._at) and t >= self._at[passed] else t
+
+    def trainer_indices(self, g: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """`trainer_index` of an int64 array; -1 where it is skipped."""
+        passed = np.searchsorted(np.array(self._first_after, np.int64), g, side="right")
+        t = g - np.array(self._total, np.int64)[passed]
+        skipped = t >= np.array([*self._at, _NEVER], np.int64)[passed]
+        return np.where(skipped, -1, t)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from conceptloader.base.terminal import masked
 from conceptloader.errors import FormatError, ReadError
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
                 place = "the store and the network" if "://" in str(error.strerror) else "the file system"
                 attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check {place}"
                 raise ReadError(error.errno, f"{error.strerror}; {attempts}") from error
-            logger.warning("%s; trying again in %g s", error.strerror, BACKOFF_S[failed])
+            logger.warning("%s; trying again in %g s", masked(str(error.strerror)), BACKOFF_S[failed])
         sleep(BACKOFF_S[failed])
         failed += 1
 

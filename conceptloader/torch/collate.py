@@ -124,8 +124,10 @@ class Rows(Shown, Sequence[TensorBatch]):
         for name, slots in ragged.items():
             offsets = self.batch[f"{name}_offsets"][k * slots : (k + 1) * slots + 1]
             sample[f"{name}_offsets"] = offsets - offsets[0]
-            sample[f"{name}_values"] = self.batch[f"{name}_values"][offsets[0] : offsets[-1]]
-            left_out |= {f"{name}_offsets", f"{name}_values"}
+            left_out.add(f"{name}_offsets")
+            for values in {f"{name}_values", f"{name}_scores"} & self.batch.keys():
+                sample[values] = self.batch[values][offsets[0] : offsets[-1]]
+                left_out.add(values)
         sample.update({name: value[k] for name, value in self.batch.items() if name not in left_out})
         return sample
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
+from conceptloader.batch import layout
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import TensorBatch
 
-NOT_ANNOTATED, EMPTY, ANNOTATED = 0, 1, 2
+NOT_ANNOTATED, EMPTY, ANNOTATED, CUT_OFF = 0, 1, 2, 3
 
 
 class Concepts(NamedTuple):
@@ -70,13 +71,14 @@ def token_concepts(batch: TensorBatch, tracks: str | Sequence[str], k: int, *, r
 
 
 def annotation(batch: TensorBatch, track: str) -> Tensor:
-    """uint8 [B, S]: NOT_ANNOTATED for a token of no span, EMPTY for one of a span without concepts, else ANNOTATED.
+    """uint8 [B, S]: NOT_ANNOTATED for a token of no span, EMPTY for one of a span without concepts, CUT_OFF for one of
+    a span beyond max_spans, which `overflow: mark` tells apart from NOT_ANNOTATED; else ANNOTATED.
 
     A loss for "this concept is not here" belongs to EMPTY and ANNOTATED tokens alone: of the others nobody knows.
     """
     index, counts = batch[f"{track}_span_index"], _counts(batch, track)
     known = (counts.gather(1, index.clamp(min=0).long()) > 0).to(torch.uint8) + EMPTY
-    result: Tensor = known * (index >= 0)
+    result: Tensor = known * (index >= 0) + (index == layout.CUT_OFF).to(torch.uint8) * CUT_OFF
     return result
 
 

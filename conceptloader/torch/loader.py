@@ -1,26 +1,26 @@
-"""Batches for plain PyTorch: a loader that reads ahead, and a dataset for torch's own DataLoader."""
+"""Batches for plain PyTorch: a loader that reads ahead."""
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
-from torch.utils.data import Dataset
 
+from conceptloader.base.checks import as_count
 from conceptloader.batch.open import LossWatch, open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
-from conceptloader.order.checks import as_count
 from conceptloader.order.partition import Partition, Plan, Scheme, Tail
 from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
-from conceptloader.torch.collate import Rows, TensorBatch, as_device, on_device, pinned_block, to_tensors
+from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
+from conceptloader.torch.live import require_agreement, start_of_weights, with_weights
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +96,7 @@ class Loader:
         self._again = isinstance(blend.order, Sequential)  # each loop is a pass of its own
         self._schedule, self._tail = schedule, tail
         self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
+        self._log: tuple[str | os.PathLike[str], BatchSchedule] | None = None
         self.num_samples = num_samples
         if isinstance(blend.order, Sequential) and num_samples is None:
             self.num_samples = blend.order.num_samples
@@ -111,6 +112,13 @@ class Loader:
         self._reader = open_reader(blend, dp_rank)
         if blend.config.phases and dp_rank == 0:
             blend.look_ahead(self._consumed)
+
+    def __repr__(self) -> str:
+        config, partition = self.blend.config, self.partition
+        what = f"micro batches of {partition.micro_batch_size} samples of {config.seq_len:,} tokens"
+        end = "without end" if self.num_samples is None else f"of {self.num_samples:,}"
+        where = f"rank {self.dp_rank} of {partition.dp_size}, at sample {self._consumed:,} {end}"
+        return f"<Loader of {', '.join(config.names)}: {what}, {where}>"
 
     @property
     def consumed_samples(self) -> int:
@@ -266,38 +274,48 @@ class Loader:
         To be called once by every rank after loading the state; only dp_rank 0 writes.
         step: of the trainer, counted from 0, that the next micro batch belongs to.
         """
-        if self.dp_rank:
+        self._log = directory, self._schedule.at(step, self.consumed_samples)
+        self._write_start(self.blend.spec)
+
+    def _write_start(self, spec: OrderSpec) -> None:
+        if self.dp_rank or self._log is None:
             return
-        spec, schedule = self.blend.spec, self._schedule.at(step, self.consumed_samples)
-        start = RunStart.of(spec, schedule, self.partition, self.blend.config.seq_len)
-        RunLog(directory).append(start, spec)
+        directory, schedule = self._log
+        step = schedule.step_of(self.consumed_samples)
+        here = schedule.at(step, schedule.consumed_at(step))
+        RunLog(directory).append(RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec)
 
+    def set_weights(
+        self, weights: Mapping[str, float], at: int | None = None, *, group: Any = None, agree: bool = True
+    ) -> int:
+        """Draw datasets in other proportions from the sample `at` on: a phase that is set while the run is going.
 
-class SampleDataset(Dataset[TensorBatch]):
-    """The samples of a configuration by the trainer's sample index: map-style, for torch's DataLoader.
+        To be called by every data-parallel rank between the same two micro batches, with the same arguments. The phase
+        is in the state from now on, and in the run log once log_start has been called: a resumed run keeps it. It lasts
+        until weights are set again, or the next phase of the configuration.
 
-    Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only deals t out
-    (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of any
-    start method: it pickles, and it may be used by many threads.
+        weights: dataset -> number above 0; datasets that are left out are not drawn. at: sample over all ranks; by
+        default the first step that no rank has begun to read.
+        group: the torch.distributed group of the data-parallel ranks, by default all processes; where it is
+        initialized, ranks compare what they are about to do, and agree=False leaves that out.
 
-    num_samples: what len() says; by default the samples of all datasets together.
-    """
+        Returns: the sample from which on it holds.
 
-    def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
-        self.blend = open_blend(config)
-        self._reader = open_reader(self.blend)
-        self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    def __getitem__(self, index: int) -> TensorBatch:
-        sample: TensorBatch = self.__getitems__([index])[0]
-        return sample
-
-    def __getitems__(self, indices: Sequence[int]) -> Rows:
-        """Samples by index; read together, and kept together for `collate_fn`."""
-        if len(indices) and min(indices) < 0:
-            raise ConfigError(f"sample index: found {min(indices)}, expected 0 or more")
-        batch = self._reader.read(np.array(indices, np.uint64))
-        return Rows(self._reader.layout, to_tensors(batch))
+        Raises ConfigError, and nothing is changed: for unknown or absent datasets, weights that are none, an `at` that
+        may have been read already or is not behind weights set before, ranks that differ; ReadError for the run log.
+        """
+        edge = self._consumed + (self.blend.config.loader.prefetch + 1) * self.partition.group
+        start = start_of_weights(self._plan, edge, self.blend.spec, at)
+        blend = with_weights(self.blend, weights, start)
+        if self.num_samples is not None:
+            blend.order.check_run(self.num_samples)
+        if agree:
+            require_agreement(
+                {"at": start, "after": self._consumed, "weights": dict(weights), "order": blend.spec.hash},
+                self.partition.dp_size,
+                group,
+            )
+        self._write_start(blend.spec)
+        self._reader.follow(blend.order)
+        self.blend = blend
+        return start

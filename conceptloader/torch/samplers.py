@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
+from conceptloader.base.checks import as_count, as_integer
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
-from conceptloader.order.checks import as_count, as_integer
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import VERSION, Plain, as_leaf, saved_count, unsealed
@@ -33,11 +33,7 @@ class EpochSampler(Sampler[int]):
     """
 
     def __init__(
-        self,
-        num_samples: int,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        drop_last: bool = False,
+        self, num_samples: int, num_replicas: int | None = None, rank: int | None = None, drop_last: bool = False
     ) -> None:
         group = dist.is_available() and dist.is_initialized()
         self.num_replicas = num_replicas if num_replicas is not None else dist.get_world_size() if group else 1
@@ -55,6 +51,10 @@ class EpochSampler(Sampler[int]):
     def __len__(self) -> int:
         """Indices of this rank in an epoch."""
         return self.num_samples
+
+    def __repr__(self) -> str:
+        where = f"rank {self.rank} of {self.num_replicas}, epoch {self.epoch}"
+        return f"<{type(self).__name__} of {self.epoch_size:,} samples: {where}>"
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch of the next iterator."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from conceptloader.base.checks import as_count
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
-from conceptloader.order.checks import as_count
 from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.torch.collate import TensorBatch

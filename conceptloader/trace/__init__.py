@@ -4,29 +4,41 @@ Open run.py first, then samples.py.
 """
 
 from conceptloader.trace.audit import Difference, Report, audit
+from conceptloader.trace.bulk import trace_steps
+from conceptloader.trace.exposure import Exposure, exposure
+from conceptloader.trace.losses import LossLog, explain, read_losses
 from conceptloader.trace.record import Launch, Line, Recorder, read_record
 from conceptloader.trace.run import Member, Run, open_run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
 from conceptloader.trace.when import ConceptSeen, DocumentSeen, when_concept, when_document
+from conceptloader.trace.where import Where, parse_where
 
 __all__ = [
     "ConceptSeen",
     "Difference",
     "DocumentPart",
     "DocumentSeen",
+    "Exposure",
     "Launch",
     "Line",
+    "LossLog",
     "Member",
     "Recorder",
     "Report",
     "Run",
     "SampleTrace",
     "SpanPart",
+    "Where",
     "audit",
+    "explain",
+    "exposure",
     "open_run",
+    "parse_where",
+    "read_losses",
     "read_record",
     "trace_sample",
     "trace_step",
+    "trace_steps",
     "when_concept",
     "when_document",
 ]

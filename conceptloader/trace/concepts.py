@@ -1,71 +1,108 @@
-"""Which windows hold tokens with a concept. No index by concept exists: the track is read once, in large pieces."""
+"""Which windows hold tokens with a concept, or with a boolean of concepts: by the index, or by reading the track."""
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from conceptloader.format.index.read import Coverage, open_index
+from conceptloader.format.read.bulk import concepts_of
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.lookup import read_items
 from conceptloader.format.spec.columns import Ints
-from conceptloader.format.spec.layout import OFFSET
+from conceptloader.trace.ranges import ranges_of, runs_of_samples, samples_touching
 from conceptloader.trace.run import Member
+from conceptloader.trace.where import Intervals, Where
 
-_CHUNK_RECORDS = 1 << 16
+logger = logging.getLogger(__name__)
 
-Bools = npt.NDArray[np.bool_]
+_CHUNK_TOKENS = 1 << 20
 
 
-def concept_windows(member: Member, track: str, concept: int) -> Iterator[tuple[int, int, int]]:
-    """(window, inputs, labels) for each window, document or pack with such tokens, in order; they count them.
+class Holding(NamedTuple):
+    """Windows (documents, packs) that hold tokens with a concept, in order: how many of the inputs, how many labels."""
+
+    windows: Ints
+    inputs: Ints
+    labels: Ints
+
+
+class ConceptSource(Protocol):
+    """Where the spans of concepts are known from. chunk: tokens that are best asked for at once."""
+
+    chunk: int
+
+    def spans(self, concept: int, first: int, last: int) -> Intervals:
+        """Those that carry a concept and touch tokens [first, last) of the dataset."""
+
+
+class Scanned:
+    """Spans by reading the track, in large pieces."""
+
+    chunk = _CHUNK_TOKENS
+
+    def __init__(self, dataset: Dataset, track: str) -> None:
+        self._dataset, self._track = dataset, track
+        self._held = lru_cache(maxsize=1)(self._read)  # other concepts of the same tokens are asked for next
+
+    def spans(self, concept: int, first: int, last: int) -> Intervals:
+        """See ConceptSource."""
+        start, end, span, ids = self._held(first, last)
+        having = np.unique(span[ids == concept])
+        return start[having], end[having]
+
+    def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """Start and end of all spans; span and id of all their concepts."""
+        parts, done = [[np.zeros(0, np.int64)] * 4], 0
+        for shard, a, b, base in self._dataset.parts(first, last):
+            start, end, _, _, record = self._dataset.reader.runs(shard, self._track, a, b)
+            if len(record):
+                num_ids = self._dataset.tracks[self._track].num_ids
+                records = record.astype(np.int64)
+                offsets, ids = concepts_of(self._dataset.reader, shard, self._track, records, num_ids)
+                span = np.repeat(np.arange(len(record)), np.diff(offsets)) + done
+                parts.append([start + base, end + base, span, ids])
+                done += len(record)
+        start, end, span, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return start, end, span, ids
+
+
+def concept_source(dataset: Dataset, track: str) -> ConceptSource:
+    """The index of a track, or else the track itself, and a line in the log that says how to make an index.
+
+    Raises: FormatError for an index that is damaged, or of a dataset that was rebuilt since.
+    """
+    index = open_index(dataset, track)
+    if index is not None:
+        return index
+    if dataset.num_tokens > _CHUNK_TOKENS:
+        logger.warning(
+            "%s: no index of track %s: it is read from front to back; `conceptloader index %s --track %s` makes one",
+            dataset.path, track, dataset.path, track,
+        )  # fmt: skip
+    return Scanned(dataset, track)
+
+
+def concept_windows(member: Member, track: str, where: Where) -> Iterator[Holding]:
+    """The samples of which `where` holds for some token, some at a time, in order; its concepts are ids.
 
     track: of codec "concepts". The last token of a window is a label only, the first one an input only.
     """
-    dataset, count = member.dataset, member.view.count
-    having = [_records_with(dataset, shard, track, concept) for shard in range(dataset.num_shards)]
-    for low in range(0, count, member.together):
-        windows = range(low, min(low + member.together, count))
-        parts = [(window - low, part) for window in windows for part in member.parts(window)]
-        if not parts:
+    source = concept_source(member.dataset, track)
+    for low, high, first, last in runs_of_samples(member, source.chunk):
+
+        def spans(concept: str | int, first: int = first, last: int = last) -> Intervals:
+            return source.spans(int(concept), first, last)
+
+        found = where.intervals(spans, first, last)
+        if not len(found[0]):
             continue
-        holder, begin, end, inputs = np.array([(k, p.start, p.stop, p.inputs) for k, p in parts], np.int64).T
-        up_to = _counter(dataset, track, having, int(begin.min()), int(end.max()))
-        found = np.zeros((2, len(windows)), np.int64)
-        np.add.at(found[0], holder, up_to(begin + inputs) - up_to(begin))
-        np.add.at(found[1], holder, up_to(end) - up_to(np.minimum(begin + 1, end)))
-        for k in np.flatnonzero(found.any(0)).tolist():
-            yield windows[k], int(found[0, k]), int(found[1, k])
-
-
-def _counter(dataset: Dataset, track: str, having: Sequence[Bools], first: int, last: int) -> Callable[[Ints], Ints]:
-    """How many tokens of [first, each position) belong to certain records: having[shard] says to which."""
-    starts, lengths = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]  # an empty run, so that there is one
-    for shard, a, b, base in dataset.parts(first, last):
-        if having[shard].any():
-            start, end, _, _, record = dataset.reader.runs(shard, track, a, b)
-            chosen = having[shard][record]
-            starts.append(start[chosen] + base)
-            lengths.append((end - start)[chosen])
-    start, length = np.concatenate(starts), np.concatenate(lengths)
-    before = np.cumsum(length) - length
-
-    def up_to(tokens: Ints) -> Ints:
-        k = np.searchsorted(start, tokens, side="right") - 1
-        counted: Ints = before[k] + np.minimum(tokens - start[k], length[k])
-        return counted
-
-    return up_to
-
-
-def _records_with(dataset: Dataset, shard: int, track: str, concept: int) -> Bools:
-    """Which records of a shard hold a concept: bool [records]."""
-    count = int(dataset.manifest.shards.tracks[track].records[shard])
-    found = np.zeros(count, np.bool_)
-    for low in range(0, count, _CHUNK_RECORDS):
-        number = min(_CHUNK_RECORDS, count - low)
-        offsets = read_items(dataset.files, f"{track}.index", shard, OFFSET, low, low + number + 1)
-        begin, end = int(offsets[0]), int(offsets[-1])
-        values = np.frombuffer(dataset.files.read(f"{track}.data", shard, begin, end - begin), "<u4")
-        hits = np.flatnonzero(values == concept) * 4 + begin
-        found[low + np.searchsorted(offsets.astype(np.int64), hits, side="right") - 1] = True
-    return found
+        numbers = samples_touching(member, *found, low, high)
+        parts = ranges_of(member, numbers)
+        parts, before = parts.take(parts.read), Coverage(*found)
+        counts = np.zeros((2, len(numbers)), np.int64)
+        np.add.at(counts[0], parts.row, before(parts.start + parts.inputs) - before(parts.start))
+        np.add.at(counts[1], parts.row, before(parts.stop) - before(np.minimum(parts.start + 1, parts.stop)))
+        some = counts.any(0)
+        yield Holding(numbers[some], *counts[:, some])

@@ -12,7 +12,6 @@ from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import History, RunLog
 
 Interval = tuple[int, int]
-_CHUNK_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +29,6 @@ class Member:
     def kind(self) -> str:
         """What a sample is: window, document or pack."""
         return kind_of(self.view)
-
-    @property
-    def together(self) -> int:
-        """How many neighbouring samples read tokens that lie together."""
-        if by_document(self.view):
-            return 1
-        packing = self.view.member.packing
-        return max(1, _CHUNK_TOKENS // self.seq_len) if packing is None else int(packing["bins"])
 
     @property
     def tracks(self) -> tuple[str, ...]:

@@ -7,10 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from conceptloader.errors import ConfigError
+from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows
 from conceptloader.trace.run import Interval, Run
 from conceptloader.trace.samples import Seen
+from conceptloader.trace.where import Where
+
+_ANSWERS = 1 << 16
+"""About how many are looked up at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,38 +63,63 @@ def when_document(
     seen = []
     for index, number in found:
         member = run.member(index)
-        for window, part in member.parts_with(number):
-            inputs, labels = part.positions(*member.dataset.document_range(number))
-            for time in _times(run, index, window, num_samples):
-                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
+        parts, tokens = member.parts_with(number), member.dataset.document_range(number)
+        windows = np.array([window for window, _ in parts], np.int64)
+        for k, time in _times(run, index, windows, num_samples):
+            inputs, labels = parts[k][1].positions(*tokens)
+            seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 
 
 def when_concept(
-    run: Run, track: str, concept: str | int, num_samples: int | None = None, dataset: str | None = None
+    run: Run, track: str, concept: str | int | Where, num_samples: int | None = None, dataset: str | None = None
 ) -> Iterator[ConceptSeen]:
     """Every sample in which tokens carry a concept, by dataset and window, as they are found.
 
-    concept: its name in the vocabulary of the track, or its id. num_samples, dataset: as in when_document.
+    concept: its name in the vocabulary of the track, or its id; or a boolean of those (parse_where), which has to hold
+    for one token. num_samples, dataset: as in when_document. With an index (`conceptloader index`) the track is not
+    read.
 
-    Raises ConfigError if no dataset has the track, or none that has it knows the name.
+    Raises ConfigError if no dataset has the track, or none that has it knows the concepts; FormatError for an index
+    that is damaged or of another dataset.
     """
-    ids = _concept_ids(run, run.find(dataset), track, concept)
-    return (
-        ConceptSeen(**time, inputs=inputs, labels=labels)
-        for index, number in ids.items()
-        for window, inputs, labels in concept_windows(run.member(index), track, number)
-        for time in _times(run, index, window, num_samples)
-    )
+    where = concept if isinstance(concept, Where) else Where("is", concept)
+    found = _resolve(run, run.find(dataset), track, where)
+    return (one for index, ids in found.items() for one in _concept_seen(run, index, track, ids, num_samples))
 
 
-def _times(run: Run, index: int, window: int, num_samples: int | None) -> Iterator[dict[str, Any]]:
-    """Each time that a window is read: the fields of Seen."""
-    for epoch in run.epochs(index, num_samples):
-        sample = run.blend.order.index_of_window(index, epoch, window)
-        if sample is not None and (num_samples is None or sample < num_samples):
-            places = run.places(sample)
-            yield {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch, "window": window}
+def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each time that one of some windows, none quarantined, is read: its place there, and the fields of Seen."""
+    epochs = run.epochs(index, num_samples)
+    some = max(1, _ANSWERS // max(1, len(epochs)))
+    for low in range(0, len(windows), some):
+        part = windows[low : low + some]
+        samples = np.array([run.blend.order.indices_of_windows(index, epoch, part) for epoch in epochs])
+        for k, window in enumerate(part.tolist()):
+            for epoch, sample in zip(epochs, samples[:, k].tolist(), strict=True):
+                if sample >= 0 and (num_samples is None or sample < num_samples):
+                    places = run.places(sample)
+                    time = {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch}
+                    yield low + k, {**time, "window": window}
+
+
+def _concept_seen(run: Run, index: int, track: str, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
+    for windows, inputs, labels in concept_windows(run.member(index), track, where):
+        for k, time in _times(run, index, windows, num_samples):
+            yield ConceptSeen(**time, inputs=int(inputs[k]), labels=int(labels[k]))
+
+
+def _resolve(run: Run, indices: Sequence[int], track: str, where: Where) -> dict[int, Where]:
+    """Index of each member with the track -> the expression with its ids, -1 for concepts that it does not know.
+
+    Raises ConfigError for a concept that no member knows.
+    """
+    known = {concept: _concept_ids(run, indices, track, concept) for concept in dict.fromkeys(where.concepts())}
+    return {
+        index: where.renamed({concept: ids.get(index, -1) for concept, ids in known.items()})
+        for index in indices
+        if track in run.member(index).dataset.tracks
+    }
 
 
 def _concept_ids(run: Run, indices: Sequence[int], track: str, concept: str | int) -> dict[int, int]:
@@ -100,7 +132,13 @@ def _concept_ids(run: Run, indices: Sequence[int], track: str, concept: str | in
             f"track: found {track!r}, expected one that holds concepts: {sorted(set().union(*known.values()))}"
         )
     if isinstance(concept, int):
-        return dict.fromkeys(having, concept)
+        sizes = {index: tracks[index][track].num_ids for index in having}
+        if not 0 <= concept < max(sizes.values()):
+            raise ConfigError(
+                f"concept: found id {concept}, expected less than {max(sizes.values())}, the number of concepts of "
+                f"track {track}"
+            )
+        return {index: concept for index, size in sizes.items() if concept < size}
     vocabularies = {index: run.member(index).dataset.vocabulary(track) or [] for index in having}
     found = {index: names.index(concept) for index, names in vocabularies.items() if concept in names}
     if not found:

@@ -12,6 +12,7 @@ import numpy as np
 from conceptloader.cli.stats import TrackCounts, count_spans, dataset_stats, percentiles, track_stats
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
+from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.format.tools.verify import verify
 from conceptloader.view.source import Looked, Query, Source
 
@@ -76,7 +77,8 @@ def sampled(source: Source, track: str) -> tuple[TrackCounts, int]:
     """Counts of some windows, at whose ends spans are cut, and how many tokens these have."""
     counts, read = TrackCounts(), 0
     for spans, tokens in _some(source, track):
-        count_spans(counts, spans.end - spans.start, spans.records, track in source.concept_tracks)
+        codec = spans.codec if isinstance(spans.codec, ConceptsCodec) else None
+        count_spans(counts, spans.end - spans.start, spans.records, codec)
         read += tokens
     return counts, read
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader import __version__
+from conceptloader.base.version import __version__
 from conceptloader.errors import ConceptloaderError
 from conceptloader.trace.samples import trace_sample
 from conceptloader.view import corpus, windows

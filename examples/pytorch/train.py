@@ -25,6 +25,7 @@ for batch in loader:
     optimizer.step()
     optimizer.zero_grad()
     if loader.consumed_samples % 120 == 0 and rank == 0:  # every 10 steps
+        print(f"{loader.consumed_samples} samples, loss {loss.item():.2f}; {cl.decode(batch, loader)[0]}")
         torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "checkpoint.pt")
     if loader.consumed_samples >= 360:
         break

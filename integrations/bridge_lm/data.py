@@ -15,7 +15,7 @@ from conceptloader.errors import ConfigError, MissingPackageError
 from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.durable import write_file
 from conceptloader.torch.collate import TensorBatch, collate_fn
-from conceptloader.torch.loader import SampleDataset
+from conceptloader.torch.dataset import SampleDataset
 
 try:
     from megatron.bridge.data.base import DatasetProvider

@@ -1,7 +1,8 @@
 """Building datasets with datatrove's executors, on one machine or a cluster: one shard per task.
 
 `ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
-task that depends on it. The name of this package is not that of datatrove, lest one shadow the other.
+task that depends on it; `ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index. The name of this
+package is not that of datatrove, lest one shadow the other.
 
 Open writer.py first.
 """
@@ -10,7 +11,12 @@ from typing import Any
 
 from conceptloader.base.packages import public
 
-_PUBLIC = {"ConceptStreamWriter": "writer", "ConceptStreamFinalize": "writer"}
+_PUBLIC = {
+    "ConceptStreamWriter": "writer",
+    "ConceptStreamFinalize": "writer",
+    "ConceptIndexWriter": "index",
+    "ConceptIndexJoin": "index",
+}
 
 __all__ = sorted(_PUBLIC)
 

@@ -21,7 +21,7 @@ from conceptloader.errors import ConfigError
 from . import losses
 from .batches import make_dataloader
 from .data import StageDataset, make_dataset, report, write_run_log
-from .options import StandIn, is_ours, replace_in
+from .options import NO_TOKENIZER, StandIn, is_ours, no_tokenizer, replace_in
 from .state import State
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,9 @@ class Run:
     def from_pretrained(self, original: Function, name: Any, *args: Any, **kwargs: Any) -> Any:
         section = self.config.tokenizer if self.is_ours else None
         if section is not None and name == section.tokenizer_name_or_path and not args and not kwargs:
-            return StandIn(self.config, functools.partial(original, name))
+            return StandIn(self.config, no_tokenizer if name == NO_TOKENIZER else functools.partial(original, name))
+        if name == NO_TOKENIZER:
+            no_tokenizer()
         return original(name, *args, **kwargs)
 
     def get_tb_datasets(self, original: Function, *, config: Any, **kwargs: Any) -> Any:

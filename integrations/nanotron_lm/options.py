@@ -100,6 +100,11 @@ def replace_in(data: Any) -> Any:
     for k, stage in enumerate(stages):
         section = stage.get("data") if isinstance(stage, Mapping) else None
         dataset = section.get("dataset") if isinstance(section, Mapping) else None
+        if isinstance(dataset, Mapping) and "type" not in dataset and {"datasets", "config"} & dataset.keys():
+            raise ConfigError(
+                f"data_stages[{k}].data.dataset: found {', '.join(map(str, dataset))} and no type, which none of "
+                f"nanotron's own datasets has; for ours add type: {TYPE}"
+            )
         if section is not None and isinstance(dataset, Mapping) and "type" in dataset:
             found = _parse(dataset, data, f"data_stages[{k}].data.dataset")
             stages[k] = {**stage, "data": {**section, "dataset": found}}
@@ -130,6 +135,14 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
     args.vocab_size = ((root.get("model") or {}).get("model_config") or {}).get("vocab_size")
     args.tokenizer_name = (root.get("tokenizer") or {}).get("tokenizer_name_or_path") or NO_TOKENIZER
     return args
+
+
+def no_tokenizer() -> Any:
+    """For a name that is ours, and that no hub is asked for. Raises: ConfigError."""
+    raise ConfigError(
+        f"tokenizer.tokenizer_name_or_path: found {NO_TOKENIZER}, which stands for none; to encode or decode "
+        "text, name the tokenizer of the datasets"
+    )
 
 
 class StandIn:

@@ -9,7 +9,7 @@ from typing import Any
 
 from conceptloader.errors import ConfigError, MissingPackageError
 from conceptloader.torch.collate import TensorBatch, collate_fn
-from conceptloader.torch.loader import SampleDataset
+from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.trained import IGNORED, TrainedLoader, make_trained_loader, trained_labels
 
 try:

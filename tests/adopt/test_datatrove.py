@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
 from tests.corpora.token_files import write_datatrove as write
+from tests.corpora.tokenizers import definition
 
 
 @settings(max_examples=40)
@@ -133,3 +135,18 @@ def test_an_empty_file_beside_others(tmp_path: Path, size: int, tokenizer: str |
     with cl.open_dataset(tmp_path / "ds") as ds:
         assert ds.tokens(0, 3).tolist() == [1, 2, 3]
         assert len(ds.manifest.layouts) == (1 if tokenizer or size == 2 else 2)
+
+
+@pytest.mark.parametrize("noted", ["gpt2", "openai-community/gpt2", "{folder}/gpt2/tokenizer.json", "{folder}/gpt2"])
+def test_the_same_tokenizer_under_the_name_that_datatrove_noted(tmp_path: Path, noted: str) -> None:
+    """--tokenizer and the note beside the tokens name one tokenizer, by file, folder or on the hub."""
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(definition("word piece"))
+    path = write(tmp_path, "x.ds", [[1, 2], [3]])
+    (tmp_path / "x.ds.metadata").write_text(f"{noted.format(folder=tmp_path)}|2\n3\n3 T")
+    for k, chosen in enumerate([folder, folder / "tokenizer.json"]):
+        assert main(["adopt", str(path), "--out", str(tmp_path / f"ds{k}"), "--tokenizer", str(chosen)]) == 0
+        assert cl.open_dataset(tmp_path / f"ds{k}").tokenizer.name.startswith("tokenizers-")
+    (tmp_path / "x.ds.metadata").write_text("llama|2\n3\n3 T")
+    assert main(["adopt", str(path), "--out", str(tmp_path / "no"), "--tokenizer", str(folder)]) == 1

@@ -300,3 +300,23 @@ def test_warming_up_leaves_nothing_to_compile(tmp_path):
         for _ in range(2)
     ]
     assert outputs == ["1 1\n", "1 0\n"]
+
+
+SLOW = "import conceptloader.base.compiled as c; c._PATIENCE_S = 0.0; c._spent_s = 0.0"
+
+
+def test_compiling_that_takes_long_is_said_once_with_what_to_do(run, tmp_path):
+    cache = str(tmp_path / "cache")
+    assert run(before=SLOW, NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    said = [line for line in run.log.splitlines() if "compiling the reader" in line]
+    assert len(said) == 1
+    assert "conceptloader warmup" in said[0]
+    assert cache in said[0]
+    assert run(before=SLOW, NUMBA_CACHE_DIR=cache) == (42, 1, 0)
+    assert "compiling" not in run.log
+
+
+def test_compiling_that_is_quick_is_not_said(run, tmp_path):
+    patient = SLOW.replace("_PATIENCE_S = 0.0", "_PATIENCE_S = 100.0")
+    assert run(before=patient, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == (42, 0, 1)
+    assert "compiling" not in run.log

@@ -22,7 +22,7 @@ from conceptloader.batch.open import open_reader
 from conceptloader.storage.descriptors import Budget
 from conceptloader.storage.source import LocalFiles
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.loader import SampleDataset
+from conceptloader.torch.dataset import SampleDataset
 from tests.soak.builds import child
 
 SHARDS = 12

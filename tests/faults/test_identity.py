@@ -22,7 +22,8 @@ from conceptloader.format.spec import layout
 from conceptloader.storage import reads as io
 from conceptloader.storage.descriptors import Budget, shared_budget
 from conceptloader.storage.sample import WHOLE, sample_places
-from conceptloader.torch.loader import Loader, SampleDataset
+from conceptloader.torch.dataset import SampleDataset
+from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
 
 ENGINES = pytest.mark.parametrize("engine", ["reference", "compiled"])

@@ -16,8 +16,9 @@ from conceptloader.format.spec import layout, manifest
 from tests import archives
 
 ARCHIVE = Path(__file__).with_name("golden.tar.xz")
-FOLDERS = {1: ".", 2: "version2"}  # of the archive, by version of the format
+FOLDERS = {1: ".", 2: "version2", 3: "version3"}  # of the archive, by version of the format
 MEMBERS = ("stream", "dense", "chat", "joined")
+SCORED = "scored"  # a member of version 3 alone: what is new in it
 CONCEPTS = ["noun", "verb", "name", "number"]
 
 
@@ -67,6 +68,32 @@ def write(path: Path, mode: str, encoding: str, vocab_size: int) -> None:
     cl.finalize(path)
 
 
+def write_scored(path: Path) -> None:
+    """Ids of 2 and of 4 bytes, scores of both types, groups, details."""
+    tracks = {
+        "kinds": cl.TrackOptions(
+            vocabulary=CONCEPTS, parameters={"ids": "u2"}, groups=[("open", 3), ("empty", 0), ("closed", 1)],
+            details=[{"id": 7 * i, "says": f"a {name}, ü"} for i, name in enumerate(CONCEPTS)],
+        ),
+        "sure": cl.TrackOptions(vocabulary=CONCEPTS, parameters={"ids": "u2", "scores": "f2"}),
+        "free": cl.TrackOptions(parameters={"scores": "f4"}, encoding="dense"),
+    }  # fmt: skip
+    build = cl.create_build(path, cl.BuildOptions(tracks=tracks, block_tokens=4), plan=[None])
+    with build.shard(0) as shard:
+        for k in range(3):
+            spans = {
+                "kinds": [(0, 2, [3, 0]), (2, 4, [])],
+                "sure": [(1, 3, ([1, 2], [0.5, -(2.0**-24)])), (4, 6, ([3], [1 + 2.0**-10]))],
+                "free": [(0, 6, ([2**32 - 1, k], [0.1, 1e30]))],
+            }
+            shard.add_document(range(6 * k, 6 * k + 6), spans, id=f"d{k}")
+    cl.finalize(path)
+
+
+def members(root: Path) -> list[str]:
+    return [member for member in (*MEMBERS, SCORED) if (root / member).exists()]
+
+
 def write_all(root: Path, version: int) -> None:
     """As the package did when this version of the format was its latest.
 
@@ -77,16 +104,18 @@ def write_all(root: Path, version: int) -> None:
         write(root / "dense", "stream-with-metadata", "dense", 70_000)
         write(root / "chat", "document", "spans", 257)
         cl.join([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
+        if version == layout.CONCEPTS:
+            write_scored(root / SCORED)
 
 
 def sums(root: Path) -> dict[str, str]:
     """SHA-256 of every file of the golden datasets."""
-    files = sorted(file for member in MEMBERS for file in (root / member).iterdir())
+    files = sorted(file for member in members(root) for file in (root / member).iterdir())
     return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def facts(root: Path) -> dict[str, Any]:
-    opened = {member: cl.open_dataset(root / member) for member in MEMBERS}
+    opened = {member: cl.open_dataset(root / member) for member in members(root)}
     return {
         "sha256": sums(root),
         "stream_fingerprint": {member: ds.stream_fingerprint for member, ds in opened.items()},

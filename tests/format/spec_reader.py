@@ -73,9 +73,9 @@ def keys(value: Any, mandatory: str, others: str = "") -> None:
 def check_keys(manifest: dict[str, Any]) -> None:
     """The tables of keys, through the whole manifest."""
     require(
-        manifest.get("format") == "conceptstream" and manifest.get("version") in (1, 2), "another format or version"
+        manifest.get("format") == "conceptstream" and manifest.get("version") in (1, 2, 3), "another format or version"
     )
-    later = manifest["version"] == 2
+    later, concepts = manifest["version"] >= 2, manifest["version"] >= 3
     keys(manifest, MANIFEST, "tokenizer extra")
     if manifest["tokenizer"] is not None:
         keys(manifest["tokenizer"], "name vocab_size", "eos_id")
@@ -83,7 +83,12 @@ def check_keys(manifest: dict[str, Any]) -> None:
     for track in tracks.values():
         keys(track, "codec parameters max_spans", "vocabulary max_items")
         if track["vocabulary"] is not None:
-            keys(track["vocabulary"], "path size checksum count")
+            keys(track["vocabulary"], "path size checksum count", "groups details" if concepts else "")
+            if track["vocabulary"].get("details") is not None:
+                keys(track["vocabulary"]["details"], "path size checksum")
+            groups = track["vocabulary"].get("groups") or []
+            require(not groups or sum(n for _, n in groups) == track["vocabulary"]["count"], "groups")
+        require(concepts or track["codec"] != "concepts" or not track["parameters"], "parameters of version 3")
     keys(shards, SHARDS, "foreign")
     keys(shards["tracks"], " ".join(tracks))
     for column in shards["tracks"].values():
@@ -188,7 +193,29 @@ class SpecReader:
                 require(xxhash.xxh3_64_hexdigest(data) == track["vocabulary"]["checksum"], "checksum of a vocabulary")
                 require(len(json.loads(data)) == track["vocabulary"]["count"], "count of a vocabulary")
                 count += 1
+                if (more := track["vocabulary"].get("details")) is not None:
+                    data = self.allowed(more["path"]).read_bytes()
+                    require(len(data) == more["size"], "size of details")
+                    require(xxhash.xxh3_64_hexdigest(data) == more["checksum"], "checksum of details")
+                    require(data.count(b"\n") == track["vocabulary"]["count"], "lines of details")
+                    count += 1
         return count
+
+    def concepts(self, track: str, record: bytes) -> tuple[list[int], list[float]]:
+        """A record of codec concepts: ids, then scores."""
+        given = self.manifest["tracks"][track]["parameters"]
+        ids, scores = CODES[given.get("ids", "u4")], CODES[given["scores"]] if "scores" in given else ""
+        n = len(record) // struct.calcsize(f"<{ids}{scores}")
+        values = struct.unpack(f"<{n}{ids}{n}{scores}" if scores else f"<{n}{ids}", record)
+        return list(values[:n]), list(values[n:])
+
+    def groups(self, track: str) -> list[str]:
+        """Of each concept."""
+        return [name for name, n in self.manifest["tracks"][track]["vocabulary"]["groups"] for _ in range(n)]
+
+    def details(self, track: str) -> list[Any]:
+        path = self.allowed(self.manifest["tracks"][track]["vocabulary"]["details"]["path"])
+        return [json.loads(line) for line in path.read_text().splitlines()]
 
     def check_samples(self) -> int:
         """Compares all sample checksums. Returns: how many are known."""
@@ -321,10 +348,12 @@ class SpecReader:
         return fingerprint(["conceptstream", 1, document_mode, streams, borders])
 
     def tracks_fingerprint(self) -> str:
-        tracks = {
-            name: [track["codec"], track["parameters"], track["vocabulary"] and track["vocabulary"]["checksum"]]
-            for name, track in self.manifest["tracks"].items()
-        }
+        tracks = {}
+        for name, track in self.manifest["tracks"].items():
+            entry = track["vocabulary"] or {}
+            tracks[name] = [track["codec"], track["parameters"], entry.get("checksum")]
+            if entry.get("groups") or entry.get("details"):
+                tracks[name] += [entry["groups"] or [], entry["details"] and entry["details"]["checksum"]]
         files = {
             kind: [[-1 if size is None else size for size in column["size"]], column["checksum"]]
             for kind, column in self.shards["files"].items()

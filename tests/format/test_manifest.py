@@ -67,7 +67,7 @@ FILES = ("shards", "files")
 FAULTS = {
     "magic": (put("format", "parquet"), r'format: found "parquet", expected "conceptstream"'),
     "no magic": (drop("format"), "format: found nothing, expected a string"),
-    "version": (put("version", 3), "version: found 3, expected 1 or 2; upgrade conceptloader"),
+    "version": (put("version", 4), "version: found 4, expected 1 or 2 or 3; upgrade conceptloader"),
     "version type": (put("version", "1"), 'version: found "1", expected an integer'),
     "boolean": (put("version", True), "version: found true, expected an integer"),
     "mode": (put("mode", "stream"), 'mode: found "stream", expected one of stream-with-metadata'),

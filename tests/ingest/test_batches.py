@@ -82,7 +82,7 @@ GOOD = {"start": [0, 2], "end": [2, 3], "record": [0, 0], "data": b"\0" * 8, "of
         ({"record": [-1, 0]}, "record number outside"),
         ({"offsets": [0, 4, 9]}, "offsets that do not fit"),
         ({"offsets": [0, 9, 8]}, "offsets that do not fit"),
-        ({"offsets": [0, 3, 8]}, "concept ids of 4 bytes"),
+        ({"offsets": [0, 3, 8]}, "expected 4 bytes for a concept"),
         ({"data": b"\4\0\0\0" * 2}, "found concept id 4"),
     ],
 )

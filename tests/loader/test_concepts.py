@@ -155,3 +155,16 @@ def test_what_is_refused(batches: list[Batch]) -> None:
         heads.token_concepts(batches[0], "concepts", 0)
     with pytest.raises(ConfigError, match="expected at least one"):
         heads.token_concepts(batches[0], [], 4)
+
+
+@pytest.mark.parametrize("layout", ["padded", "ragged"])
+def test_what_was_cut_off_is_told_apart(config: dict[str, Any], layout: str) -> None:
+    config["concepts"]["concepts"] = {"layout": layout}
+    whole = next(iter(cl.make_dataloader(config, micro_batch_size=20)))
+    config["concepts"]["concepts"] |= {"max_spans": 1, "overflow": "mark"}
+    batch = next(iter(cl.make_dataloader(config, micro_batch_size=20)))
+    beyond = whole["concepts_span_index"] >= 1
+    wanted = torch.where(beyond, heads.CUT_OFF, heads.annotation(whole, "concepts"))
+    assert torch.equal(heads.annotation(batch, "concepts"), wanted.to(torch.uint8))
+    assert bool(beyond.any())
+    assert not heads.token_concepts(batch, "concepts", 2).mask[beyond].any()

@@ -3,8 +3,8 @@
 import pytest
 
 import conceptloader as cl
+from conceptloader.base.checks import MAX_COUNT, as_count
 from conceptloader.errors import ConfigError
-from conceptloader.order.checks import MAX_COUNT, as_count
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 

@@ -100,3 +100,39 @@ def test_shim_ignores_a_foreign_integrations_folder(wheel: Path, empty_venv: str
     (site / "integrations").mkdir()
     script = "import conceptloader.integrations as i; print(len(i.__path__))"
     assert run(empty_venv, "-c", script, cwd=tmp_path, PYTHONPATH=str(site)).strip() == "1"
+
+
+def test_the_source_distribution_builds_the_same_wheel(wheel: Path, source: Path, tmp_path: Path) -> None:
+    run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", tmp_path / "sdist", cwd=source)
+    (archive,) = (tmp_path / "sdist").glob("conceptloader-*.tar.gz")
+    run(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", tmp_path / "again", archive, cwd=tmp_path)
+    (again,) = (tmp_path / "again").glob("*.whl")
+    assert again.name == wheel.name
+    names = [sorted(zipfile.ZipFile(file).namelist()) for file in (wheel, again)]
+    assert names[0] == names[1]
+
+
+def test_without_extras_it_reads_and_says_what_is_missing(wheel: Path, empty_venv: str, tmp_path: Path) -> None:
+    """Installed into a venv in which nothing is but what setup.py requires."""
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site / "borrowed.pth").unlink()
+    for pattern in ("numpy", "numpy.libs", "numba", "llvmlite", "yaml", "_yaml*", "xxhash", "tqdm"):
+        for found in Path(sysconfig.get_path("purelib")).glob(pattern):
+            (site / found.name).symlink_to(found)
+    zipfile.ZipFile(wheel).extractall(site)
+    script = """
+import conceptloader as cl
+build = cl.create_build("data", cl.BuildOptions())
+with build.shard(0) as writer:
+    writer.add_document([1, 2, 3])
+cl.finalize("data")
+print(cl.__version__, cl.open_dataset("data").num_tokens, cl.Mixture([9]).sample(3)[0])
+try:
+    cl.make_dataloader
+except cl.MissingPackageError as error:
+    print(error)
+"""
+    found = run(empty_venv, "-c", script, cwd=tmp_path).splitlines()
+    assert found[0] == f"{wheel.name.split('-')[1]} 3 0"
+    assert "pip install 'conceptloader[torch]'" in found[1]
+    assert "tokens: 3" in run(empty_venv, "-m", "conceptloader", "inspect", "data", cwd=tmp_path)

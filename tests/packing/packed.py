@@ -73,7 +73,9 @@ def random_packs(path: Path, seed: int) -> tuple[View, Truth, BatchLayout]:
     small: dict[str, Any] = {"max_spans": 3, "max_concepts": 2}
     tracks = {
         track: ConceptOptions(
-            layout=rng.choice(["padded", "ragged"]).item(), overflow="truncate", **(small if rng.random() < 0.3 else {})
+            layout=rng.choice(["padded", "ragged"]).item(),
+            overflow=rng.choice(["truncate", "mark"]).item(),
+            **(small if rng.random() < 0.3 else {}),
         )
         for track in ("concepts", "topics")
         if rng.random() < 0.8

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conceptloader.batch.compiled import make_room
-from conceptloader.batch.kernels.packs import pack_block
+from conceptloader.batch.kernels.packs import make_room, pack_block
 from conceptloader.blend.packing import OVERFLOWS, Packing, Part, Piece, pack, pieces_of
 from conceptloader.errors import ConfigError, FormatError
 

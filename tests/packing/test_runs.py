@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from conceptloader.blend import load_config, open_blend
 from conceptloader.blend.packing import Packing
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.progress.runlog import RunLog
+from conceptloader.format.index.read import ConceptIndex
+from conceptloader.ingest.index import build_index
+from conceptloader.order.mixture import Phase
+from conceptloader.order.progress.runlog import History, RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import make_dataloader
@@ -24,6 +28,8 @@ from conceptloader.trace import (
     Recorder,
     Run,
     audit,
+    concepts,
+    exposure,
     open_run,
     read_record,
     trace_sample,
@@ -31,6 +37,7 @@ from conceptloader.trace import (
     when_concept,
     when_document,
 )
+from tests.trace.test_bulk import check_exposure, one_by_one, table
 
 SIZE = 32
 
@@ -116,15 +123,46 @@ def test_another_packing_is_another_order(content: dict[str, Any]) -> None:
         make_dataloader(windows, micro_batch_size=4).load_state_dict(state)
 
 
-def test_specs_of_packs_are_of_version_2_and_all_others_as_they_were(content: dict[str, Any]) -> None:
+def _saved(**more: Any) -> dict[str, Any]:
+    windows = {"dataset": "web", "seq_len": 32, "windows": 40, "stream_fingerprint": "5" * 32, "token_range": [0, 1281]}
+    member = {**windows, "tracks_fingerprint": "", **more.pop("member", {})}
+    phases = [{"start": 0, "weights": {"web": 1}}, {"start": 9, "weights": {"web": 1}}]
+    fixed = {"order": "shuffled", "order_version": 1, "seed": 7, "block": 256, "phases": phases, "skips": []}
+    return {**fixed, "quarantine": {}, "base": 0, "extra": {}, "members": {"web": member}, **more}
+
+
+_PACKED = {"packing": {"bins": 8, "overflow": "split", "version": 1}}
+_SAVED = [
+    _saved(spec_version=1),
+    _saved(spec_version=2, live=[9]),
+    _saved(spec_version=3, member=_PACKED),
+    _saved(spec_version=3, member=_PACKED, live=[9]),
+]
+_HASHES = [
+    "919fe3bebe99b5561d096e3ca667ac52",
+    "526b6b64d058b1803f621fdd4e517ae8",
+    "d35dc79462c48617c7d8acd32da95164",
+    "a78dae8f150d82c000a4ac76874b0fa8",
+]
+
+
+def test_specs_of_packs_are_of_version_3_and_all_others_as_they_were(content: dict[str, Any]) -> None:
     packed = open_blend(content).spec
-    assert packed.to_dict()["spec_version"] == 2
+    assert packed.to_dict()["spec_version"] == 3
     assert packed.to_dict()["members"]["web"]["packing"] == {"bins": 8, "overflow": "split", "version": 1}
     assert OrderSpec.from_dict(packed.to_dict()) == packed
     web = {"web": {"path": content["datasets"]["web"]["path"]}}
     plain = open_blend({"seq_len": SIZE, "datasets": web}).spec.to_dict()
     assert plain["spec_version"] == 1
     assert "packing" not in plain["members"]["web"]
+    changed = packed.with_phase(Phase(start=70, weights={"web": 1}))
+    assert (changed.to_dict()["spec_version"], changed.to_dict()["live"]) == (3, [70])
+    assert OrderSpec.from_dict(changed.to_dict()) == changed
+    live = OrderSpec.from_dict(plain).with_phase(Phase(start=9, weights={"web": 1})).to_dict()
+    assert live["spec_version"] == 2  # what a release without packing reads
+    assert "packing" not in live["members"]["web"]
+    # Of saved specs, as they stand beside checkpoints: each says the same for ever.
+    assert [OrderSpec.from_dict(saved).hash for saved in _SAVED] == _HASHES
     with pytest.raises(ConfigError, match=r"packing\.version: found 2, expected 1"):
         Packing(seq_len=8, version=2)
 
@@ -156,6 +194,39 @@ def test_questions_about_a_run_of_packs(content: dict[str, Any], tmp_path: Path)
         chosen = (batch["concepts_ids"][0] == 3).any(-1).nonzero().flatten()
         carried = int(sum((batch["concepts_span_index"][0] == k).sum() for k in chosen))
         assert hits.get(number, 0) == carried
+
+
+@pytest.mark.parametrize("chunk", [1, 700, 1 << 20])
+def test_concepts_of_packs_with_and_without_an_index(
+    content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    path = tmp_path / "web"
+    shutil.copytree(content["datasets"]["web"]["path"], path)
+    one = {**content, "datasets": {"web": {"path": str(path), "split": [0.1, 0.9]}}, "phases": [], "skip": []}
+    one["quarantine"] = [{"dataset": "web", "tokens": [1000, 1100]}]
+    run = Run(blend=open_blend(one))
+    packs = sum(run.blend.order.sizes)
+    expected = Counter()
+    for sample in range(packs):
+        for span in trace_sample(run, sample).spans.get("concepts", []):
+            expected[sample] += (span.end - span.start) * (3 in span.record)
+    monkeypatch.setattr(concepts.Scanned, "chunk", chunk)
+    monkeypatch.setattr(ConceptIndex, "chunk", chunk)
+    for _ in range(2):
+        found = list(when_concept(run, "concepts", 3, packs))
+        assert {seen.sample: seen.inputs for seen in found if seen.inputs} == {k: n for k, n in expected.items() if n}
+        build_index(path)
+
+
+def test_steps_and_exposure_of_packs(content: dict[str, Any]) -> None:
+    start = RunStart(step=0, consumed=0, batch=[[0, 6]], micro_batch_size=3, dp_size=2, seq_len=SIZE, spec="0" * 32)
+    web = {"web": content["datasets"]["web"]}
+    tokens = [800, 830]
+    held = {**content, "datasets": web, "phases": [], "quarantine": [{"dataset": "web", "tokens": tokens}]}
+    run = Run(blend=open_blend(held), history=History([start]))
+    assert table(run, 0, 40) == one_by_one(run, 0, 40)
+    samples = [sample for step in range(40) for sample in range(6 * step, 6 * step + 6)]
+    check_exposure(run, exposure(run, until=40), samples, 40)
 
 
 def test_audit_and_a_new_sequence_length_in_mid_run(content: dict[str, Any], tmp_path: Path) -> None:

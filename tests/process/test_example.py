@@ -1,5 +1,6 @@
 """The example of the README, with torchrun."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,14 +11,16 @@ import torch
 import yaml
 
 import conceptloader as cl
-from conceptloader.testing import random_documents, write_dataset
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_example_runs_on_two_ranks_and_goes_on_with_one(checkout: Path, tmp_path: Path) -> None:
-    path = write_dataset(tmp_path / "d", random_documents(100, vocab_size=257), vocab_size=257)
-    config = {"seq_len": 64, "datasets": {"d": {"path": path}}, "concepts": {"concepts": {}}}
+    spans = [{"start": 2, "end": 5, "concepts": ["animal"]}]
+    records = [json.dumps({"id": f"d{i}", "text": "A cat sat. " * (5 + i % 7), "spans": spans}) for i in range(100)]
+    (tmp_path / "in.jsonl").write_text("\n".join(records))
+    cl.build(tmp_path / "in.jsonl", tmp_path / "d", tokenizer="bytes", vocabularies={"concepts": ["animal"]})
+    config = {"seq_len": 64, "datasets": {"d": {"path": str(tmp_path / "d")}}, "concepts": {"concepts": {}}}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     script = str(checkout / "examples/pytorch/train.py")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

@@ -12,6 +12,8 @@ import fsspec
 import pytest
 
 import conceptloader as cl
+from conceptloader.base.terminal import masked
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.paths import UrlRoots
 from conceptloader.storage import reads as io
@@ -297,3 +299,43 @@ def test_a_store_that_worked_before_is_asked_again(
     server.plan(unavailable=3)
     assert far.tokens(0, 3).tolist() == [1, 2, 3]
     assert server.count() > 3
+
+
+def test_passwords_in_urls_are_not_shown(
+    tmp_path: Path, servers: list[FileServer], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    url = servers[0].url.replace("://", "://me:s3cr3t@") + "/data/ds"
+    opened = cl.open_dataset(url)
+    assert "s3cr3t" not in repr(opened)
+    assert "://me:***@" in repr(opened)
+    for command in ("inspect", "stats", "sample", "bench"):
+        more = ["--seq-len", "2"] if command in ("sample", "bench") else []
+        for form in ([], ["--json"]):
+            assert main([command, url, *more, *(["--seconds", "0.1"] if command == "bench" else []), *form]) == 0
+            assert "s3cr3t" not in "".join(capsys.readouterr()), command
+    missing = url.replace("/ds", "/none")
+    run = {"seq_len": 2, "datasets": {"a": {"path": missing}}}
+    for call in (lambda: cl.open_dataset(missing), lambda: cl.open_blend(run)):
+        with pytest.raises(ReadError) as caught:
+            call()
+        assert "me:***@" in str(caught.value)
+        assert "s3cr3t" not in str(caught.value)
+    (tokens,) = (tmp_path / "trusted" / "data" / "ds").glob("*.stream.bin")
+    tokens.unlink()
+    assert main(["verify", url]) == 2
+    assert main(["sample", url, "--seq-len", "2", "--verbose"]) == 1
+    assert main(["inspect", missing, "--verbose"]) == 1
+    assert "s3cr3t" not in "".join(capsys.readouterr()) + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://a:b@c/d", "s3://a:***@c/d"),
+        ("https://me:p@ss@host/x: https://you:q@host", "https://me:***@host/x: https://you:***@host"),
+        ("https://me@host/x http://host:80/a@b s3://b/c", "https://me@host/x http://host:80/a@b s3://b/c"),
+        ("a: b@c", "a: b@c"),
+    ],
+)
+def test_what_is_masked(text: str, shown: str) -> None:
+    assert masked(text) == shown

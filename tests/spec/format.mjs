@@ -1,4 +1,4 @@
-// A reader of the conceptstream format, versions 1 and 2, written from docs/format.md alone.
+// A reader of the conceptstream format, versions 1 to 3, written from docs/format.md alone.
 
 import { closeSync, fstatSync, openSync, readSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { dirname, resolve, sep } from "node:path";
@@ -55,9 +55,9 @@ function fields(value, where, known) {
 function readManifest(path) {
   const raw = sealed(path);
   require(object(raw), "no object");
-  require(raw.get("format") === "conceptstream" && [1n, 2n].includes(raw.get("version")), `${path}: another format or version`);
+  require(raw.get("format") === "conceptstream" && [1n, 2n, 3n].includes(raw.get("version")), `${path}: another format or version`);
   const manifest = fields(raw, "manifest", {
-    format: [text], version: [integer(1n, 2n)], mode: [(v) => MODES.includes(v)], created_by: [text],
+    format: [text], version: [integer(1n, 3n)], mode: [(v) => MODES.includes(v)], created_by: [text],
     tokenizer: [orNull(object), null], num_shards: [integer(1n, 1_000_000n)], num_tokens: [integer(1n, MAX)],
     num_documents: [integer(0n, MAX)], block_tokens: [integer(1n, 2n ** 20n)], layouts: [array],
     tracks: [object], extra: [object, new Map()], shards: [object], checksum: [checksum],
@@ -79,12 +79,33 @@ function readManifest(path) {
     require(track.max_spans.every((n, k) => k === 0 || n >= track.max_spans[k - 1]), `${name}: max_spans falls`);
     track.vocabulary &&= fields(track.vocabulary, `${name}: vocabulary`, {
       path: [text], size: [integer(0n, MAX)], checksum: [checksum], count: [integer(0n, 2n ** 32n)],
+      ...(manifest.version >= 3n && { groups: [array, []], details: [orNull(object), null] }),
     });
+    if (track.vocabulary?.details) {
+      track.vocabulary.details = fields(track.vocabulary.details, `${name}: details`, {
+        path: [text], size: [integer(0n, MAX)], checksum: [checksum],
+      });
+    }
+    if (track.vocabulary?.groups?.length) requireGroups(track.vocabulary, name);
+    if (track.codec === "concepts") requireConcepts(track.parameters, manifest.version, name);
     manifest.tracks.set(name, track);
   }
   checkLayouts(manifest.layouts, names);
   manifest.shards = readShards(manifest, names);
   return manifest;
+}
+
+function requireGroups({ groups, count }, name) {
+  const good = groups.every((group) => array(group) && group.length === 2 && text(group[0]) && group[0] && integer(0n, count)(group[1]));
+  require(good && new Set(groups.map(([group]) => group)).size === groups.length, `${name}: wrong groups`);
+  require(groups.reduce((sum, [, n]) => sum + n, 0n) === count, `${name}: groups do not fit`);
+}
+
+function requireConcepts(parameters, version, name) {
+  const known = { ids: ["u2", "u4"], scores: ["f2", "f4"] };
+  for (const [key, value] of parameters) {
+    require(version >= 3n && Object.hasOwn(known, key) && known[key].includes(value), `${name}: parameters`);
+  }
 }
 
 function requireName(name) {
@@ -114,7 +135,7 @@ function readShards(manifest, names) {
     token_checksum: column(orNull(checksum)), tracks: [object], files: [object],
     foreign: [orNull(columnOf(orNull(object), count)), null],
   });
-  const later = manifest.version === 2n;
+  const later = manifest.version >= 2n;
   const all = (value) => Array(Number(count)).fill(value);
   shards.tracks = fields(shards.tracks, "shards: tracks", Object.fromEntries(names.map((name) => [name, [object]])));
   const kinds = ["stream.bin", "documents.bin", "documents.ids", "documents.hash"];
@@ -277,6 +298,12 @@ export class Dataset {
       const data = readFileSync(path);
       require(BigInt(statSync(path).size) === track.vocabulary.size, `${path}: size`);
       compare(path, data, track.vocabulary.checksum);
+      if (track.vocabulary.details) {
+        const more = this.inside(track.vocabulary.details.path, true);
+        const lines = readFileSync(more);
+        require(BigInt(lines.length) === track.vocabulary.details.size, `${more}: size`);
+        compare(more, lines, track.vocabulary.details.checksum);
+      }
       const names = parse(data.toString("utf-8"));
       require(columnOf(text, track.vocabulary.count)(names), `${path}: no list of ${track.vocabulary.count} strings`);
     }
@@ -439,7 +466,9 @@ export class Dataset {
   tracksFingerprint() {
     const tracks = new Map();
     for (const [name, { codec, parameters, vocabulary }] of this.manifest.tracks) {
-      tracks.set(name, [codec, parameters, vocabulary?.checksum ?? null]);
+      const more = vocabulary?.groups?.length || vocabulary?.details;
+      const added = more ? [vocabulary.groups, vocabulary.details?.checksum ?? null] : [];
+      tracks.set(name, [codec, parameters, vocabulary?.checksum ?? null, ...added]);
     }
     const files = new Map();
     for (const [kind, { size, checksum: sums }] of Object.entries(this.shards.files)) {

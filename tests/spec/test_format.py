@@ -19,7 +19,7 @@ from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError
 from conceptloader.format.spec.jsonfile import seal
 from tests.corpora.drawn import Corpus, corpora
-from tests.format.golden_build import FOLDERS, MEMBERS, golden, recorded
+from tests.format.golden_build import FOLDERS, MEMBERS, SCORED, golden, recorded
 from tests.format.spec_reader import Refused, SpecReader
 from tests.spec.node import ask
 
@@ -70,6 +70,26 @@ def test_the_golden_datasets(version: int) -> None:
         assert answer["checksums"] > 20 * version
         assert answer["found"] == [ds.find_document(id) for id in IDS]
         assert answer["found"][1] == ([2, 6] if member == "joined" else [2])
+
+
+def test_what_is_new_in_version_3(tmp_path: Path) -> None:
+    ds, ranges = cl.open_dataset(golden(3) / SCORED), [(a, a + 5) for a in range(13)]
+    [answer] = ask(question(golden(3) / SCORED, ranges))
+    compare(ds, ranges, answer)
+    assert answer["checksums"] > 12
+    damage: dict[str, Callable[[Manifest], Any]] = {
+        "before version 3": lambda m: m.update(version=2),
+        "ids of another type": lambda m: m["tracks"]["sure"].update(parameters={"ids": "u8"}),
+        "groups that do not fit": lambda m: m["tracks"]["kinds"]["vocabulary"].update(groups=[["open", 3]]),
+        "a group twice": lambda m: m["tracks"]["kinds"]["vocabulary"].update(groups=[["open", 3], ["open", 1]]),
+        "size of details": lambda m: m["tracks"]["kinds"]["vocabulary"]["details"].update(size=3),
+    }
+    paths = [Path(shutil.copytree(golden(3) / SCORED, tmp_path / str(k) / "ds")) for k in range(len(damage))]
+    for path, change in zip(paths, damage.values(), strict=True):
+        edit(change)(path)
+        with pytest.raises(ConceptloaderError):
+            read_whole(path)
+    assert ["refused" in answer for answer in ask(*(question(path, [(0, 5)]) for path in paths))] == [True] * len(paths)
 
 
 @settings(max_examples=8)

@@ -89,7 +89,7 @@ def start(train: Any, launch: Launch) -> dict[int, int]:
         os.environ.update({key: str(value) for key, value in {**world, "RANK": rank, "LOCAL_RANK": rank}.items()})
         os.environ.update(MASTER_ADDR="127.0.0.1", NODE_RANK="0", GROUP_RANK="0", GLOO_SOCKET_IFNAME="lo")
         code = 1
-        faulthandler.dump_traceback_later(90)
+        faulthandler.dump_traceback_later(280)
         try:
             train(launch)
             code = 0
@@ -112,7 +112,7 @@ def run(train: Any, launch: Launch) -> None:
             del ranks[pid]
             failed = status != 0
         else:
-            failed = time.monotonic() > began + 100
+            failed = time.monotonic() > began + 300
             if failed:
                 Path(launch.out, f"error.{launch.number}.all").write_text("hangs")
             if launch.kill_at is not None and all(reached(launch, rank) for rank in range(launch.ranks)):

@@ -97,6 +97,7 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
         flags = array_at(out.flags, first, slots, np.uint8)
         counts = array_at(out.counts, first, slots, np.int32)
         ids = array_at(out.ids, first * out.max_concepts, slots * out.max_concepts, np.int64)
+        scores = array_at(out.ids and out.scores, first * out.max_concepts, slots * out.max_concepts, np.float32)
         offsets = array_at(out.offsets, first, slots + 1, np.int64)
         array_at(out.num_spans, sample, 1, np.int32)[0] = 0
         for i in range(size):
@@ -109,6 +110,8 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
             counts[i] = 0
         for i in range(len(ids)):
             ids[i] = -1
+        for i in range(len(scores)):
+            scores[i] = 0.0
         for i in range(1, len(offsets)):
             offsets[i] = offsets[0]
 

@@ -5,6 +5,7 @@ import numpy as np
 from conceptloader.base.compiled import inner
 from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read
 from conceptloader.batch.kernels.records import DENSE, Call, Piece
+from conceptloader.batch.layout import CUT_OFF
 
 PIECES = np.int64(-2)
 NO_RECORD = np.int64((1 << 32) - 1)
@@ -124,12 +125,15 @@ def add_span(call: Call, piece: Piece, t: int, record: int, first: int, end: int
         return DAMAGED
     count = array_at(out.num_spans, piece.sample, 1, np.int32)
     slot = np.int64(count[0])
-    if slot >= out.max_spans:
-        return OK if out.cut_spans else DAMAGED
-    count[0] = np.int32(slot + 1)
     begin = piece.place + max(first, piece.start) - piece.start
     stop = piece.place + min(end, piece.stop) - piece.start
     index = array_at(out.span_index, piece.sample * call.arrays[0].seq_len + begin, stop - begin, np.int32)
+    if slot >= out.max_spans:
+        if out.mark:
+            for i in range(len(index)):
+                index[i] = np.int32(CUT_OFF)
+        return OK if out.cut_spans else DAMAGED
+    count[0] = np.int32(slot + 1)
     for i in range(len(index)):
         index[i] = np.int32(slot)
     at = piece.sample * out.max_spans + slot
@@ -195,7 +199,8 @@ def fill_track(call: Call, piece: Piece, t: int, low: int) -> Code:
 def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Code:
     """Where the records of slots [first, count) begin, in index reads that join what lies close together; how many of
     their concepts are taken, and where these go: an index into ids or values."""
-    out, slots, buffer = call.outputs[t], call.slots, call.buffer
+    out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[piece.row, t]
+    item = track.id_bytes + track.score_bytes
     words = array_at(np.int64(buffer.ctypes.data), 0, len(buffer) // 8, np.int64)
     low = first
     while low < count:
@@ -210,7 +215,7 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
         code = read(call, piece.row, out.index_file, buffer, 8 * (last - record + 2), 8 * record)
         if code != OK:
             return code
-        if words[0] < 0 or words[last - record + 1] > call.tracks[piece.row, t].data_size:
+        if words[0] < 0 or words[last - record + 1] > track.data_size:
             return DAMAGED
         for i in range(last - record + 1):
             if words[i + 1] < words[i]:
@@ -219,10 +224,11 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
             slot = slots[slots[k].key & SLOT_MASK]
             at = (slots[k].key >> SLOT_BITS) - record
             size = words[at + 1] - words[at]
-            if size % 4 or size > MAX_RECORD_BYTES or (size // 4 > out.max_concepts and not out.cut_concepts):
+            slot.count = size // item
+            if size % item or size > MAX_RECORD_BYTES or (slot.count > out.max_concepts and not out.cut_concepts):
                 return DAMAGED
             slot.begin = words[at]
-            slot.taken = min(size // 4, out.max_concepts)
+            slot.taken = min(slot.count, out.max_concepts)
         low = high
     limit, row = out.max_spans, piece.sample * out.max_spans
     if not out.ragged:
@@ -244,39 +250,63 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
 
 @inner
 def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> Code:
-    """Concept ids of slots [first, count), in data reads that join what lies close together."""
-    out, slots, buffer = call.outputs[t], call.slots, call.buffer
-    address, room = np.int64(buffer.ctypes.data), len(buffer) // 4 * 4
-    values = out.values if out.ragged else out.ids
-    top = call.tracks[piece.row, t].top_concept
-    signs = np.int64(0)  # negative if an id is above `top`
-    low = first
-    while low < count:
-        slot = slots[slots[low].key & SLOT_MASK]
-        base = slot.begin
-        end = base + 4 * slot.taken
-        high = low + 1
-        while high < count:
-            slot = slots[slots[high].key & SLOT_MASK]
-            stop = slot.begin + 4 * slot.taken
-            if slot.begin < base or slot.begin - end > HOLE_BYTES or stop - base > len(buffer):
-                break
-            end = max(end, stop)
-            high += 1
-        for done in range(base, end, room):  # a record larger than the buffer is read in pieces, alone
-            size = min(end - done, room)
-            code = read(call, piece.row, out.data_file, buffer, size, done)
-            if code != OK:
-                return code
-            for k in range(low, high):
-                slot = slots[slots[k].key & SLOT_MASK]
-                skipped = max(0, (done - slot.begin) // 4)
-                taken = min(slot.taken, (done + size - slot.begin) // 4) - skipped
-                at = address + slot.begin + 4 * skipped - done
-                ids = array_at(values, slot.target + skipped, max(0, taken), np.int64)
-                for i in range(len(ids)):
-                    concept = np.int64(load(at + 4 * i, np.uint32))
-                    ids[i] = concept
-                    signs |= top - concept
-        low = high
+    """Concept ids of slots [first, count), and then their scores, which follow the ids of each record, in data reads
+    that join what lies close together."""
+    out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[piece.row, t]
+    address, room, ids = np.int64(buffer.ctypes.data), len(buffer) // 4 * 4, out.values if out.ragged else out.ids
+    top = track.top_concept
+    signs = np.int64(0)  # negative if an id is above `top`, or a score not finite
+    for scored in range(1 + (track.score_bytes > 0)):
+        width = track.score_bytes if scored else track.id_bytes
+        before = scored * track.id_bytes  # bytes of a concept in front of these of a record
+        low = first
+        while low < count:
+            slot = slots[slots[low].key & SLOT_MASK]
+            base = slot.begin + before * slot.count
+            end = base + width * slot.taken
+            high = low + 1
+            while high < count:
+                slot = slots[slots[high].key & SLOT_MASK]
+                begin = slot.begin + before * slot.count
+                stop = begin + width * slot.taken
+                if begin < base or begin - end > HOLE_BYTES or stop - base > len(buffer):
+                    break
+                end = max(end, stop)
+                high += 1
+            for done in range(base, end, room):  # a record larger than the buffer is read in pieces, alone
+                size = min(end - done, room)
+                code = read(call, piece.row, out.data_file, buffer, size, done)
+                if code != OK:
+                    return code
+                for k in range(low, high):
+                    slot = slots[slots[k].key & SLOT_MASK]
+                    begin = slot.begin + before * slot.count
+                    skipped = max(0, (done - begin) // width)
+                    taken = max(0, min(slot.taken, (done + size - begin) // width) - skipped)
+                    at = address + begin + width * skipped - done
+                    if scored:
+                        scores = array_at(out.scores, slot.target + skipped, taken, np.float32)
+                        words = array_at(out.scores, slot.target + skipped, taken, np.uint32)
+                        for i in range(len(scores)):
+                            if width == 4:
+                                scores[i] = load(at + 4 * i, np.float32)
+                                continue
+                            half = load(at + 2 * i, np.uint16)  # which compiled code has no type for
+                            word = np.uint32(half & 0x7FFF) << np.uint32(13)
+                            words[i] = word | np.uint32(half >> 15) << np.uint32(31)
+                            scores[i] *= np.float32(2.0**112)  # the exponents' offsets differ by it
+                            signs |= np.int64(0x7BFF) - np.int64(half & 0x7FFF)
+                        for i in range(len(scores)):
+                            if not np.isfinite(scores[i]):
+                                signs = np.int64(-1)
+                        continue
+                    values = array_at(ids, slot.target + skipped, taken, np.int64)
+                    for i in range(len(values)):
+                        if width == 2:
+                            concept = np.int64(load(at + 2 * i, np.uint16))
+                        else:
+                            concept = np.int64(load(at + 4 * i, np.uint32))
+                        values[i] = concept
+                        signs |= top - concept
+            low = high
     return DAMAGED if signs < 0 else OK

@@ -3,6 +3,7 @@
 A batch has packs alone, or none; what is not about packs is in fill.py.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from conceptloader.base.compiled import inner, kernel
 from conceptloader.batch.kernels.fill import NO_DOCUMENT, blank_row, fill_piece
 from conceptloader.batch.kernels.items import PIECES, walk_items
 from conceptloader.batch.kernels.native import ABSENT, DAMAGED, MORE, NOT_OPEN, OK, STREAM, Code, array_at
-from conceptloader.batch.kernels.records import REFUSE, SPLIT, Call, Piece, Room
+from conceptloader.batch.kernels.records import PART, REFUSE, SPLIT, Call, Piece, Room
 from conceptloader.batch.layout import Array
+from conceptloader.blend import packing
 
 
 @inner
@@ -120,6 +122,28 @@ def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> int:
 def pack_block(room: Room, count: int, packs: int, overflow: int) -> int:
     """pack_pieces, for who is not a kernel."""
     return pack_pieces(room, count, packs, overflow)
+
+
+def make_room(pieces: int, seq_len: int, bins: int) -> Room:
+    """What packing so many pieces works with."""
+    return Room(
+        pieces=np.empty(pieces, PART),
+        parts=np.empty(pieces + bins, PART),
+        order=np.empty(pieces, np.int64),
+        tally=np.empty(seq_len + 1, np.int64),
+        rooms=np.empty(bins, np.int64),
+    )
+
+
+def pack_some(pieces: Sequence[packing.Piece], packs: int, rules: packing.Packing) -> Array:
+    """The twin of packing.pack: PART [n]. Raises what it raises."""
+    room = make_room(len(pieces), rules.seq_len, rules.bins)
+    for k, piece in enumerate(pieces):
+        room.pieces[k] = (-1, -1, *piece)
+    parts = pack_block(room, len(pieces), packs, packing.OVERFLOWS.index(rules.overflow))
+    if parts < 0:
+        packing.pack(pieces, packs, rules)
+    return room.parts[:parts]
 
 
 @inner

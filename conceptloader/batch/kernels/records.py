@@ -22,8 +22,8 @@ def record(fields: str) -> np.dtype[Any]:
 SHARD = record("base tokens item offset code documents first_document loss block top_id")
 
 # Of a track in a shard. kind: see below. field: byte of the record id in an item. top_concept: the largest concept id
-# that there may be.
-TRACK = record("kind field entries records data_size top_concept")
+# that there may be. id_bytes, score_bytes: of a concept in a record; the latter is 0 without scores.
+TRACK = record("kind field entries records data_size top_concept id_bytes score_bytes")
 NONE, DENSE, SPANS = map(np.int64, range(3))
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
@@ -43,16 +43,17 @@ ARRAYS = record(
     "seq_len row_length document_positions mask_borders eos_loss"
 )
 
-# Those of a track: addresses, under their names; `values` with room for `capacity` concepts, if it is
+# Those of a track: addresses, under their names; `values` (and `scores`) with room for `capacity` concepts, if it is
 # ragged; its limits; and its files, as columns of Call.files.
 OUTPUT = record(
-    "span_index num_spans spans flags ids counts offsets values capacity "
-    "max_spans max_concepts cut_spans cut_concepts ragged index_file data_file spans_file"
+    "span_index num_spans spans flags ids counts offsets values scores capacity "
+    "max_spans max_concepts cut_spans cut_concepts mark ragged index_file data_file spans_file"
 )
 
 # A span of the sample at hand. key: record number and slot below it, kept in order apart from the rest, which belongs
-# to the slot: where the record begins in the data file, the concepts that are taken, and where in the values they go.
-SLOT = record("key begin taken target")
+# to the slot: where the record begins in the data file, its concepts, those that are taken, and where in the values
+# they go.
+SLOT = record("key begin count taken target")
 
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at

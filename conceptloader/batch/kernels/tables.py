@@ -117,4 +117,6 @@ def _track_rows(view: View, names: Sequence[str]) -> Array:
         track["records"] = column.records
         track["data_size"] = table.files[f"{name}.data"].size
         track["top_concept"] = view.dataset.tracks[name].num_ids - 1
+        codec = view.dataset.tracks[name].concepts
+        track["id_bytes"], track["score_bytes"] = codec.ids.itemsize, codec.item - codec.ids.itemsize
     return rows

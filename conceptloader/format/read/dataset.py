@@ -11,12 +11,14 @@ import numpy as np
 
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown, drawn
+from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import open_files, require_same
 from conceptloader.format.read.lookup import find_in_shard
 from conceptloader.format.read.ranges import Ranges, Sample, reading_ahead
 from conceptloader.format.read.tables import Tabular
 from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.vocabulary import Concept
 
 
 def open_dataset(
@@ -75,7 +77,19 @@ class Dataset(Shown, Ranges):
         return _reopen, (self.manifest.identity, *self._arguments)
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.path}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"
+        return f"<Dataset {masked(self.path)}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"
+
+    def __len__(self) -> int:
+        """Documents; 0 where the files do not say where documents begin."""
+        return self.num_documents
+
+    def __bool__(self) -> bool:
+        """True, also without documents."""
+        return True
+
+    def __getitem__(self, document: SupportsIndex) -> Sample:
+        """A document with all tracks, see DocumentView. Raises: ConfigError without a document table, IndexError."""
+        return self.documents()[document]
 
     def __enter__(self) -> "Dataset":
         return self
@@ -122,6 +136,26 @@ class Dataset(Shown, Ranges):
             ordinals = find_in_shard(self.reader, shard, external_id)
             found += [self.first_documents[shard] + ordinal for ordinal in ordinals]
         return found
+
+    def concept(self, concept: str | int, track: str | None = None) -> Concept:
+        """A concept by its name or id: its group and details as well. track: None for the only one with a vocabulary.
+
+        Raises: ConfigError for a concept or a track that is not there; FormatError, ReadError.
+        """
+        named = [name for name, entry in self.tracks.items() if entry.vocabulary is not None]
+        if track is None and len(named) != 1:
+            raise ConfigError(
+                f"{self.path}: found {len(named)} tracks with a vocabulary ({named}), name one: track=..."
+            )
+        chosen = named[0] if track is None else track
+        known = self.concepts(chosen)
+        found = [one for one in known if concept in (one.name, one.id)]
+        if not found:
+            raise ConfigError(
+                f"{self.path}: track {chosen!r}: found no concept {concept!r}, expected one of {len(known)} names or "
+                "ids; look for it with `conceptloader concepts`"
+            )
+        return found[0]
 
     def split(self, a: float, b: float) -> tuple[int, int]:
         """The token range of the share [a, b) of the dataset, 0 <= a < b <= 1.
@@ -186,6 +220,11 @@ class MapStyle(Shown):
 
     def __len__(self) -> int:
         return self._count
+
+    def __repr__(self) -> str:
+        of = f", {self.seq_len:,} tokens and a label each" if isinstance(self, Windows) else ""
+        tracks = f", tracks {', '.join(self.tracks)}" if self.tracks else ""
+        return f"<{type(self).__name__}: {len(self):,} of {masked(self.dataset.path)}{of}{tracks}>"
 
     def _get(self, i: int) -> Sample:
         raise NotImplementedError

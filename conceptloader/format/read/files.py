@@ -213,4 +213,5 @@ def check_paths(manifest: Manifest, allowed: Roots, file: str) -> None:
     for kind, column in table.files.items():
         allowed.check(filter(None, column.path), f"{file}: shards: files: {kind}: path")
     allowed.check((f.index for f in table.foreign if f and f.index), f"{file}: shards: foreign: index")
-    allowed.check((t.vocabulary.path for t in manifest.tracks.values() if t.vocabulary), f"{file}: tracks: vocabulary")
+    vocabularies = [t.vocabulary for t in manifest.tracks.values() if t.vocabulary]
+    allowed.check((path for entry in vocabularies for path in entry.paths), f"{file}: tracks: vocabulary")

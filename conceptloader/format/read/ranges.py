@@ -16,7 +16,7 @@ from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import DENSE
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.format.spec.vocabulary import load_vocabulary
+from conceptloader.format.spec.vocabulary import Concept, load_concepts, load_vocabulary
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.source import Expected
 
@@ -60,7 +60,7 @@ class Ranges:
             )
         codec = get_codec(entry.codec, entry.parameters, self._given_codecs, f"{self.path}: track {track!r}")
         if isinstance(codec, ConceptsCodec):
-            codec = ConceptsCodec(entry.num_ids)
+            codec = entry.concepts
         self._codecs[track] = codec
         return codec
 
@@ -69,6 +69,14 @@ class Ranges:
         self.codec(track)
         entry = self.manifest.tracks[track].vocabulary
         return load_vocabulary(self.files.roots, entry) if entry else None
+
+    def concepts(self, track: str) -> list[Concept]:
+        """The concepts of a track, index = concept id. Raises: ConfigError for a track without names."""
+        self.codec(track)
+        entry = self.manifest.tracks[track].vocabulary
+        if entry is None:
+            raise ConfigError(f"{self.path}: track {track!r}: found no vocabulary, expected one; its concepts are ids")
+        return load_concepts(self.files.roots, entry)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """(shard, first, end, base) for each shard that holds some of tokens [start, stop): tokens [first, end) of the

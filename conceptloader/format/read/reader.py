@@ -15,7 +15,7 @@ from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest
 
-_DAMAGED = "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
+DAMAGED = "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
 # Holes up to this many bytes between wanted records are read along rather than skipped with another call.
 _MERGE_BYTES = 4096
 
@@ -208,7 +208,7 @@ class ShardReader:
             raise self._bad("documents.ids", shard, f"an id that is not UTF-8 ({error})", "UTF-8") from error
 
     def _bad(self, kind: str, shard: int, found: str, expected: str) -> Exception:
-        return bad(self.files.path(kind, shard), found, expected, _DAMAGED)
+        return bad(self.files.path(kind, shard), found, expected, DAMAGED)
 
 
 def _groups(begins: Ints, ends: Ints, hole: int) -> list[tuple[int, int]]:

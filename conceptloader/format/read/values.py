@@ -65,10 +65,12 @@ class Spans(Tabular):
         if not isinstance(self.codec, ConceptsCodec):
             found = type(self.codec).__name__
             raise ConfigError(f"values: found a track of {found}, expected codec concepts; use decode()")
-        odd = [len(record) for record in self.records if len(record) % 4]
+        item = self.codec.item
+        odd = [len(record) for record in self.records if len(record) % item]
         if odd:
-            raise FormatError(f"{self.where}: found a record of {odd[0]} bytes, expected a multiple of 4; run verify")
-        values = np.frombuffer(b"".join(self.records), "<u4")
+            found = f"found a record of {odd[0]} bytes, expected a multiple of {item}; run verify"
+            raise FormatError(f"{self.where}: {found}")
+        values = np.concatenate([np.zeros(0, np.uint32), *map(self.codec.ids_of, self.records)])
         try:
             self.codec.check_ids(values)
         except ValueError as error:
@@ -88,6 +90,14 @@ class Spans(Tabular):
         return columns
 
     @lazy
+    def scores(self) -> NDArray[np.float32]:
+        """float32 [offsets[-1]], of `values`. Raises: ConfigError for a track without scores."""
+        if not isinstance(self.codec, ConceptsCodec) or self.codec.scores is None:
+            raise ConfigError(f"{self.where}: scores: found a track without them, expected one with scores")
+        return np.concatenate([np.zeros(0, np.float32), *map(self.codec.scores_of, self.records)])
+
+    @lazy
     def offsets(self) -> Ints:
         """int64 [k + 1]: run i has the concepts values[offsets[i]:offsets[i + 1]]."""
-        return offsets_of([len(record) // 4 for record in self.records])
+        item = self.codec.item if isinstance(self.codec, ConceptsCodec) else 4
+        return offsets_of([len(record) // item for record in self.records])

@@ -29,24 +29,75 @@ class Codec(Protocol):
 
 
 class ConceptsCodec:
-    """Concept ids: `n` little-endian u4, n from the record's length. Decodes to an uint32 array [n].
+    """Concept ids, `n` little-endian numbers, and then, if there are any, their n scores; n from the record's length.
+    Decodes to an uint32 array [n] of the ids; `scores_of` has the others.
 
-    num_ids: ids that are decoded have to be below it, the size of the vocabulary.
+    parameters: {"ids": "u2" or "u4", "scores": "f2" or "f4"}, both optional. num_ids: ids that are decoded have to be
+    below it, the size of the vocabulary. ids, scores: their types; scores is None if there are none. item: bytes of a
+    concept in a record.
     """
 
-    def __init__(self, num_ids: int = 1 << 32) -> None:
+    def __init__(self, parameters: Mapping[str, str] | None = None, num_ids: int = 1 << 32) -> None:
+        given = parameters or {}
         self.num_ids = num_ids
+        self.ids = np.dtype("<" + given.get("ids", "u4"))
+        self.scores = np.dtype("<" + given["scores"]) if "scores" in given else None
+        self.item = self.ids.itemsize + (self.scores.itemsize if self.scores else 0)
 
     def encode(self, value: Any) -> bytes:
-        ids = np.asarray(value)
-        if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= 2**32)):
-            raise InputError(f"concept ids: found {value!r:.100}, expected a flat list of integers in [0, 2**32)")
-        return ids.astype("<u4").tobytes()
+        """value: a list of ids; with scores, a pair of lists of one length. Raises: InputError."""
+        scores: Any = None
+        if self.scores is not None:
+            try:
+                value, scores = value
+                with np.errstate(over="ignore"):
+                    scores = np.asarray(scores, self.scores)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"concepts: found {value!r:.100}, expected a pair: ids and their scores") from error
+        ids, limit = np.asarray(value), 1 << 8 * self.ids.itemsize
+        if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= limit)):
+            bits = limit.bit_length() - 1
+            raise InputError(f"concept ids: found {value!r:.100}, expected a flat list of integers in [0, 2**{bits})")
+        data = ids.astype(self.ids).tobytes()
+        if scores is None:
+            return data
+        if scores.shape != ids.shape or not np.isfinite(scores).all():
+            raise InputError(
+                f"scores: found {scores.tolist()!r:.100} for {len(ids)} concepts, expected a finite number for each, "
+                f"in the range of {self.scores}"
+            )
+        return data + bytes(scores.tobytes())
 
     def decode(self, record: memoryview) -> "np.ndarray[Any, np.dtype[np.uint32]]":
-        ids = np.frombuffer(record, "<u4")
+        ids = self.ids_of(record)
         self.check_ids(ids)
         return ids
+
+    def ids_of(self, record: bytes | memoryview) -> "np.ndarray[Any, np.dtype[np.uint32]]":
+        """uint32 [n], not checked. Raises: ValueError for a record of no whole number of concepts."""
+        self.check(record)
+        ids = np.frombuffer(record, self.ids, len(record) // self.item)
+        return ids.astype(np.uint32, copy=False)
+
+    def scores_of(self, record: bytes | memoryview) -> "np.ndarray[Any, np.dtype[np.float32]]":
+        """float32 [n]. Raises: ValueError if there are none."""
+        if self.scores is None:
+            raise ValueError("found a track without scores, expected one with them")
+        self.check(record)
+        n = len(record) // self.item
+        return np.frombuffer(record, self.scores, n, n * self.ids.itemsize).astype(np.float32)
+
+    def all_ids(self, data: bytes, sizes: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.uint32]]":
+        """The ids of records of `sizes` bytes, end to end."""
+        if self.scores is None:
+            return np.frombuffer(data, self.ids).astype(np.uint32, copy=False)
+        ends = np.cumsum(sizes)
+        first = np.repeat(ends - sizes, sizes // self.item)
+        counts = sizes // self.item
+        place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        at = first + place * self.ids.itemsize
+        parts = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(self.ids.itemsize)]
+        return parts.view(self.ids)[:, 0].astype(np.uint32) if len(at) else np.empty(0, np.uint32)
 
     def check_ids(self, ids: "np.ndarray[Any, np.dtype[np.uint32]]") -> None:
         """Raise ValueError for an id that is no concept."""
@@ -55,8 +106,13 @@ class ConceptsCodec:
             raise ValueError(f"found concept id {most}, expected ids below {self.num_ids}, the size of the vocabulary")
 
     def check(self, record: bytes | memoryview) -> None:
-        if len(record) % 4:
-            raise ValueError(f"found {len(record)} bytes, expected a multiple of 4 (concept ids of 4 bytes)")
+        if len(record) % self.item:
+            what = f"concept ids of {self.ids.itemsize} bytes" + (" and their scores" if self.scores else "")
+            raise ValueError(f"found {len(record)} bytes, expected a multiple of {self.item} ({what})")
+        if self.scores is not None:
+            n = len(record) // self.item
+            if not np.isfinite(np.frombuffer(record, self.scores, n, n * self.ids.itemsize)).all():
+                raise ValueError("found a score that is no finite number, expected finite ones")
 
 
 class NumpyCodec:
@@ -152,14 +208,14 @@ class PickleCodec:
             raise ValueError("found 0 bytes, expected a pickle")
 
 
+_WITH_PARAMETERS: dict[str, type] = {"concepts": ConceptsCodec, "numpy": NumpyCodec}
 _PLAIN: dict[str, type] = {
-    "concepts": ConceptsCodec,
     "msgpack": MsgpackCodec,
     "json": JsonCodec,
     "bytes": BytesCodec,
     "pickle": PickleCodec,
 }
-BUILT_IN = (*_PLAIN, "numpy")
+BUILT_IN = (*_PLAIN, *_WITH_PARAMETERS)
 
 
 def get_codec(name: str, parameters: Mapping[str, Any], given: Mapping[str, Codec] | None, where: str) -> Codec:
@@ -181,12 +237,18 @@ def get_codec(name: str, parameters: Mapping[str, Any], given: Mapping[str, Code
     problem = parameter_problem(name, parameters)
     if problem:
         raise ConfigError(f"{where}: {problem}")
-    codec: Codec = NumpyCodec(parameters) if name == "numpy" else _PLAIN[name]()
+    codec: Codec = _WITH_PARAMETERS[name](parameters) if name in _WITH_PARAMETERS else _PLAIN[name]()
     return codec
 
 
 def parameter_problem(name: str, parameters: Mapping[str, Any]) -> str | None:
     """What is wrong with the parameters of a built-in codec."""
+    if name == "concepts":
+        known = {"ids": ("u2", "u4"), "scores": ("f2", "f4")}
+        if all(key in known and value in known[key] for key, value in parameters.items()):
+            return None
+        expected = '{"ids": "u2" or "u4", "scores": "f2" or "f4"}, both optional'
+        return f"codec concepts: found parameters {dict(parameters)!r:.200}, expected {expected}"
     if name != "numpy":
         found = f"found parameters {dict(parameters)!r:.200}, expected none for codec {name}; remove them"
         return found if parameters else None

@@ -6,15 +6,17 @@ from typing import Any
 
 import xxhash
 
-from conceptloader import __version__
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
+from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.codecs import ConceptsCodec, parameter_problem
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.jsonfile import JsonObject, describe, dump_json, expect_format
 from conceptloader.format.spec.layout import DAMAGED, StreamLayout, bad
 from conceptloader.format.spec.shardtable import ShardTable, parse_shards
+from conceptloader.format.spec.vocabulary import Vocabulary, parse_vocabulary
 
 _FINGERPRINTS = 1  # the version of how they are computed
 LADDER_STEPS = 21  # windows of 2**0 to 2**20 tokens
@@ -38,16 +40,6 @@ class Tokenizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
-    """A JSON list of names, index = concept id; `path` is relative to the dataset's directory."""
-
-    path: str
-    size: int
-    checksum: str
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Track:
     """One named kind of metadata.
 
@@ -66,6 +58,20 @@ class Track:
         """Concept ids are below this: the size of the vocabulary, or 2**32 without one."""
         return self.vocabulary.count if self.vocabulary else 1 << 32
 
+    @property
+    def concepts(self) -> ConceptsCodec:
+        """The codec of a track of concepts. Raises: ConfigError for its parameters."""
+        problem = parameter_problem(self.codec, self.parameters)
+        if problem:
+            raise ConfigError(problem)
+        return ConceptsCodec(self.parameters, self.num_ids)
+
+    @property
+    def needs_concepts(self) -> bool:
+        """Whether it has something that only versions with `concepts` can say."""
+        entry = self.vocabulary
+        return bool(self.codec == "concepts" and self.parameters) or bool(entry and (entry.groups or entry.details))
+
     def spans_in(self, tokens: int) -> int:
         """A bound on the number of spans that a window of `tokens` tokens touches; exact for 2**k up to 2**20.
 
@@ -79,14 +85,18 @@ class Track:
         return whole * self.max_spans[top] + min(digits, above)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(replace(self, parameters=dict(self.parameters)))
+        vocabulary = self.vocabulary.to_json() if self.vocabulary else None
+        plain = asdict(replace(self, parameters=dict(self.parameters)))
+        return {**plain, "vocabulary": vocabulary}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The parsed manifest.json. `extra` is free for whoever built the dataset; readers carry it along."""
+    """The parsed manifest.json. `extra` is free for whoever built the dataset; readers carry it along.
 
-    version: int = field(default_factory=lambda: fmt.VERSION)
+    version: 0 when it is made stands for the one that a new dataset with these tracks has."""
+
+    version: int = 0
     mode: str
     created_by: str = field(default_factory=lambda: f"conceptloader {__version__}")
     tokenizer: Tokenizer | None
@@ -95,6 +105,11 @@ class Manifest:
     tracks: Mapping[str, Track]
     shards: ShardTable
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.version:
+            needs = any(track.needs_concepts for track in self.tracks.values())
+            object.__setattr__(self, "version", max(fmt.VERSION, fmt.CONCEPTS if needs else 0))
 
     @property
     def num_tokens(self) -> int:
@@ -135,18 +150,21 @@ class Manifest:
         """Covers the rest: document borders, ids, extra fields, tracks. A change of it is worth a warning."""
         present = {kind: column for kind, column in self.shards.files.items() if (column.size >= 0).any()}
         files = {kind: [column.size.tolist(), column.checksum] for kind, column in present.items()}
-        tracks = {
-            name: [track.codec, dict(track.parameters), track.vocabulary.checksum if track.vocabulary else None]
-            for name, track in self.tracks.items()
-        }
+        tracks: dict[str, Any] = {}
+        for name, track in self.tracks.items():
+            entry = track.vocabulary
+            tracks[name] = [track.codec, dict(track.parameters), entry.checksum if entry else None]
+            if entry and (entry.groups or entry.details):
+                tracks[name] += [[list(group) for group in entry.groups], entry.details and entry.details.checksum]
         return fingerprint([fmt.FORMAT, _FINGERPRINTS, tracks, files])
 
     @lazy
     def identity(self) -> str:
         """Of what the manifest says; equal for one to which only sample checksums were added. 16 hexadecimal digits."""
-        return xxhash.xxh3_64_hexdigest(replace(self, version=1).dump())
+        version = self.version if fmt.VERSIONS[self.version].concepts else 1
+        return xxhash.xxh3_64_hexdigest(replace(self, version=version).dump(samples=False))
 
-    def dump(self) -> bytes:
+    def dump(self, samples: bool = True) -> bytes:
         return dump_json(
             {
                 "format": fmt.FORMAT,
@@ -161,7 +179,7 @@ class Manifest:
                 "layouts": [[list(pair) for pair in layout.fields] for layout in self.layouts],
                 "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
                 "extra": dict(self.extra),
-                "shards": self.shards.to_json(fmt.VERSIONS[self.version]),
+                "shards": self.shards.to_json(fmt.VERSIONS[self.version if samples else 1]),
             }
         )
 
@@ -177,7 +195,7 @@ def parse_manifest(head: JsonObject) -> Manifest:
         raise bad(head.at("mode"), describe(mode), f"one of {', '.join(fmt.MODES)}", DAMAGED)
     block_tokens = head.natural("block_tokens", 1 << 20, least=1)
     count = head.natural("num_shards", fmt.MAX_SHARDS, least=1)
-    tracks = _parse_tracks(head.object("tracks"))
+    tracks = _parse_tracks(head.object("tracks"), fmt.VERSIONS[version])
     if mode == "token-stream" and tracks:
         raise bad(head.at("tracks"), f"{len(tracks)} tracks", "none in mode token-stream", DAMAGED)
     layouts = _parse_layouts(head, list(tracks))
@@ -235,7 +253,7 @@ def _parse_layouts(head: JsonObject, tracks: Sequence[str]) -> tuple[StreamLayou
     return tuple(result)
 
 
-def _parse_tracks(head: JsonObject) -> dict[str, Track]:
+def _parse_tracks(head: JsonObject, version: fmt.Version) -> dict[str, Track]:
     names = list(head.value)
     if len(names) > fmt.MAX_TRACKS:
         raise bad(head.where, f"{len(names)} tracks", f"at most {fmt.MAX_TRACKS}", DAMAGED)
@@ -253,18 +271,12 @@ def _parse_tracks(head: JsonObject) -> dict[str, Track]:
         tracks[name] = Track(
             codec=entry.take("codec", str),
             parameters=entry.take("parameters", dict),
-            vocabulary=entry.optional("vocabulary", _parse_vocabulary),
+            vocabulary=entry.optional("vocabulary", lambda found: parse_vocabulary(found, version)),
             max_spans=tuple(ladder),
             max_items=entry.natural("max_items", fmt.MAX_RECORD_BYTES, default=None),
         )
         entry.done()
+        problem = parameter_problem("concepts", tracks[name].parameters)
+        if tracks[name].needs_concepts and not version.concepts and not problem:
+            raise bad(entry.at("parameters"), tracks[name].parameters, "none before version 3", DAMAGED)
     return tracks
-
-
-def _parse_vocabulary(entry: JsonObject) -> Vocabulary:
-    return Vocabulary(
-        path=entry.take("path", str),
-        size=entry.natural("size", fmt.MAX_SIZE),
-        checksum=entry.checksum("checksum"),
-        count=entry.natural("count", 1 << 32),
-    )

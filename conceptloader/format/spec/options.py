@@ -9,7 +9,8 @@ import numpy as np
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject
-from conceptloader.format.spec.manifest import Tokenizer, Vocabulary, parse_tokenizer
+from conceptloader.format.spec.manifest import Tokenizer, parse_tokenizer
+from conceptloader.format.spec.vocabulary import Vocabulary
 
 ENCODINGS = ("auto", fmt.DENSE, fmt.SPANS)
 
@@ -17,12 +18,20 @@ ENCODINGS = ("auto", fmt.DENSE, fmt.SPANS)
 @dataclass(frozen=True, kw_only=True)
 class TrackOptions:
     """codec, parameters: see docs/format.md; encoding: "dense", "spans" or "auto" (the smaller one, in each shard);
-    vocabulary: names of the concepts, index = concept id (codec concepts only)."""
+    vocabulary: names of the concepts, index = concept id (codec concepts only). groups: (name, number of concepts) of
+    parts of the vocabulary, in the order of their ids; details: what else is known of each concept, objects of JSON."""
 
     codec: str = "concepts"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     encoding: str = "auto"
     vocabulary: Sequence[str] | None = None
+    groups: Sequence[tuple[str, int]] = ()
+    details: Sequence[Mapping[str, Any]] | None = None
+
+    @property
+    def needs_concepts(self) -> bool:
+        """Whether only versions of the format with `concepts` can say what is asked for."""
+        return bool((self.codec == "concepts" and self.parameters) or self.groups or self.details is not None)
 
     def check(self, name: str) -> None:
         problem = fmt.name_problem(name)
@@ -35,6 +44,22 @@ class TrackOptions:
                 raise ConfigError(f"tracks: {name}: codec: found {self.codec} with a vocabulary, expected concepts")
             if len(set(self.vocabulary)) != len(self.vocabulary):
                 raise ConfigError(f"tracks: {name}: vocabulary: found repeated names, expected each name once")
+            if self.parameters.get("ids") == "u2" and len(self.vocabulary) > 1 << 16:
+                raise ConfigError(
+                    f"tracks: {name}: ids: found u2 for {len(self.vocabulary)} concepts, expected u4 above 65536"
+                )
+        count = len(self.vocabulary or ())
+        names = [group for group, _ in self.groups]
+        if self.groups and (sum(n for _, n in self.groups) != count or len({*names, ""}) <= len(names)):
+            raise ConfigError(
+                f"tracks: {name}: groups: found {list(self.groups)!r:.200}, expected pairs of distinct names and "
+                f"numbers of concepts, in all the {count} of the vocabulary"
+            )
+        if self.details is not None and len(self.details) != count:
+            raise ConfigError(
+                f"tracks: {name}: details: found {len(self.details)}, expected one for each of the {count} concepts of "
+                "the vocabulary"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +120,12 @@ class BuildOptions:
         """`vocabularies`: the file that stands for the vocabulary of a track."""
         tracks = {}
         for name, options in sorted(self.tracks.items()):
-            file = asdict(vocabularies[name]) if name in vocabularies else None
-            tracks[name] = {**vars(options), "parameters": dict(options.parameters), "vocabulary": file}
+            tracks[name] = {
+                "codec": options.codec,
+                "parameters": dict(options.parameters),
+                "encoding": options.encoding,
+                "vocabulary": vocabularies[name].to_json() if name in vocabularies else None,
+            }
         return {
             "mode": self.mode,
             "tokenizer": asdict(self.tokenizer) if self.tokenizer else None,

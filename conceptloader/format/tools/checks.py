@@ -188,18 +188,25 @@ def _records(file: FileCheck, codec: Codec | None, base: int, data: bytes, offse
     entry = file.manifest.tracks[file.track]
     if isinstance(codec, ConceptsCodec):
         sizes, most = np.diff(offsets), entry.max_items
-        _first(sizes % 4 != 0, base, sizes, "size of record", "a multiple of 4")
+        item = codec.item
+        _first(sizes % item != 0, base, sizes, "size of record", f"a multiple of {item}")
         if most is not None:
-            _first(sizes > 4 * most, base, sizes, "size of record", f"at most 4 * {most}")
-        ids, what = np.frombuffer(data, "<u4"), f"concept in the records from {base} on, number"
+            _first(sizes > item * most, base, sizes, "size of record", f"at most {item} * {most}")
+        if codec.scores is not None:
+            _check_each(codec, base, data, offsets)
+        ids, what = codec.all_ids(data, sizes), f"concept in the records from {base} on, number"
         _first(ids >= entry.num_ids, 0, ids, what, f"an id below {entry.num_ids}, the size of the vocabulary")
     elif codec is not None:
-        view = memoryview(data)
-        for n, (a, b) in enumerate(pairwise(offsets.tolist()), start=base):
-            try:
-                codec.check(view[a:b])
-            except ValueError as error:
-                raise FormatError(f"record {n}: {error}") from error
+        _check_each(codec, base, data, offsets)
+
+
+def _check_each(codec: Codec, base: int, data: bytes, offsets: NDArray[np.int64]) -> None:
+    view = memoryview(data)
+    for n, (a, b) in enumerate(pairwise(offsets.tolist()), start=base):
+        try:
+            codec.check(view[a:b])
+        except ValueError as error:
+            raise FormatError(f"record {n}: {error}") from error
 
 
 def _ids(file: FileCheck) -> None:

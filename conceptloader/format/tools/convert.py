@@ -12,7 +12,7 @@ from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.spec.vocabulary import load_vocabulary
+from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.write.build import create_build
 from conceptloader.format.write.finalize import finalize
 from conceptloader.format.write.shard import ShardWriter
@@ -49,6 +49,8 @@ def convert(
             parameters=track.parameters,
             encoding=encodings.get(name, "auto"),
             vocabulary=load_vocabulary(allowed, track.vocabulary) if track.vocabulary else None,
+            groups=track.vocabulary.groups if track.vocabulary else (),
+            details=load_details(allowed, track.vocabulary) if track.vocabulary else None,
         )
         for name, track in manifest.tracks.items()
     }

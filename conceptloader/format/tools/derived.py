@@ -1,5 +1,6 @@
 """Datasets that refer to the files of others, plus a few small new ones: their directory, paths and manifest."""
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -8,7 +9,10 @@ from dataclasses import replace
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.spec.paths import Roots
 from conceptloader.storage.durable import make_directories, sync_directory, temporary_name
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -37,6 +41,22 @@ def check_new_directory(path: str) -> None:
         raise ConfigError(f"{path}: found files there, expected a new or empty directory; nothing was changed")
 
 
+def warn_of_roots(manifest: Manifest, out: str) -> None:
+    """Tell which directories have to be allowed when the dataset in `out` is opened, if some have."""
+    roots, table = Roots(out, None), manifest.shards
+    paths = [*table.path, *(path for column in table.files.values() for path in column.path or () if path)]
+    folders = {roots.resolve(os.path.dirname(path)) for path in paths}
+    outside = sorted(folder for folder in folders if not roots.allows(folder))
+    if outside:
+        root = os.path.commonpath(outside)
+        root = outside[0] if root == os.sep else root
+        log.warning(
+            "%s refers to files in %s, which is not below %s: to open it, allow that, by roots: [%s] in the "
+            "configuration, --root %s of a command, or roots=[...] in Python",
+            *(out, root, os.path.dirname(out), root, root),
+        )
+
+
 def moved(manifest: Manifest, directory: str, out: str | os.PathLike[str]) -> Manifest:
     """The manifest of a dataset in `directory`, as one in the directory `out` refers to the same files."""
 
@@ -50,7 +70,7 @@ def moved(manifest: Manifest, directory: str, out: str | os.PathLike[str]) -> Ma
         for kind, column in table.files.items()
     }
     tracks = {
-        name: replace(track, vocabulary=entry and replace(entry, path=path(entry.path)))
+        name: replace(track, vocabulary=entry and entry.moved(path))
         for name, track, entry in ((name, track, track.vocabulary) for name, track in manifest.tracks.items())
     }
     shards = replace(table, path=[path(one) for one in table.path], files=files, foreign=foreign)

@@ -1,6 +1,5 @@
 """Joining datasets by reference: a new manifest over the shards of others; nothing is copied or encoded again."""
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.errors import ConfigError, FormatError
+from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import offsets_of
@@ -17,12 +16,11 @@ from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.tools.derived import check_new_directory, moved
+from conceptloader.format.tools.derived import check_new_directory, moved, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import make_directories
 
-_log = logging.getLogger(__name__)
 _Source = tuple[str, Manifest]  # a dataset's directory, and its manifest as seen from the new one
 
 
@@ -51,7 +49,9 @@ def join(
         {"path": os.path.relpath(directory, target), "stream_fingerprint": source.stream_fingerprint()}
         for directory, source in sources
     ]
-    manifest = replace(manifest, extra={"joined": joined})
+    how = [source.extra.get("ingest") for _, source in sources]
+    same = {"ingest": how[0]} if how[0] is not None and all(one == how[0] for one in how) else {}
+    manifest = replace(manifest, extra={**same, "joined": joined})
     every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
     firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()
     manifest = with_border_windows(manifest, every, firsts)
@@ -63,11 +63,7 @@ def join(
 def replace_manifest(manifest: Manifest, directory: str) -> None:
     """Write the manifest of a dataset whose shards may lie elsewhere. Warns if it then takes roots to open it."""
     write_manifest(manifest, directory)
-    try:
-        load_manifest(directory, None)
-    except FormatError:
-        path, above = os.path.join(directory, fmt.MANIFEST), os.path.dirname(directory)
-        _log.warning("%s refers to files outside %s: open it with roots=[...]", path, above)
+    warn_of_roots(manifest, directory)
 
 
 def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
@@ -123,8 +119,10 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
 
     def definition(manifest: Manifest) -> Mapping[str, Any]:
         track = manifest.tracks[name]
-        vocabulary = track.vocabulary.checksum if track.vocabulary else None
-        return {"codec": track.codec, "parameters": dict(track.parameters), "vocabulary": vocabulary}
+        entry = track.vocabulary
+        found: dict[str, Any] = {"vocabulary": entry and entry.checksum, "groups": entry and entry.groups}
+        found["details"] = entry and entry.details and entry.details.checksum
+        return {"codec": track.codec, "parameters": dict(track.parameters), **found}
 
     _agree(having, f"track {name!r}", definition)
     tracks = [manifest.tracks[name] for _, manifest in having]

@@ -18,7 +18,7 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, parameter_problem
 from conceptloader.format.spec.jsonfile import dump_json, expect_format, load_json
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.format.spec.vocabulary import load_vocabulary
+from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.tools.join import replace_manifest
 from conceptloader.format.write.ladder import PIECE, count_windows
@@ -99,9 +99,7 @@ def _record(manifest: Manifest, files: Files, source: LocalFiles) -> None:
         kind: replace(column, sample=[source.sample(files.path(kind, shard)) for shard in range(len(table))])
         for kind, column in table.files.items()
     }
-    replace_manifest(
-        replace(manifest, version=fmt.VERSION, shards=replace(table, files=columns)), files.roots.directory
-    )
+    replace_manifest(replace(manifest, version=0, shards=replace(table, files=columns)), files.roots.directory)
 
 
 def _load_checksums(directory: str) -> dict[str, Any]:
@@ -129,16 +127,19 @@ def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
             yield Problem(file=files.roots.resolve(fmt.MANIFEST), message=f"tracks: {name}: {wrong}")
         if track.vocabulary is None:
             continue
-        path = files.roots.resolve(track.vocabulary.path)
-        try:
-            files.roots.check_real(path)
-            size = os.stat(path).st_size
-            if size != track.vocabulary.size:
-                raise FormatError(f"found {size} bytes, expected {track.vocabulary.size}; restore the file")
-            if full:
-                load_vocabulary(files.roots, track.vocabulary)
-        except (ConceptloaderError, OSError) as error:
-            yield Problem(file=path, message=str(error))
+        for entry, load in ((track.vocabulary, load_vocabulary), (track.vocabulary.details, load_details)):
+            if entry is None:
+                continue
+            path = files.roots.resolve(entry.path)
+            try:
+                files.roots.check_real(path)
+                size = os.stat(path).st_size
+                if size != entry.size:
+                    raise FormatError(f"found {size} bytes, expected {entry.size}; restore the file")
+                if full:
+                    load(files.roots, track.vocabulary)
+            except (ConceptloaderError, OSError) as error:
+                yield Problem(file=path, message=str(error))
 
 
 def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
@@ -169,7 +170,7 @@ def _count_items(files: Files, track: str) -> int:
         for i in range(0, records, _RECORDS):
             stop = min(_RECORDS, records - i) + i + 1
             offsets = read_items(files, f"{track}.index", shard, fmt.OFFSET, i, stop).astype(np.int64)
-            most = max(most, int(np.diff(offsets).max()) // 4)
+            most = max(most, int(np.diff(offsets).max()) // files.manifest.tracks[track].concepts.item)
     return most
 
 

@@ -117,6 +117,7 @@ def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
 def _check_files(build: Build, manifest: Manifest) -> None:
     """Every file has its size, no other file is there; temporary files are removed."""
     sizes = {fmt.BUILD: -1, **{entry.path: entry.size for entry in build.vocabularies.values()}}
+    sizes.update({entry.details.path: entry.details.size for entry in build.vocabularies.values() if entry.details})
     for shard, name in enumerate(manifest.shards.path):
         sizes[f"{name}.shard.json"] = -1
         for kind, column in manifest.shards.files.items():

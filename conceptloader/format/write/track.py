@@ -8,7 +8,7 @@ import numpy as np
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.codecs import Codec, ConceptsCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.write.tables import Runs
@@ -88,6 +88,7 @@ class TrackWriter:
         self._codec = codec
         self._options = options
         self._concepts = len(options.vocabulary) if options.vocabulary is not None else 1 << 32
+        self._item = codec.item if isinstance(codec, ConceptsCodec) else 1
         self._end = 0  # first token that has no entry yet
         self.files["index"].write(np.zeros(1, fmt.OFFSET))
 
@@ -138,11 +139,12 @@ class TrackWriter:
         if len(data) > fmt.MAX_RECORD_BYTES:
             raise InputError(f"{where}: found a record of {len(data)} bytes, expected at most {fmt.MAX_RECORD_BYTES}")
         if self.max_items is not None and len(data) and self._concepts < 1 << 32:
-            self._check_concepts(data, where)
+            self._check_concepts(data, np.array([len(data)]), where)
         return data
 
-    def _check_concepts(self, data: Any, where: str) -> None:
-        largest = int(np.frombuffer(data, "<u4").max())
+    def _check_concepts(self, data: Any, sizes: Ints, where: str) -> None:
+        assert isinstance(self._codec, ConceptsCodec)
+        largest = int(self._codec.all_ids(data, sizes).max())
         if largest >= self._concepts:
             rule = f"ids below {self._concepts}, the size of the vocabulary"
             raise InputError(f"{where}: found concept id {largest}, expected {rule}")
@@ -157,9 +159,9 @@ class TrackWriter:
         spans.check(documents, where)
         self._check_room(len(spans.offsets) - 1, where)
         if self.max_items is not None and len(spans.data):
-            if (spans.offsets % 4).any():
-                raise InputError(f"{where}: found records of other lengths, expected concept ids of 4 bytes")
-            self._check_concepts(spans.data, where)
+            if (spans.offsets % self._item).any():
+                raise InputError(f"{where}: found records of other lengths, expected {self._item} bytes for a concept")
+            self._check_concepts(spans.data, np.diff(spans.offsets), where)
 
     def add(self, base: int, spans: BulkSpans) -> None:
         """Write what `check` has passed, of documents that begin at token `base` of the shard."""
@@ -169,7 +171,7 @@ class TrackWriter:
         self.files["index"].write((spans.offsets[1:] + self.files["data"].size).astype(fmt.OFFSET))
         self.files["data"].write(spans.data)
         if self.max_items is not None and len(spans.offsets) > 1:
-            self.max_items = max(self.max_items, int(np.diff(spans.offsets).max()) // 4)
+            self.max_items = max(self.max_items, int(np.diff(spans.offsets).max()) // self._item)
         self.records += len(spans.offsets) - 1
 
     def encoding(self, tokens: int, block_tokens: int) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from conceptloader import __version__
+from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest, Tokenizer
 from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
-from conceptloader.format.tools.derived import new_directory
+from conceptloader.format.tools.derived import new_directory, warn_of_roots
 from conceptloader.format.tools.verify import file_checksum
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.tables import BlockTable
@@ -18,6 +18,7 @@ from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, read_content
+from conceptloader.ingest.rows.inputs import unreadable
 from conceptloader.storage.durable import Spool
 
 _SUFFIXES = {".idx": "megatron", ".ds": "datatrove", ".npy": "flat", ".u16": "flat", ".u32": "flat"}
@@ -31,6 +32,7 @@ def adopt(
     dtype: str | None = None,
     document_end: int | None = None,
     tokenizer: Tokenizer | None = None,
+    tokenizer_source: str | None = None,
     allow_mixed_tokenizers: bool = False,
     full: bool = False,
 ) -> Manifest:
@@ -39,6 +41,7 @@ def adopt(
     paths: prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
     kind: "auto", "megatron", "datatrove" or "flat". dtype, document_end: for flat files, see `flat_file`. Tokens are
     read only with document_end, and of types int8 and int16. tokenizer: what the token ids mean; kept in the manifest.
+    tokenizer_source: the file, folder or hub name that it is from, by which files may name it.
     allow_mixed_tokenizers: accept files whose notes name different tokenizers. full: read all tokens for their
     checksums, so that the stream fingerprint is that of the tokens alone; otherwise it is that of a sample of each
     file and its time of modification. Files of up to 32 KiB are always read whole.
@@ -50,12 +53,14 @@ def adopt(
     Raises: ConfigError for arguments, InputError for files that are missing, damaged or not adoptable, ReadError.
     """
     files = _find_files([os.fspath(path) for path in paths], kind, dtype, document_end)
-    _check_tokenizers(files, tokenizer, allow_mixed_tokenizers)
+    if not allow_mixed_tokenizers:
+        _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
         raise InputError(f"{files[0].path}: found no token in {len(files)} files, expected some; check the paths")
     with new_directory(out) as working:
         manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full)
         write_manifest(manifest, working)
+    warn_of_roots(manifest, os.path.abspath(out))
     return manifest
 
 
@@ -83,6 +88,13 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
     for name, value in (("dtype", dtype), ("document_end", document_end)):
         if value is not None and not flat:
             raise ConfigError(f"{name}: found {value!r} for files that say it themselves, expected none; leave it out")
+    for found, path in chosen:
+        folder = os.path.dirname(path) or "."
+        if found == "flat" and any(os.path.exists(os.path.join(folder, name)) for name in (fmt.MANIFEST, fmt.BUILD)):
+            raise ConfigError(
+                f"{path}: found a file of the dataset {folder}, expected tokens of another library; use the dataset as "
+                "it is, or join it with others: conceptloader join"
+            )
     return [describe[found](path) for found, path in chosen]
 
 
@@ -111,7 +123,7 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     known = {suffix: found for suffix, found in _SUFFIXES.items() if kind in ("auto", found)}
     if kind == "flat":  # else a .bin belongs to an .idx
         known[".bin"] = "flat"
-    walk = [(root, name) for root, _, names in sorted(os.walk(folder)) for name in sorted(names)]
+    walk = [(root, name) for root, _, names in sorted(os.walk(folder, onerror=unreadable)) for name in sorted(names)]
     files = [(root, *os.path.splitext(name)) for root, name in walk if os.path.splitext(name)[1] in known]
     kinds = sorted({known[suffix] for root, _, suffix in files if root == folder})
     if len(kinds) > 1:
@@ -125,17 +137,22 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     return [(kinds[0], os.path.join(folder, stem if kinds[0] == "megatron" else stem + s)) for _, stem, s in files]
 
 
-def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, mixed: bool) -> None:
+def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, source: str | None) -> None:
     names = {} if tokenizer is None else {tokenizer.name: "as you say"}
     for file in files:
-        if file.tokenizer:
+        if file.tokenizer and (source is None or _called(file.tokenizer) != _called(source)):
             names.setdefault(file.tokenizer, file.path)
-    if len(names) > 1 and not mixed:
+    if len(names) > 1:
         found = ", ".join(f"{name!r} ({where})" for name, where in list(names.items())[:4])
         raise InputError(
             f"tokenizer: found {len(names)} of them: {found}, expected one; adopt the files as separate datasets, or, "
             "if these are names of the same tokenizer, say so: --allow-mixed-tokenizers"
         )
+
+
+def _called(source: str) -> str:
+    """The name of a tokenizer in a path or on a hub: gpt2 for gpt2, openai/gpt2, models/gpt2/tokenizer.json."""
+    return os.path.basename(os.path.abspath(source).removesuffix("/tokenizer.json"))
 
 
 def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tokenizer | None, full: bool) -> Manifest:

@@ -3,24 +3,24 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader import __version__
+from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import get_codec
-from conceptloader.format.spec.manifest import Manifest, Track, Vocabulary
+from conceptloader.format.spec.manifest import Manifest, Track
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.paths import Roots
-from conceptloader.format.spec.vocabulary import describe_vocabulary, dump_vocabulary
-from conceptloader.format.tools.derived import moved, new_directory
+from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
+from conceptloader.format.tools.derived import moved, new_directory, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.ingest.annotate.find import AMBIGUOUS, MISSING, find_many
@@ -36,7 +36,7 @@ from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.reads import read_file
+from conceptloader.storage.reads import named, read_file
 
 UNITS = ("tokens", "characters")
 
@@ -47,7 +47,8 @@ class AnnotateOptions(SpanRules):
 
     unit: what offsets count, tokens or characters (code points) of the document; None: characters where the text of
     the documents is known (see `known_text`), else tokens. tokenizer: for characters, if the one that was kept beside
-    the dataset is not meant. ignored: columns that may be there. sort_bytes: memory for sorting, roughly."""
+    the dataset is not meant. ignored: columns that may be there.
+    columns: what those of `RowParser` are called in the inputs. sort_bytes: memory for sorting, roughly."""
 
     track: str
     codec: str = "concepts"
@@ -56,6 +57,7 @@ class AnnotateOptions(SpanRules):
     unit: str | None = None
     tokenizer: TextTokenizer | None = None
     ignored: Sequence[str] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
     sort_bytes: int = 64 << 20
     max_line_bytes: int = MAX_LINE_BYTES
 
@@ -94,7 +96,12 @@ def annotate(
     track = options.check()
     sources = find_sources(inputs)
     manifest, allowed = load_manifest(dataset, roots)
-    with closing(Files(manifest, allowed)) as files, new_directory(out) as working, TemporaryFile(dir=working) as file:
+    with (
+        named(os.fspath(out), "written"),  # what the sorter keeps in a file without a name
+        closing(Files(manifest, allowed)) as files,
+        new_directory(out) as working,
+        TemporaryFile(dir=working) as file,
+    ):
         ds = Ranges(manifest, files, False, None)
         names = level_names(options.track, options.overlap, options.levels)
         taken = sorted(set(names) & {*manifest.tracks, *ds.field_names})
@@ -119,9 +126,9 @@ def annotate(
         placer.losses.check(options.max_lost_spans, str(sources[0].path), "nothing was written")
         vocabulary = None
         if options.vocabulary is not None:
-            data, name = dump_vocabulary(options.vocabulary), f"{options.track}.vocabulary.json"
-            write_file(os.path.join(working, name), data)
-            vocabulary = describe_vocabulary(data, name, len(options.vocabulary))
+            vocabulary, described = describe_vocabulary(options.track, options.vocabulary)
+            for name, data in described.items():
+                write_file(os.path.join(working, name), data)
         kept = os.path.join(ds.path, TOKENIZER_FILE)  # so that windows can still be shown as text
         if os.path.exists(kept):
             write_file(os.path.join(working, TOKENIZER_FILE), read_file(kept, 1 << 30))
@@ -137,6 +144,7 @@ def annotate(
         counted = with_border_windows(new, Roots(working, ds.files.roots.given))
         manifest = replace(manifest, tracks={**manifest.tracks, **counted.tracks})
         write_manifest(manifest, working)
+    warn_of_roots(manifest, os.path.abspath(out))
     return manifest
 
 
@@ -144,7 +152,7 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
     """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets."""
     codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
     concepts = Concepts(options.vocabulary) if options.codec == "concepts" else None
-    parser = RowParser(codec, concepts, options.ignored)
+    parser = RowParser(codec, concepts, options.ignored, options.columns)
     rows: list[tuple[int, ...]] = []
     records: list[bytes] = []
     ids: list[str] = []
@@ -226,6 +234,4 @@ def _assemble(
     files = {kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))}
     shards = replace(old.shards, files=files, tracks=columns)
     mode = "stream-with-metadata" if old.mode == "token-stream" else old.mode
-    return replace(
-        old, version=fmt.VERSION, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards
-    )
+    return replace(old, version=0, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards)

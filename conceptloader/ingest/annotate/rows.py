@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.errors import ConfigError
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
 from conceptloader.ingest.rows.records import check_id
@@ -23,18 +24,28 @@ class RowParser:
     A row names its document by `id` (its external id) or `document` (its number in the dataset), and has either
     `spans`, a list of {start, end, V}, or start, end and V itself, or only V, which then belongs to the whole
     document. V is `concepts`, a list of names or ids, for codec concepts, else `value`.
+    columns: what these are called in the rows, where that differs; in a column that stands for `concepts`, one may
+    stand without a list.
     """
 
-    def __init__(self, codec: Codec, concepts: Concepts | None, ignored: Collection[str]) -> None:
+    def __init__(
+        self, codec: Codec, concepts: Concepts | None, ignored: Collection[str], columns: Mapping[str, str]
+    ) -> None:
         self._codec = codec
         self._scalars = hasattr(codec, "dtype")  # records of codec numpy are arrays; a number stands for one of one
         self._concepts = concepts
         self._value = "value" if concepts is None else "concepts"
-        self._known = frozenset({"id", "document", "spans", "start", "end", self._value, *ignored})
+        ours = {"id", "document", "spans", "start", "end", self._value}
+        if unknown := sorted(columns.keys() - ours):
+            raise ConfigError(f"columns: found {unknown[0]!r}, expected some of {', '.join(sorted(ours))}")
+        self._label = "concepts" in columns  # which may hold a single one
+        self._ours = {theirs: name for name, theirs in columns.items()}
+        self._known = frozenset({*ours, *ignored})
 
     def parse(self, row: Mapping[str, Any]) -> tuple[int, str, list[Annotation]]:
         """(number of the document, or -1; its external id, or ""; annotations). Raises: ValueError that says what is
         wrong."""
+        row = self._renamed(row)
         unknown = sorted(row.keys() - self._known)
         if unknown:
             raise ValueError(
@@ -59,9 +70,21 @@ class RowParser:
                 raise ValueError(f"spans[{i}]: {error}") from error
         return document, external, found
 
+    def _renamed(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self._ours:
+            return found
+        renamed = {self._ours.get(name, name): value for name, value in found.items()}
+        if len(renamed) < len(found):
+            both = next(name for theirs, name in self._ours.items() if {theirs, name} <= found.keys())
+            raise ValueError(
+                f"found {both!r} and the column that stands for it, expected one of them (--ignore-column)"
+            )
+        return renamed
+
     def _annotation(self, span: Any, is_row: bool) -> Annotation:
         if not isinstance(span, dict):
             raise ValueError(f"found {span!r:.100}, expected an object with start, end and {self._value}")
+        span = span if is_row else self._renamed(span)
         start, end = span.get("start"), span.get("end")
         if is_row and start is None and end is None:
             start, end = 0, WHOLE
@@ -72,6 +95,8 @@ class RowParser:
         if self._value not in span:
             raise ValueError(f"found no {self._value!r}, expected one for each annotation")
         value = span[self._value]
+        if self._label and isinstance(value, (str, int)):
+            value = [value]
         if self._concepts is None:
             record = self._codec.encode([value] if isinstance(value, (int, float)) and self._scalars else value)
         elif isinstance(value, list):

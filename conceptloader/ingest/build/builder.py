@@ -8,15 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
-from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import Build, OtherBuild, create_build, difference, discard_unfinished, open_build
+from conceptloader.format.write.build import (
+    Build,
+    OtherBuild,
+    create_build,
+    discard_unfinished,
+)
 from conceptloader.format.write.finalize import finalize
-from conceptloader.ingest.build.lost import Losses, check_losses, read_losses
+from conceptloader.ingest.build.complete import Summary, describe_complete
+from conceptloader.ingest.build.lost import Losses, check_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
 from conceptloader.ingest.build.workers import run_tasks
@@ -29,7 +33,7 @@ from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.lock import LOCK, build_lock
+from conceptloader.storage.lock import build_lock
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +46,9 @@ class IngestOptions(SpanRules):
 
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
     append_eos: end each document with the tokenizer's eos token. align, eos_span, ...: see `SpanRules`.
-    vocabularies: names of the concepts by track, index = id. encoding: "auto", "dense" or "spans", for all tracks.
+    vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track; ids of such a
+    track take 2 bytes where they fit. joined: what the records were joined of, for the dataset to keep.
+    encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
     chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
     """
@@ -53,6 +59,9 @@ class IngestOptions(SpanRules):
     eos_id: int | None = None
     append_eos: bool = True
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
+    details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    joined: Mapping[str, Any] | None = None
     encoding: str = "auto"
     mode: str | None = None
     token_type: str | None = None
@@ -72,24 +81,6 @@ class IngestOptions(SpanRules):
                 "document; name it (--eos) or append none (--no-eos)"
             )
         return found
-
-
-@dataclass
-class Summary:
-    """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
-
-    Bad records and truncated conversations are those of this run, all else is of the whole dataset."""
-
-    path: str
-    shards: int
-    kept_shards: int
-    documents: int
-    tokens: int
-    lost_spans: int
-    losses: Losses
-    bad_records: int = 0
-    seconds: float = 0.0
-    truncated: int = 0
 
 
 Watch = Callable[[Progress], None]
@@ -125,7 +116,7 @@ def build_dataset(
     target = os.path.join(path, fmt.MANIFEST)
     with contextlib.nullcontext() if os.path.exists(target) else build_lock(path):
         if os.path.exists(target):  # perhaps of another build that has just ended
-            return _complete(path, sources, content, plan, options.max_lost_spans)
+            return describe_complete(path, sources, content, plan, options.max_lost_spans)
         build = _begin(path, sources, content, plan)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
@@ -172,7 +163,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
             f"vocabularies: found track {unknown[0]!r}, expected one of {', '.join(columns.tracks) or 'none'}"
         )
     tracks = {
-        name: TrackOptions(encoding=options.encoding, vocabulary=options.vocabularies.get(track))
+        name: _track(options, track)
         for track in columns.tracks
         for name in level_names(track, options.overlap, options.levels)
     }
@@ -190,38 +181,20 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 "append_eos": options.eos is not None,
                 "columns": columns.to_json(),
                 **({} if options.chat is None else {"chat": asdict(options.chat)}),
+                **({"joined": options.joined} if options.joined else {}),
             }
         },
     )
 
 
-def _complete(
-    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, max_lost_spans: float
-) -> Summary:
-    """The summary of a dataset that is there already, if it is this one."""
-    if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
-        with contextlib.suppress(ConceptloaderError), build_lock(path):
-            pass
-    found = open_build(path)
-    inputs = [source.to_json() for source in sources]
-    built = {"options": found.options.to_json(found.vocabularies), "inputs": found.inputs, "plan": found.plan}
-    asked = {"options": options.to_json(found.vocabularies), "inputs": inputs, "plan": plan}
-    problem = None
-    if canonical_json(built) != canonical_json(asked):
-        problem = difference(built, asked)
-    elif any(found.options.tracks[name].vocabulary != track.vocabulary for name, track in options.tracks.items()):
-        problem = "other vocabularies, expected the same"
-    if problem:
-        raise ConfigError(
-            f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory"
-        )
-    check_since_start(path, sources, complete=True)
-    manifest, _ = load_manifest(path, None)
-    log.info("%s is complete already", path)
-    losses = read_losses(found)
-    losses.check(max_lost_spans, path, "the dataset is complete and stays as it is")
-    shards, documents, tokens = found.num_shards, manifest.num_documents, manifest.num_tokens
-    return Summary(path, shards, shards, documents, tokens, losses.lost, losses)
+def _track(options: IngestOptions, track: str) -> TrackOptions:
+    names, groups = options.vocabularies.get(track), options.groups.get(track, ())
+    details = options.details.get(track)
+    ids = "u2" if names is not None and len(names) <= 1 << 16 else "u4"
+    parameters = {"ids": ids} if groups or details is not None else {}
+    return TrackOptions(
+        parameters=parameters, encoding=options.encoding, vocabulary=names, groups=groups, details=details
+    )
 
 
 def _write_shards(

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from conceptloader.errors import ConfigError
+from conceptloader.format.spec import layout as fmt
 from conceptloader.ingest.rows.inputs import Source
 
 _LEAST, _MOST, _SHARDS = 64 << 20, 16 << 30, 64
+_SMALL, _FEW = 1 << 20, 1000  # shards below this size may not be more than so many
 
 
 class Piece(NamedTuple):
@@ -32,10 +34,17 @@ def plan_shards(sources: Sequence[Source], shard_bytes: int) -> list[list[Piece]
     A unit that cannot be cut (a row group, a compressed file) belongs to the shard in which it begins. Shards in
     which nothing begins are left out. Files of size 0 appear nowhere.
 
-    Raises: ConfigError if `shard_bytes` is not positive.
+    Raises: ConfigError if `shard_bytes` is not positive, or makes a host of shards.
     """
     if shard_bytes < 1:
         raise ConfigError(f"shard_input_bytes: found {shard_bytes}, expected at least 1")
+    total = sum(source.size for source in sources)
+    if total // shard_bytes >= (_FEW if shard_bytes < _SMALL else fmt.MAX_SHARDS):
+        raise ConfigError(
+            f"shard_input_bytes: found {shard_bytes}, which makes {total // shard_bytes + 1:,} shards of {total:,} "
+            f"bytes of input, each of several files; expected at least {_SMALL}, or leave it out for about {_SHARDS} "
+            "shards (--shard-input-bytes)"
+        )
     shards: dict[int, list[Piece]] = {}
     base = 0
     for number, source in enumerate(sources):

@@ -1,5 +1,6 @@
 """The concepts of a table under dense ids, those of one kind side by side."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,13 +8,13 @@ from typing import Any
 
 from conceptloader.errors import InputError
 from conceptloader.ingest.chunks.options import ConceptTable
-from conceptloader.ingest.rows.table import open_parquet
+from conceptloader.ingest.rows.table import open_parquet, plain
 
 
 @dataclass(frozen=True)
 class Library:
     """Index = dense id. keys: what the labels of the corpus call them. kinds: of each. names: each once. details: all
-    columns of the table, by concept."""
+    columns of the table, by concept; `to_json` makes JSON of them."""
 
     keys: Sequence[Any]
     kinds: Sequence[str]
@@ -23,6 +24,9 @@ class Library:
     def groups(self) -> dict[str, int]:
         """How many concepts each kind has, in the order of their ids."""
         return dict(Counter(self.kinds))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [{name: _json(value) for name, value in row.items()} for row in self.details]
 
 
 def load_library(table: ConceptTable, kinds: Sequence[str]) -> Library:
@@ -57,6 +61,14 @@ def load_library(table: ConceptTable, kinds: Sequence[str]) -> Library:
     keys = [row[table.key] for row in rows]
     of = [row[table.kind] if table.kind else kinds[0] for row in rows]
     return Library(keys, of, _distinct([row[table.name] for row in rows], of, keys), rows)
+
+
+def _json(value: Any) -> Any:
+    """NaN and infinities, which JSON has not, become null, bytes text."""
+    found = plain(value)
+    if isinstance(found, bytes):
+        return found.hex()
+    return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
 def _distinct(names: list[str], kinds: list[str], keys: list[Any]) -> list[str]:

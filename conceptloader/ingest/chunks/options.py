@@ -30,6 +30,8 @@ class Chunks:
     status, annotated: column of what became of a chunk, and the values of chunks that were annotated; others are "not
     annotated", which is not "no concept". text: column of a chunk's text, to be compared with the document's, white
     space at the ends apart.
+    damaged, damaged_documents: column of documents that says which are (true), and whether their annotation is kept all
+    the same ("keep"), or left out ("unannotated"); they are counted.
     wrong: what cannot be so is an error ("refuse"), or left without annotation, counted and listed ("unannotated").
 
     Raises ConfigError for columns that contradict each other.
@@ -46,6 +48,8 @@ class Chunks:
     status: str | None = None
     annotated: Sequence[str] = ("ok",)
     text: str | None = None
+    damaged: str | None = None
+    damaged_documents: Literal["keep", "unannotated"] = "keep"
     wrong: Literal["refuse", "unannotated"] = "refuse"
 
     def __post_init__(self) -> None:
@@ -70,7 +74,10 @@ class Chunks:
         return [self.join, *self.labels.values(), self.number, self.start, self.end, self.status, self.text]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without the files."""
+        found = {key: value for key, value in asdict(self).items() if key != "files"}
+        del found["concepts"]["path"]
+        return {**found, "labels": [list(pair) for pair in self.labels.items()], "annotated": list(self.annotated)}
 
 
 def check_path(path: str) -> None:

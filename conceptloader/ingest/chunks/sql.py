@@ -88,6 +88,7 @@ def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]
         "WHERE annotated"
         for kind in options.labels
     )
+    leave_out = "true" if options.damaged_documents == "unannotated" else "false"
     place = "format('row {}: {} {}, chunk {}', row, " + text(options.join) + ", id, number)"
     document = "format('row {}: {} {}', row, " + text(options.join) + ", id)"
     return [
@@ -112,9 +113,12 @@ def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]
         "UNION ALL SELECT DISTINCT l.row, l.number, 'chunks with labels that are no concepts of their kind', "
         "format('row {}: chunk {}, {} {}', l.row, l.number, l.kind, coalesce(l.key::VARCHAR, 'null')) FROM labels l "
         "WHERE concept IS NULL OR found <> kind",
+        f"CREATE TEMP TABLE damaged AS SELECT file_row_number AS row FROM read_parquet({text(path)}, "
+        f"file_row_number=true) WHERE {name(options.damaged) if options.damaged else 'false'}",
+        f"DELETE FROM wrong WHERE {leave_out} AND row IN (SELECT row FROM damaged)",
         "CREATE TEMP TABLE good AS SELECT m.row, m.number, m.start, m.stop FROM matched m "
         "ANTI JOIN (SELECT row, number FROM wrong) w ON m.row = w.row AND (w.number = m.number OR w.number = -1) "
-        "WHERE m.annotated",
+        f"WHERE m.annotated AND NOT ({leave_out} AND m.row IN (SELECT row FROM damaged))",
     ]
 
 

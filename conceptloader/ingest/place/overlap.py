@@ -83,5 +83,5 @@ def _union(spans: RawSpans) -> RawSpans:
         row=row,
         start=borders[covered] - row * stride,
         end=borders[covered + 1] - row * stride,
-        concepts=Ragged((key & np.uint64(0xFFFFFFFF)).astype(np.uint32), offsets.astype(np.int64)),
+        concepts=Ragged((key & np.uint64(0xFFFFFFFF)).astype(concepts.values.dtype), offsets.astype(np.int64)),
     )

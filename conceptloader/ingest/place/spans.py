@@ -148,8 +148,8 @@ def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, eos: NDArray[np.bool_
         start=base + start,
         end=base + end,
         record=record,
-        data=spans.concepts.values.astype("<u4").tobytes(),
-        offsets=spans.concepts.offsets * 4,
+        data=spans.concepts.values.tobytes(),
+        offsets=spans.concepts.offsets * spans.concepts.values.itemsize,
     )
 
 

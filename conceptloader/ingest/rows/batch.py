@@ -44,8 +44,8 @@ class Ragged:
 @dataclass
 class RawSpans:
     """Spans of one track as they stand in the input: row of the document, [start, end) in its characters or tokens,
-    and concept ids, all int64 [m] (concepts: m lists of uint32). whole: bool [m], the spans that hold everything of
-    their document, the eos that ends it included; None: no span does."""
+    and concept ids, all int64 [m] (concepts: m lists of the type that their track writes). whole: bool [m], the spans
+    that hold everything of their document, the eos that ends it included; None: no span does."""
 
     row: Ints
     start: Ints

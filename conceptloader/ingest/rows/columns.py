@@ -59,8 +59,9 @@ class Columns:
                 "name the column of the content (--text-column, --tokens-column)"
             )
         if unknown:
+            listed = f"column{'s' if unknown[1:] else ''} {', '.join(map(repr, unknown))}"
             return (
-                f"found column {unknown[0]!r}, expected some of {', '.join(self.wanted())}; declare it (--track, "
+                f"found {listed}, expected some of {', '.join(self.wanted())}; declare it (--track, "
                 "--metadata-column, --field) or leave it out (--ignore-column)"
             )
         return None

@@ -23,15 +23,18 @@ def detect_columns(
     fields: Mapping[str, str] | None = None,
     ignored: Sequence[str] = (),
     max_line_bytes: int = MAX_LINE_BYTES,
+    strict: bool = False,
 ) -> Columns:
     """Columns as given, and for the rest as the first block of records has them.
 
     `text` or `tokens` is the content, whichever is there; `spans` is the track concepts and `spans_<track>` the track
-    of that name, in addition to `tracks`; `metadata` is the metadata object.
+    of that name, in addition to `tracks`; `metadata` is the metadata object. strict: the first records have no others.
 
-    Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records.
+    Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
+    and with `strict` for columns that are not known, all of them.
     """
-    found = first_columns(sources, max_line_bytes) - set(ignored)
+    path, found = first_columns(sources, max_line_bytes)
+    found -= set(ignored)
     if text is None and tokens is None:
         if {"text", "tokens"} <= found:
             raise ConfigError(
@@ -42,7 +45,7 @@ def detect_columns(
     detected = {name.removeprefix(_PREFIX) for name in found if name.startswith(_PREFIX)}
     detected |= {MAIN_TRACK} if "spans" in found else set()
     columns = {track: "spans" if track == MAIN_TRACK else _PREFIX + track for track in sorted(detected | set(tracks))}
-    return Columns(
+    result = Columns(
         text=text,
         tokens=tokens,
         id=id,
@@ -52,13 +55,17 @@ def detect_columns(
         fields=fields or {},
         ignored=ignored,
     )
+    problem = result.problem(found) if strict else None
+    if problem:
+        raise InputError(f"{path}: the first records: {problem}")
+    return result
 
 
-def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> set[str]:
-    """Names of the columns in the first block of the first file that holds a record."""
+def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tuple[str, set[str]]:
+    """The first file that holds a record, and names of the columns in its first block."""
     for source in sources:
         if source.row_groups is not None:
-            return set(column_names(source.path))
+            return source.path, set(column_names(source.path))
         for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
             names: set[str] = set()
             for number, line in enumerate(lines, 1):
@@ -69,6 +76,6 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> set
                         if not names:  # later on, reading the shard says it, or leaves the record out
                             raise InputError(f"{source.path}: line {number}: {error}") from error
             if names:
-                return names
+                return source.path, names
     shown = ", ".join(source.path for source in sources[:5]) + (", ..." if len(sources) > 5 else "")
     raise InputError(f"{shown}: found an empty corpus, expected at least one record; check the inputs")

@@ -97,7 +97,8 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     names = [os.fspath(path) for path in inputs]
     for given in names:
         if os.path.isdir(given):
-            found = sorted(os.path.join(root, name) for root, _, files in os.walk(given) for name in files)
+            walk = os.walk(given, onerror=unreadable)
+            found = sorted(os.path.join(root, name) for root, _, files in walk for name in files)
             # .json is a usual name for other things too: such files are read only when they are named one by one
             paths += [path for path in found if _kind(path)[0] and not path.endswith(".json")]
         elif not os.path.exists(given):
@@ -120,6 +121,13 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
         raise ConfigError(f"input {repeated}: found it twice, expected each file once; remove one of the two")
     top = os.path.commonpath([os.path.dirname(path) for path in real])
     return [_describe(path, os.path.relpath(path, top), *_kind(path)) for path in real]
+
+
+def unreadable(error: OSError) -> None:
+    """A folder that os.walk cannot look into, and would leave out. Raises: InputError."""
+    raise InputError(
+        f"{error.filename}: cannot be read: {error.strerror}; make it readable, or name the files that are meant"
+    ) from error
 
 
 def _kind(path: str) -> tuple[str, str | None]:

@@ -226,5 +226,5 @@ class SpanCollector:
             row=np.array(self._rows, np.int64),
             start=np.array(self._starts, np.int64),
             end=np.array(self._ends, np.int64),
-            concepts=Ragged(np.array(self._values, np.uint32), offsets_of(self._counts)),
+            concepts=Ragged(np.array(self._values, self._concepts.dtype), offsets_of(self._counts)),
         )

@@ -131,7 +131,7 @@ class TableParser:
         if not names:
             return [packer.encode({})] * len(next(iter(given.values())))
         objects = pa.StructArray.from_arrays([given[name] for name in names], names=names)
-        return _each(objects, lambda found: packer.encode(collect_metadata(_plain(found), columns)))
+        return _each(objects, lambda found: packer.encode(collect_metadata(plain(found), columns)))
 
 
 def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:
@@ -205,7 +205,7 @@ def _spans(column: Any, name: str, concepts: Concepts) -> RawSpans:
     import pyarrow as pa
 
     empty = np.empty(0, np.int64)
-    nothing = RawSpans(empty, empty, empty, Ragged(np.empty(0, np.uint32), offsets_of([])))
+    nothing = RawSpans(empty, empty, empty, Ragged(np.empty(0, concepts.dtype), offsets_of([])))
     if column is None or pa.types.is_null(column.type):
         return nothing
     structs, rows = _lists(column, name, _SPAN_TYPE)
@@ -226,13 +226,13 @@ def _spans(column: Any, name: str, concepts: Concepts) -> RawSpans:
     return RawSpans(row, start, end, Ragged(ids, offsets))
 
 
-def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDArray[np.uint32]:
+def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDArray[Any]:
     """Ids of concepts given by name or by id; each distinct one is looked up once."""
     import pyarrow as pa
 
     _no_nulls(values, f"{name}.concepts", rows)
     if not len(values):
-        return np.empty(0, np.uint32)
+        return np.empty(0, concepts.dtype)
     coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     table = []
     for i, value in enumerate(_values(coded.dictionary)):
@@ -242,17 +242,17 @@ def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDAr
             item = int(np.argmax(coded.indices.to_numpy() == i))
             raise BadRow(_row_of(rows, item), f"{name}: {error}") from error
     indices: NDArray[np.int64] = coded.indices.to_numpy()
-    return np.array(table, np.uint32)[indices]
+    return np.array(table, concepts.dtype)[indices]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Values of parquet types in MessagePack's types: times in ISO 8601, decimals as text, maps as objects."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
         if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            return {key: _plain(item) for key, item in value}
-        return [_plain(item) for item in value]
+            return {key: plain(item) for key, item in value}
+        return [plain(item) for item in value]
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, (decimal.Decimal, datetime.timedelta)):

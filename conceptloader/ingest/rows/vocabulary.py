@@ -3,6 +3,9 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from conceptloader.errors import InputError
 from conceptloader.storage.reads import read_file
@@ -45,9 +48,10 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
 
 
 class Concepts:
-    """Concept ids of one track. Without names, only ids are accepted."""
+    """Concept ids of one track. Without names, only ids are accepted. dtype: of the ids in records."""
 
-    def __init__(self, names: Sequence[str] | None) -> None:
+    def __init__(self, names: Sequence[str] | None, dtype: Any = np.uint32) -> None:
+        self.dtype = dtype
         self.ids: Mapping[str, int] = {name: i for i, name in enumerate(names)} if names else {}
         self.limit = len(names) if names else 1 << 32
         self._expected = (

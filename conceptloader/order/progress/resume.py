@@ -102,6 +102,8 @@ def resume(
     Raises ResumeError that lists each difference with both values, or says why a new sequence length is refused.
     Changed tracks and quarantine are logged as warnings.
     """
+    if not new_stage:
+        current = _with_live(saved, current)
     if not consumed:
         return current
     current = replace(current, order_version=saved.order_version)
@@ -144,6 +146,7 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
     ahead = [Phase(start=p.start, weights={keys[n]: w for n, w in p.weights.items()}) for p in current.phases]
     active = [phase for phase in ahead if phase.start <= start][-1]
     kept = {name for phase in past for name in phase.weights}
+    live = [s for s in saved.live if s < start] + [start] * (active.start in current.live)
     return replace(
         current,
         members={
@@ -153,7 +156,29 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
         phases=[*past, replace(active, start=start), *(phase for phase in ahead if phase.start > start)],
         skips=[*(s for s in saved.skips if s.at < consumed), *(s for s in current.skips if s.at >= consumed)],
         base=consumed,
+        live=[*live, *(s for s in current.live if s > start)],
     )
+
+
+def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
+    """`current` with the weights that were set while the saved run was going, since the last change of its data stage.
+
+    Raises ResumeError if it lacks a dataset of them, or has a phase with other weights in their place.
+    """
+    live = [p for p in saved.phases if p.start in saved.live and p.start >= saved.decided(saved.base)]
+    phases = {phase.start: phase for phase in current.phases if phase.start not in current.live}
+    for phase in live:
+        weights = {saved.members[name].dataset: weight for name, weight in phase.weights.items()}
+        absent = sorted(set(weights) - set(current.members))
+        where = f"weights set from global sample {phase.start} on"
+        if absent:
+            raise ResumeError(f"{where}: found no datasets {absent} in the configuration, expected them; put them back")
+        found = phases.setdefault(phase.start, Phase(start=phase.start, weights=weights))
+        if found.weights != weights:
+            raise ResumeError(
+                f"{where}: saved {weights}, and the configuration has {dict(found.weights)} there; take the phase out"
+            )
+    return replace(current, phases=[phases[start] for start in sorted(phases)], live=[phase.start for phase in live])
 
 
 def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[str, float]:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.checks import as_count, as_integer
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase, checked_phases
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
-SPEC_VERSION = 2  # of specs with packing; all others are of version 1
+SPEC_VERSION = 3  # with packing; 2 with live phases, and no packing; 1, as ever, for all others
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 
 
@@ -61,6 +61,7 @@ class OrderSpec:
     quarantine: dataset -> fingerprint of its quarantined ranges; changes the loss mask, never the order.
     base: consumed samples at which the present configuration took over from an earlier one whose phases, members and
         skips stand in front (a later data stage, a new sequence length); 0 if there was none.
+    live: starts of those phases which were set while the run was going, and are in no configuration.
     extra: anything else that decides every sample, such as fingerprints of Megatron's index files.
 
     Raises ConfigError for weights of unknown members and for whatever Mixture refuses.
@@ -76,6 +77,7 @@ class OrderSpec:
     order_version: int = ORDER_VERSION
     base: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    live: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
@@ -95,6 +97,9 @@ class OrderSpec:
         object.__setattr__(self, "members", dict(sorted(self.members.items())))
         object.__setattr__(self, "phases", tuple(phases))
         object.__setattr__(self, "skips", Skips(self.skips).skips)
+        object.__setattr__(self, "live", tuple(self.live))
+        if not set(self.live) <= {phase.start for phase in phases}:
+            raise ConfigError(f"live: found {list(self.live)}, expected starts of phases")
 
     @cached_property
     def hash(self) -> str:
@@ -124,6 +129,21 @@ class OrderSpec:
         """How many global samples (skipped ones included) lie behind a position of `consumed` trainer samples."""
         return Skips(self.skips).global_index(consumed - 1) + 1 if consumed else 0
 
+    def with_phase(self, phase: Phase) -> "OrderSpec":
+        """With a phase that was set while the run was going; those of the configuration that start later stay.
+
+        Raises ConfigError unless it starts behind all that were set before, and where no other starts.
+        """
+        if self.order != "shuffled":
+            raise ConfigError(f"weights: found order {self.order}, expected shuffled; the others have no weights")
+        if self.live and phase.start <= self.live[-1]:
+            raise ConfigError(
+                f"weights: found a start at global sample {phase.start}, expected more than {self.live[-1]}, where the "
+                "weights that were set last begin"
+            )
+        phases = sorted([*self.phases, phase], key=lambda one: one.start)
+        return replace(self, phases=phases, live=[*self.live, phase.start])
+
     def phases_before(self, consumed: int) -> list[Phase]:
         """The phases that decided any of the first `consumed` samples."""
         return [phase for phase in self.phases if phase.start < self.decided(consumed)]
@@ -138,10 +158,14 @@ class OrderSpec:
         counts = replace(self, skips=()).build().counts(self.decided(consumed))
         return {name: draws for name, draws in zip(self.members, counts, strict=True) if draws}
 
+    @property
+    def _version(self) -> int:
+        return 3 if any(member.packing for member in self.members.values()) else 2 if self.live else 1
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved and hashed."""
         return {
-            "spec_version": SPEC_VERSION if any(member.packing for member in self.members.values()) else 1,
+            "spec_version": self._version,
             "order": self.order,
             "order_version": self.order_version,
             "seed": self.seed,
@@ -155,6 +179,7 @@ class OrderSpec:
             "quarantine": dict(self.quarantine),
             "base": self.base,
             "extra": dict(self.extra),
+            **({"live": list(self.live)} if self.live else {}),
         }
 
     @classmethod

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from conceptloader.base.checks import as_count
 from conceptloader.base.hashing import canonical_json, fingerprint
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.checks import as_count
 from conceptloader.order.progress.spec import OrderSpec
 
 KEY = "conceptloader"

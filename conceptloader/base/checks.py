@@ -1,4 +1,4 @@
-"""The argument checks that the pure functions of this package share."""
+"""Checks of arguments that are integers."""
 
 from collections.abc import Sequence
 from operator import index

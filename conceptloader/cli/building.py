@@ -1,0 +1,154 @@
+"""What `build` and `import` share: arguments, options, progress, what is said at the end."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from conceptloader.cli.arguments import (
+    SPAN_RULES,
+    Add,
+    add_max_line_bytes,
+    add_span_rules,
+    chosen,
+    eos_id,
+    positive,
+    size,
+)
+from conceptloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conceptloader.ingest.build.builder import IngestOptions
+    from conceptloader.ingest.build.complete import Summary
+    from conceptloader.ingest.rows.columns import Columns
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)"
+    )
+
+
+def add_token_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("tokens").add_argument
+    group("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder")
+    group("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
+    group("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
+    group("--no-eos", action="store_true", help="do not append an eos token to each document")
+    group("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
+
+
+def add_concept_rules(group: Add) -> None:
+    add_span_rules(group)
+    group(
+        "--encoding",
+        choices=["auto", "dense", "spans"],
+        default="auto",
+        help="of all tracks (default: auto, the smaller one in each shard)",
+    )
+
+
+def add_build_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the build").add_argument
+    group("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: by the columns")
+    group(
+        "--shard-input-bytes",
+        type=size,
+        metavar="SIZE",
+        help="input per shard (default: about 64 shards of 64M to 16G)",
+    )
+    add_max_line_bytes(group)
+    group("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
+
+
+def workers(arguments: argparse.Namespace) -> int:
+    return arguments.workers or len(os.sched_getaffinity(0))
+
+
+def check_tokens(command: str, arguments: argparse.Namespace) -> None:
+    """Raises: ConfigError for options that contradict each other."""
+    if (arguments.tokenizer is None) == (arguments.vocab_size is None):
+        raise ConfigError(f"{command}: expected either --tokenizer or, for tokens as input, --vocab-size")
+    if arguments.eos is not None and arguments.no_eos:
+        raise ConfigError(f"{command}: found --eos and --no-eos, expected one of them")
+
+
+def ingest_options(arguments: argparse.Namespace, columns: "Columns", vocabularies: dict[str, Any]) -> "IngestOptions":
+    """Raises: ConfigError."""
+    from conceptloader.ingest.build.builder import IngestOptions
+    from conceptloader.ingest.rows.tokenizer import load_tokenizer
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
+    tokenizer = load_tokenizer(arguments.tokenizer, arguments.eos) if arguments.tokenizer is not None else None
+    return IngestOptions(
+        columns=columns,
+        tokenizer=tokenizer,
+        eos_id=eos_id("build", arguments.eos) if tokenizer is None else None,
+        append_eos=not arguments.no_eos,
+        vocabularies=vocabularies,
+        **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
+        **chosen(arguments, "shard_input_bytes", "max_line_bytes"),
+    )
+
+
+def summary_lines(summary: "Summary", skipped: str | None) -> list[str]:
+    """For people. skipped: the file with the bad records."""
+    lines = [
+        f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
+        f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
+    ]
+    if summary.truncated:
+        lines.append(f"{summary.truncated:,} conversations were longer than --max-tokens, and lost their last turns")
+    lines += summary.losses.lines()
+    if summary.bad_records:
+        lines.append(f"{summary.bad_records:,} bad records were left out, see {skipped}")
+    return lines
+
+
+@contextmanager
+def bad_records(path: str | None) -> Iterator[Any]:
+    """A function that appends a record to the list of bad ones, or None."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - entered below, where errors are the build's
+    except OSError as error:
+        raise ConfigError(f"--skip-bad {path}: cannot be written: {error.strerror}") from error
+    with file:
+
+        def write(source: str, where: str, problem: str) -> None:
+            file.write(json.dumps({"file": source, "where": where, "problem": problem}) + "\n")
+            file.flush()
+
+        yield write
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Any]:
+    """What begins a bar over the stored bytes of the input, on a terminal only: rate, time left, errors."""
+    from tqdm import tqdm
+
+    with ExitStack() as stack:
+
+        def start(total: int, done: int) -> Any:
+            disable = quiet or not sys.stderr.isatty()
+            bar = stack.enter_context(tqdm(total=total, initial=done, unit="B", unit_scale=True, disable=disable))
+            counts: Counter[str] = Counter()
+            began = time.monotonic()
+
+            def update(progress: Any) -> None:
+                counts.update(documents=progress.documents, tokens=progress.tokens, bad=len(progress.bad))
+                rate = counts["tokens"] / max(1e-9, time.monotonic() - began)
+                shown = f"{counts['documents']:,} documents, {rate:,.0f} tokens/s, errors {counts['bad']}"
+                bar.set_postfix_str(shown, refresh=False)
+                bar.update(progress.bytes)
+
+            return update
+
+        yield start

@@ -1,0 +1,120 @@
+"""Annotations of chunks in files of their own: the options of `build` for them, and `conceptloader import`."""
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from conceptloader.cli.arguments import chosen, pair
+from conceptloader.cli.building import bad_records, progress, summary_lines, workers
+from conceptloader.cli.output import Output
+from conceptloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conceptloader.ingest.build.builder import IngestOptions
+    from conceptloader.ingest.chunks.join import Documents
+    from conceptloader.ingest.chunks.options import Chunks
+
+_NAMED = ("starts", "number", "start", "end", "status", "text", "damaged")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("chunks, annotated in files of their own (parquet)").add_argument
+    group("--chunks-from", action="append", metavar="PATH", help="file or directory with a row for each chunk")
+    group("--join", metavar="COLUMN", help="column with the document's id, in both")
+    group(
+        "--labels",
+        action="append",
+        default=[],
+        type=pair("=", "KIND=COLUMN"),
+        metavar="KIND=COLUMN",
+        help="column with the list of a chunk's concepts of one kind",
+    )
+    group("--chunk-starts", metavar="COLUMN", help="of documents: a list of where their chunks begin")
+    group("--chunk-number", metavar="COLUMN", help="of chunks: which one of its document it is, from 0")
+    group("--chunk-start", metavar="COLUMN", help="of chunks, instead of these two: where it begins ...")
+    group("--chunk-end", metavar="COLUMN", help="... and where it ends")
+    group("--chunk-status", metavar="COLUMN", help="of chunks: what became of it")
+    group("--annotated", action="append", metavar="VALUE", help="status of those that are annotated (default: ok)")
+    group("--chunk-text", metavar="COLUMN", help="of chunks: their text, compared with the document's")
+    group("--chunk-damaged", metavar="COLUMN", help="of documents: whether their chunks have errors (true or false)")
+    group("--concept-table", metavar="FILE", help="parquet with a row for each concept")
+    group("--concept-key", default="concept_id", metavar="COLUMN", help="what labels hold (default: concept_id)")
+    group("--concept-kind", metavar="COLUMN", help="its kind; leave it out if there is only one")
+    group("--concept-name", default="name", metavar="COLUMN", help="its name (default: name)")
+    add_rules(group, "refuse")
+
+
+def add_rules(add: Any, wrong: str) -> None:
+    add(
+        "--wrong-chunks",
+        choices=["refuse", "unannotated"],
+        default=wrong,
+        help=f"chunks that cannot be so: an error, or left without annotation and counted (default: {wrong})",
+    )
+    add(
+        "--damaged-documents",
+        choices=["keep", "unannotated"],
+        default="keep",
+        help="documents that say that their chunks have errors: kept as far as they are right (default), or left "
+        "without annotation; counted in any case",
+    )
+
+
+def rules(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"wrong": arguments.wrong_chunks, **chosen(arguments, "damaged_documents")}
+
+
+def read_arguments(arguments: argparse.Namespace) -> "tuple[Documents, Chunks]":
+    """Raises: ConfigError."""
+    from conceptloader.ingest.chunks.atlas import parquet_files
+    from conceptloader.ingest.chunks.join import Documents
+    from conceptloader.ingest.chunks.options import Chunks, ConceptTable
+
+    for option in ("join", "concept_table"):
+        if getattr(arguments, option) is None:
+            raise ConfigError(f"build: found --chunks-from without --{option.replace('_', '-')}, expected both")
+    table = ConceptTable(
+        path=arguments.concept_table,
+        key=arguments.concept_key,
+        kind=arguments.concept_kind,
+        name=arguments.concept_name,
+    )
+    chunks = Chunks(
+        files=parquet_files(arguments.chunks_from),
+        join=arguments.join,
+        labels=dict(arguments.labels),
+        concepts=table,
+        annotated=tuple(arguments.annotated or ["ok"]),
+        **{name: getattr(arguments, f"chunk_{name}") for name in _NAMED},
+        **rules(arguments),
+    )
+    content, tokens = arguments.tokens or arguments.text or "text", arguments.tokens is not None
+    files, keep = parquet_files(arguments.inputs), arguments.metadata_column
+    return Documents(files=files, content=content, tokens=tokens, keep=keep), chunks
+
+
+def build(
+    documents: "Documents", chunks: "Chunks", arguments: argparse.Namespace, output: Output, options: "IngestOptions"
+) -> int:
+    from tqdm import tqdm
+
+    from conceptloader.ingest.chunks.build import build_chunked
+
+    with (
+        tqdm(unit=" files", disable=arguments.quiet or not sys.stderr.isatty()) as bar,
+        progress(arguments.quiet) as watch,
+        bad_records(arguments.skip_bad) as on_bad,
+    ):
+
+        def joining(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        summary, joined = build_chunked(
+            documents, chunks, arguments.out, options, workers=workers(arguments), on_bad=on_bad, watch=watch,
+            watch_join=joining,
+        )  # fmt: skip
+    value = {**asdict(summary), "chunks": joined.to_json(), "groups": joined.library.groups()}
+    output.result(value, [*summary_lines(summary, arguments.skip_bad), *joined.lines()])
+    return 0

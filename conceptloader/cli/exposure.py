@@ -1,0 +1,60 @@
+"""conceptloader exposure"""
+
+import argparse
+from pathlib import Path
+
+from conceptloader.cli.arguments import not_negative, positive
+from conceptloader.cli.output import Output
+from conceptloader.cli.runs import add_run_arguments, open_run
+from conceptloader.cli.tables import add_table_arguments, write_table
+from conceptloader.errors import ConfigError
+
+SUMMARY = "how often each source, document or concept was seen until a step"
+DESCRIPTION = """\
+Count, from the order and the starts of the run, what was seen until a step, past or ahead: a row for each source, each
+document or each concept, with tokens and epochs; for documents also the first sample and step, and the first checkpoint
+that has seen them. Steps that a restart did again count once.
+
+  conceptloader exposure run.yaml --log checkpoints --until 20000 --by source
+  conceptloader exposure run.yaml --log checkpoints --until 20000 --by document --documents ids.txt --save-every 500
+  conceptloader exposure run.yaml --samples 1000000 --by concept --format parquet --out concepts.parquet
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    add = parser.add_argument
+    until = parser.add_mutually_exclusive_group(required=True).add_argument
+    until("--until", type=not_negative, metavar="STEP", help="the step before which to count")
+    until("--samples", type=positive, metavar="N", help="without a log: how many samples the run reads")
+    add("--by", choices=["source", "document", "concept"], default="source", help="rows (default: source)")
+    add("--documents", metavar="FILE", help="only documents with these ids, one a line, such as opt-outs")
+    add("--save-every", type=positive, metavar="N", help="steps between checkpoints, for the first that saw a document")
+    add("--track", default="concepts", metavar="NAME", help="track of --by concept (default: concepts)")
+    add("--dataset", metavar="NAME", help="concepts of this dataset only")
+    add_table_arguments(parser)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.trace import exposure
+
+    for name in ("documents", "save_every"):
+        if getattr(arguments, name) is not None and arguments.by != "document":
+            raise ConfigError(f"--{name.replace('_', '-')}: found with --by {arguments.by}, expected --by document")
+    if arguments.save_every is not None and arguments.until is None:
+        raise ConfigError("--save-every: found without --until, expected a run whose steps are known")
+    ids = None
+    if arguments.documents is not None:
+        try:
+            ids = [line for line in Path(arguments.documents).read_text(encoding="utf-8").splitlines() if line]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"--documents: {arguments.documents}: cannot be read ({error}), expected ids, one a line"
+            ) from error
+    seen = exposure(open_run(arguments), until=arguments.until, num_samples=arguments.samples)
+    if arguments.by == "document":
+        every = arguments.save_every
+        checkpoints = range(every, arguments.until + 1, every) if every else ()
+        return write_table(seen.document_batches(ids, checkpoints), arguments, output)
+    table = seen.sources() if arguments.by == "source" else seen.concepts(arguments.track, arguments.dataset)
+    return write_table(table.to_batches(), arguments, output)

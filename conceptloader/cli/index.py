@@ -1,0 +1,104 @@
+"""conceptloader index"""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from conceptloader.cli.arguments import positive
+from conceptloader.cli.output import Output, table
+from conceptloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conceptloader.format.index.read import ConceptIndex
+
+SUMMARY = "an index of the concepts of a dataset: which tokens carry each"
+DESCRIPTION = """\
+Write, beside the dataset, which spans carry each concept of a track, so that `conceptloader when --concept` and
+`exposure` need not read the track. An index that is there is only answered from.
+
+  conceptloader index data/corpus --workers 8
+  conceptloader index data/corpus --top 20
+  conceptloader index data/corpus --together animal food plant
+
+Restartable: the same command goes on where it was interrupted. On a cluster, --task K/N in each of N jobs writes the
+shards of job K (from 0), and the command without --task joins them: the bytes are the same in any way.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("dataset", metavar="DATASET")
+    add("--track", default="concepts", metavar="NAME", help="a track of concepts (default: concepts)")
+    add("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
+    add("--task", type=_task, metavar="K/N", help="write only the shards of task K of N, and join nothing")
+    add("--anew", action="store_true", help="remove the index that is there first")
+    add("--root", action="append", metavar="DIR", help="directory that may hold shards")
+    add("--top", type=positive, default=10, metavar="N", help="print the N most frequent concepts (default: 10)")
+    add("--together", nargs="+", metavar="NAME", help="print how many tokens carry both of these concepts, by pairs")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from tqdm import tqdm
+
+    from conceptloader.ingest.index import build_index
+
+    with tqdm(unit="shard", disable=arguments.quiet or not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        index = build_index(
+            arguments.dataset,
+            arguments.track,
+            roots=arguments.root,
+            workers=arguments.workers,
+            task=arguments.task,
+            anew=arguments.anew,
+            progress=progress,
+        )
+    if index is None:
+        output.result({"task": arguments.task}, [f"{arguments.dataset}: the shards of this task are written"])
+    elif arguments.together:
+        _together(index, arguments.together, output)
+    else:
+        _counts(index, arguments.top, output)
+    return 0
+
+
+def _counts(index: "ConceptIndex", top: int, output: Output) -> None:
+    heads = index.heads
+    names = index.dataset.vocabulary(index.track)
+    rows = [
+        [int(head["concept"]), names[head["concept"]] if names else "", int(head["spans"]), int(head["tokens"])]
+        for head in heads[heads["tokens"].argsort(kind="stable")[::-1][:top]]
+    ]
+    keys = ["id", "concept", "spans", "tokens"]
+    value = {
+        "concepts": len(heads),
+        "spans": int(heads["spans"].sum()),
+        "top": [dict(zip(keys, row, strict=True)) for row in rows],
+    }
+    output.result(value, [f"{len(heads):,} concepts, {value['spans']:,} spans that carry one", *table(rows, keys)])
+
+
+def _together(index: "ConceptIndex", asked: list[str], output: Output) -> None:
+    names = index.dataset.vocabulary(index.track)
+    ids = []
+    for name in asked:
+        if names is not None and name in names:
+            ids.append(names.index(name))
+        elif names is None and name.isdecimal():
+            ids.append(int(name))
+        else:
+            raise ConfigError(f"--together: found {name!r}, expected names of concepts of track {index.track}")
+    counts = index.together(ids).tolist()
+    rows = [[name, *row] for name, row in zip(asked, counts, strict=True)]
+    output.result({"concepts": asked, "tokens": counts}, table(rows, ["tokens with both", *asked]))
+
+
+def _task(text: str) -> tuple[int, int]:
+    number, slash, tasks = text.partition("/")
+    if not (slash and number.isdecimal() and tasks.isdecimal() and int(number) < int(tasks)):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected K/N with K below N, such as 0/16")
+    return int(number), int(tasks)

@@ -1,0 +1,78 @@
+"""conceptloader init"""
+
+import argparse
+import os
+from collections.abc import Iterable
+from itertools import chain, count
+
+from conceptloader.cli.arguments import add_root, positive
+from conceptloader.cli.output import Output
+from conceptloader.errors import ConfigError
+
+SUMMARY = "write a configuration for datasets"
+DESCRIPTION = """\
+Write the configuration of a run, a YAML file, for datasets that are there: their paths, their proportions by size, and
+the concepts that they have. It is opened before it is written, so that what is in it works.
+
+  conceptloader init data/web data/code --out run.yaml
+  conceptloader init data/corpus --out run.yaml --seq-len 512
+"""
+
+_SEQ_LEN = 4096
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("datasets", nargs="+", metavar="DATASET", help="directories or URLs of datasets")
+    add("--out", required=True, metavar="FILE", help="the configuration, such as run.yaml")
+    add("--seq-len", type=positive, metavar="S", help=f"default: {_SEQ_LEN}, or less where the data have no more")
+    add("--overwrite", action="store_true", help="although FILE is there")
+    add_root(add)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    import yaml
+
+    from conceptloader.blend import load_config, open_blend
+    from conceptloader.format.read.dataset import open_dataset
+    from conceptloader.storage.durable import write_file
+
+    out = os.path.abspath(arguments.out)
+    if os.path.lexists(out) and not arguments.overwrite:
+        raise ConfigError(f"--out {arguments.out}: found a file there, expected none; to replace it, --overwrite")
+    if not os.path.isdir(os.path.dirname(out)):
+        raise ConfigError(f"--out {arguments.out}: found no directory {os.path.dirname(out)}; make it")
+    paths = [path if "://" in path else os.path.abspath(path) for path in arguments.datasets]
+    datasets = dict(zip(_names(paths), (open_dataset(path, arguments.root) for path in paths), strict=True))
+    found = {name for ds in datasets.values() for name, track in ds.tracks.items() if track.codec == "concepts"}
+    room = min(ds.num_tokens - (ds.mode != "document") for ds in datasets.values())
+    seq_len = arguments.seq_len or max(1, min(_SEQ_LEN, room))
+    given: dict[str, object] = {
+        "seq_len": seq_len,
+        "datasets": {
+            name: {"path": path if "://" in path else os.path.relpath(path, os.path.dirname(out))}
+            for name, path in zip(datasets, paths, strict=True)
+        },
+        "weights": "sizes" if len(datasets) > 1 else None,
+        "roots": [root if "://" in root else os.path.abspath(root) for root in arguments.root or ()],
+        "concepts": {track: {} for track in sorted(found)},
+    }
+    data = {key: value for key, value in given.items() if value}
+    blend = open_blend(load_config(data, base_dir=os.path.dirname(out)), datasets)
+    text = "# Keys: docs/config.md. Try it: conceptloader plan FILE; conceptloader bench FILE\n"
+    text = text.replace("FILE", os.path.basename(out)) + yaml.safe_dump(data, sort_keys=False)
+    write_file(out, text.encode("utf-8"))
+    samples = sum(blend.order.sizes)
+    line = f"{arguments.out}: {len(datasets)} datasets, {samples:,} samples of {seq_len:,} tokens"
+    output.result({"path": out, "samples": samples, "configuration": data}, [line])
+    return 0
+
+
+def _names(paths: Iterable[str]) -> list[str]:
+    """A name for each dataset: the last part of its path, with a number behind it where that stands already."""
+    names: list[str] = []
+    for path in paths:
+        name = path.rstrip("/").rpartition("/")[2].replace("@", "-") or "data"
+        numbered = (f"{name}-{number}" for number in count(2))
+        names.append(next(one for one in chain([name], numbered) if one not in names))
+    return names

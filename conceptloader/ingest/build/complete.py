@@ -1,0 +1,71 @@
+"""What a build did, and a dataset that is there already."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conceptloader.base.hashing import canonical_json
+from conceptloader.errors import ConceptloaderError, ConfigError
+from conceptloader.format.read.files import load_manifest
+from conceptloader.format.spec.options import BuildOptions
+from conceptloader.format.write.build import describe_vocabularies, difference, open_build
+from conceptloader.ingest.build.lost import Losses, read_losses
+from conceptloader.ingest.build.plan import Plan
+from conceptloader.ingest.rows.inputs import Source, check_since_start
+from conceptloader.storage.lock import LOCK, build_lock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Summary:
+    """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
+
+    Bad records and truncated conversations are those of this run, all else is of the whole dataset."""
+
+    path: str
+    shards: int
+    kept_shards: int
+    documents: int
+    tokens: int
+    lost_spans: int
+    losses: Losses
+    bad_records: int = 0
+    seconds: float = 0.0
+    truncated: int = 0
+
+
+def describe_complete(
+    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, max_lost_spans: float
+) -> Summary:
+    """The summary of a dataset that is there already, if it is this one. plan: None if `sources` are not its records,
+    but what these were made of."""
+    if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
+        with contextlib.suppress(ConceptloaderError), build_lock(path):
+            pass
+    found = open_build(path)
+    inputs = found.inputs if plan is None else [source.to_json() for source in sources]
+    built = {"options": found.options.to_json(found.vocabularies), "inputs": found.inputs, "plan": found.plan}
+    asked = {
+        "options": options.to_json(found.vocabularies),
+        "inputs": inputs,
+        "plan": found.plan if plan is None else plan,
+    }
+    problem = None
+    if canonical_json(built) != canonical_json(asked):
+        problem = difference(built, asked)
+    elif found.vocabularies != describe_vocabularies(options)[0]:
+        problem = "other vocabularies, expected the same"
+    if problem:
+        raise ConfigError(
+            f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory"
+        )
+    check_since_start(path, sources, complete=True)
+    manifest, _ = load_manifest(path, None)
+    log.info("%s is complete already", path)
+    losses = read_losses(found)
+    losses.check(max_lost_spans, path, "the dataset is complete and stays as it is")
+    shards, documents, tokens = found.num_shards, manifest.num_documents, manifest.num_tokens
+    return Summary(path, shards, shards, documents, tokens, losses.lost, losses)

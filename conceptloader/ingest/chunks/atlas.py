@@ -1,0 +1,43 @@
+"""guidelabs/fineweb-atlas as documents and chunks: its columns, as its card of v0.1 (2026) gives them.
+
+What the card does not say is assumed, and checked on every row: starts count characters (code points), chunk_id counts
+the chunks of a document from 0, and the ids of all kinds are those of one table.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from conceptloader.errors import ConfigError
+from conceptloader.ingest.chunks.join import Documents
+from conceptloader.ingest.chunks.options import Chunks, ConceptTable
+
+DOCUMENTS, CHUNKS, CONCEPTS = "fineweb-atlas-documents", "fineweb-atlas-annotated", "fineweb-concept-atlas.parquet"
+KINDS = ("content", "tone", "document", "entity")
+
+
+def atlas(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> tuple[Documents, Chunks]:
+    """The corpus in a copy of its repository. options: further ones of `Chunks`. Raises: ConfigError."""
+    documents, chunks = (parquet_files([os.path.join(directory, name)]) for name in (DOCUMENTS, CHUNKS))
+    table = ConceptTable(path=os.path.join(directory, CONCEPTS))
+    if not os.path.exists(table.path):
+        raise ConfigError(f"{table.path}: found no such file, expected the table of the concepts")
+    labels = {kind: f"{kind}_ids" for kind in KINDS}
+    return Documents(files=documents, content="document_text"), Chunks(
+        files=chunks, join="doc_int_id", labels=labels, concepts=table, starts="chunk_char_starts", number="chunk_id",
+        status="chunk_status", text="chunk_text", damaged="has_segmentation_error", **options,
+    )  # fmt: skip
+
+
+def parquet_files(paths: list[str]) -> list[str]:
+    """The parquet files that `paths` name, in that order, those of a directory by name. Raises: ConfigError."""
+    found: list[str] = []
+    for path in paths:
+        if os.path.isdir(path):
+            some = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".parquet"))
+        else:
+            some = [path] if os.path.exists(path) and path.endswith(".parquet") else []
+        if not some:
+            raise ConfigError(f"{path}: found no parquet file there, expected one, or a directory of them")
+        found += some
+    return found

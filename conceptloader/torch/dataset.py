@@ -1,0 +1,46 @@
+"""A dataset for torch's own DataLoader."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from conceptloader.base.checks import as_count
+from conceptloader.batch.open import open_reader
+from conceptloader.blend import ConfigLike, open_blend
+from conceptloader.errors import ConfigError
+from conceptloader.torch.collate import Rows, TensorBatch, to_tensors
+
+
+class SampleDataset(Dataset[TensorBatch]):
+    """The samples of a configuration by the trainer's sample index: map-style, for torch's DataLoader.
+
+    Index t is any integer from 0 on; the order is shuffled and blended already, so that a sampler only deals t out
+    (EpochSampler). With collate_fn=conceptloader.collate_fn a batch arrives as it was read. For workers of any
+    start method: it pickles, and it may be used by many threads.
+
+    num_samples: what len() says; by default the samples of all datasets together.
+    """
+
+    def __init__(self, config: ConfigLike, num_samples: int | None = None) -> None:
+        self.blend = open_blend(config)
+        self._reader = open_reader(self.blend)
+        self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __repr__(self) -> str:
+        config = self.blend.config
+        return f"<SampleDataset of {', '.join(config.names)}: {len(self):,} samples of {config.seq_len:,} tokens>"
+
+    def __getitem__(self, index: int) -> TensorBatch:
+        sample: TensorBatch = self.__getitems__([index])[0]
+        return sample
+
+    def __getitems__(self, indices: Sequence[int]) -> Rows:
+        """Samples by index; read together, and kept together for `collate_fn`."""
+        if len(indices) and min(indices) < 0:
+            raise ConfigError(f"sample index: found {min(indices)}, expected 0 or more")
+        batch = self._reader.read(np.array(indices, np.uint64))
+        return Rows(self._reader.layout, to_tensors(batch))

@@ -1,0 +1,79 @@
+"""Weights that are set while a run is going: from which sample on, and whether all ranks mean the same."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+
+from conceptloader.base.checks import as_count
+from conceptloader.base.hashing import fingerprint
+from conceptloader.blend import Blend
+from conceptloader.blend.strict import nearest
+from conceptloader.errors import ConfigError
+from conceptloader.order.mixture import Phase
+from conceptloader.order.partition import Plan
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.skips import Skips
+
+
+def start_of_weights(plan: Plan, edge: int, spec: OrderSpec, at: int | None) -> int:
+    """`at`, or else the first sample of a step from `edge` on, behind all weights that were set before.
+
+    Raises: ConfigError for a sample before `edge`, which may have been read ahead.
+    """
+    if at is not None:
+        if as_count(at, "at", 0) < edge:
+            raise ConfigError(
+                f"set_weights: at: found {at}, expected at least {edge}: samples before it may have been read ahead"
+            )
+        return at
+    skips = Skips(spec.skips)
+    while True:
+        first, last = plan.schedule.range_of(plan.schedule.step_of(max(edge, plan.schedule.consumed)))
+        border = first if first == edge else last
+        if not spec.live or skips.global_index(border) > spec.live[-1]:
+            return border
+        edge = border + 1
+
+
+def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
+    """With other weights from the trainer's sample `at` on, until the next phase of the configuration.
+
+    Raises: ConfigError for datasets that are unknown or absent, and weights that are none.
+    """
+    keys = {
+        view.name: key
+        for key, view in zip(blend.spec.members, blend.views, strict=True)
+        if view is not None and view.member.seq_len in (None, blend.config.seq_len)
+    }
+    for name in weights:
+        if name not in keys:
+            raise ConfigError(f"weights.{name}: no such dataset{nearest(name, keys)}")
+    start = Skips(blend.spec.skips).global_index(at)
+    spec = blend.spec.with_phase(Phase(start=start, weights={keys[name]: w for name, w in weights.items()}))
+    max_epochs = {name: entry.max_epochs for name, entry in blend.config.datasets.items()}
+    return replace(blend, spec=spec, order=spec.build(max_epochs))
+
+
+def require_agreement(facts: Mapping[str, Any], dp_size: int, group: Any) -> None:
+    """Raises: ConfigError on every rank unless all of them have the same facts. Does nothing without a process group.
+
+    A digest is compared; the facts of those that differ are in the message.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    size = dist.get_world_size(group)
+    if size != dp_size:
+        raise ConfigError(
+            f"set_weights: found {size} processes in the group and dp_size {dp_size}, expected as many; give group=, "
+            "that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks yourself"
+        )
+    mine = (fingerprint(dict(facts)), dict(facts))
+    found: list[Any] = [None] * size
+    dist.all_gather_object(found, mine, group)
+    if len({digest for digest, _ in found}) > 1:
+        listed = "\n".join(f"  rank {rank}: {one}" for rank, (_, one) in enumerate(found))
+        raise ConfigError(
+            f"set_weights: ranks differ, expected the same call on all of them; nothing was set:\n{listed}"
+        )

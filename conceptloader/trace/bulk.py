@@ -1,0 +1,254 @@
+"""What is in many steps, as Arrow tables: a row for every document that a sample reads from.
+
+The order is evaluated for many samples at once, and these are looked up in the order in which they lie in the data, so
+that tables are read in a few large pieces. samples.py says what one sample is made of.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.base.compiled import kernel
+from conceptloader.base.packages import need
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.read.bulk import concepts_of, documents_of, gather, ragged, spans_of
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.trace.ranges import documents_by_shard, ranges_of
+from conceptloader.trace.run import Member, Run
+
+_SAMPLES = 1 << 17
+_RANGES = 1 << 11  # looked up at once: their spans are in memory
+
+_NONE = np.zeros(0, np.int64)
+
+
+class _Parts(NamedTuple):
+    """Documents in samples: the sample's row, the document's number (-1: none is known), its tokens [start, end)."""
+
+    row: Ints
+    document: Ints
+    start: Ints
+    end: Ints
+
+
+def sample_ranges(run: Run, first: int, stop: int | None) -> Iterator[tuple[int, int, Any]]:
+    """(first sample, end, plan) of the steps [first, stop) as the run counts; without a stop, without an end too."""
+    for segment in run.steps.segments:
+        low = max(first, segment.start.step)
+        high = min((step for step in (stop, segment.stop_step) if step is not None), default=None)
+        if high is None:
+            raise ConfigError("steps: found no end of the run, expected the step until which to look")
+        if low < high:
+            yield segment.plan.schedule.consumed_at(low), segment.plan.schedule.consumed_at(high), segment.plan
+
+
+def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
+    """pyarrow record batches of the steps [first, stop), in order: what their samples are made of.
+
+    Columns: step, sample, micro_batch, dp_rank, slot, dataset, epoch, window; document (its number) and id; start, end:
+    its tokens of the dataset that the sample reads, the last one as a label only; and for each track of concepts the
+    ids of those that its tokens in input_ids carry. Rows of a sample are in the order of start, in a pack too. A sample
+    that is quarantined, or an empty pack, has one row without document, start and end.
+
+    Raises ConfigError if steps are not known, or lie before the run log; or without pyarrow.
+    """
+    arrow = need("pyarrow", "trace_steps: found no pyarrow package, which makes the tables")
+    if not 0 <= first < stop:
+        raise ConfigError(f"steps: found {first}:{stop}, expected first:end with first below end")
+    run.steps.segment(first)
+    tracks = sorted({
+        track
+        for member in run.members
+        if member is not None
+        for track in member.tracks
+        if track in member.dataset.tracks and member.dataset.tracks[track].codec == "concepts"
+    })  # fmt: skip
+    for low, high, plan in sample_ranges(run, first, stop):
+        for at in range(low, high, _SAMPLES):
+            samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
+            yield _batch(arrow, run, plan, samples, tracks)
+
+
+def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks: Sequence[str]) -> Any:
+    members, epochs, windows = run.blend.order.sample_many(samples)
+    places = plan.places(samples)
+    parts: list[_Parts] = []
+    names: list[Any] = []
+    concepts: dict[str, list[tuple[Ints, Ints]]] = {track: [(_NONE, _NONE)] for track in tracks}
+    done = 0
+    for index in np.unique(members).tolist():
+        member, rows = run.member(index), np.flatnonzero(members == index)
+        for found, pairs in _pieces(member, windows[rows].astype(np.int64), tracks):
+            parts.append(found._replace(row=rows[found.row]))
+            names.append(document_ids(arrow, member.dataset, found.document))
+            for track, (part, ids) in pairs.items():
+                concepts[track].append((part + done, ids))
+            done += len(found.row)
+    joined = _Parts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    order = np.lexsort((joined.start, joined.row))
+    row, document, start, end = (column[order] for column in joined)
+    columns = {
+        "step": places.step[row],
+        "sample": samples[row].astype(np.int64),
+        "micro_batch": places.micro_batch[row],
+        "dp_rank": places.dp_rank[row],
+        "slot": places.slot[row],
+        "dataset": arrow.DictionaryArray.from_arrays(
+            members[row].astype(np.int32), [str(n) for n in run.blend.order.names]
+        ),
+        "epoch": epochs[row].astype(np.int64),
+        "window": windows[row].astype(np.int64),
+        "document": arrow.array(document, mask=document < 0),
+        "id": arrow.concat_arrays(names).take(arrow.array(order)),
+        "start": arrow.array(start, mask=start < 0),
+        "end": arrow.array(end, mask=start < 0),
+    }
+    for track in tracks:
+        part, ids = (np.concatenate(column) for column in zip(*concepts[track], strict=True))
+        columns[track] = _lists(arrow, part, ids, order)
+    return arrow.record_batch(list(map(arrow.array, columns.values())), names=list(columns))
+
+
+def _lists(arrow: Any, part: Ints, ids: Ints, order: Ints) -> Any:
+    """An Arrow array of lists: for each row, in a new order, the ids of its part. part: rising."""
+    counts = np.bincount(part, minlength=len(order))
+    starts = offsets_of(counts)[:-1]
+    offsets = offsets_of(counts[order])
+    values = ids[ragged(starts[order], counts[order])].astype(np.int32)
+    return arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), arrow.array(values))
+
+
+def _pieces(
+    member: Member, windows: Ints, tracks: Sequence[str]
+) -> Iterator[tuple[_Parts, dict[str, tuple[Ints, Ints]]]]:
+    """Documents of some windows of a member, and for each track (number of the part, concept), in order."""
+    read = ranges_of(member, windows)
+    read = read.take(read.read & (read.start < read.stop))
+    read = read.take(np.argsort(read.start, kind="stable"))
+    left = np.setdiff1d(np.arange(len(windows)), read.row)
+    yield _Parts(left, *[np.full(len(left), -1)] * 3), {}
+    for shard, rows, a, b in _by_shard(member.dataset, read.start, read.stop):
+        base = member.dataset.shard_starts[shard]
+        found = documents_of(member.dataset.reader, shard, a, b)
+        first, end = np.maximum(found.first, a[found.row]), np.minimum(found.end, b[found.row])
+        document = np.where(found.number < 0, -1, found.number + member.dataset.first_documents[shard])
+        # What is only a label carries no concept into the inputs.
+        inputs = np.minimum(b, (read.start + read.inputs)[rows] - base)
+        yield (
+            _Parts(read.row[rows][found.row], document, first + base, end + base),
+            {
+                track: _concepts(member.dataset, shard, track, (a, inputs), (found.row, first, end))
+                for track in tracks
+                if track in member.dataset.tracks
+            },
+        )
+
+
+def _concepts(
+    dataset: Dataset, shard: int, track: str, ranges: tuple[Ints, Ints], parts: tuple[Ints, Ints, Ints]
+) -> tuple[Ints, Ints]:
+    """(part, concept), each once, in order, of the tokens of parts of ranges; parts: (range, first, end)."""
+    if dataset.manifest.shards.tracks[track].encoding[shard] is None:
+        return _NONE, _NONE
+    some = ranges[0] < ranges[1]
+    rows = np.flatnonzero(some)
+    spans, records = spans_of(dataset.reader, shard, track, ranges[0][some], ranges[1][some])
+    if not len(records):
+        return _NONE, _NONE
+    offsets, ids = concepts_of(dataset.reader, shard, track, records, dataset.tracks[track].num_ids)
+    row = rows[spans.row]
+    low, high = np.maximum(spans.first, ranges[0][row]), np.minimum(spans.end, ranges[1][row])
+    counts, room = np.zeros(len(parts[0]), np.int64), len(ids) + 1
+    while True:
+        found = np.empty(room, np.int64)
+        if distinct_concepts(parts, (row, low, high), offsets, ids, counts, found):
+            return np.repeat(np.arange(len(counts)), counts), found[: counts.sum()]
+        room *= 2
+
+
+@kernel
+def distinct_concepts(
+    parts: tuple[Ints, Ints, Ints], spans: tuple[Ints, Ints, Ints], offsets: Ints, ids: Ints, counts: Ints, found: Ints
+) -> bool:
+    """The concepts of the spans that touch each part, once and in order. parts, spans: (range, first, end), in order.
+
+    offsets, ids: the concepts of each span. counts: how many each part has. Returns: whether there was room in `found`.
+    """
+    begin = at = 0
+    for part in range(len(counts)):
+        row, first, end = parts[0][part], parts[1][part], parts[2][part]
+        while begin < len(spans[0]) and (
+            spans[0][begin] < row or (spans[0][begin] == row and spans[2][begin] <= first)
+        ):
+            begin += 1
+        span, base = begin, at
+        while span < len(spans[0]) and spans[0][span] == row and spans[1][span] < end:
+            for k in range(offsets[span], offsets[span + 1]):
+                if at == len(found):
+                    return False
+                found[at] = ids[k]
+                at += 1
+            span += 1
+        found[base:at].sort()
+        top = base
+        for k in range(base, at):
+            if k == base or found[k] != found[top - 1]:
+                found[top] = found[k]
+                top += 1
+        counts[part] = top - base
+        at = top
+    return True
+
+
+def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
+    """The ids that documents had in the input, an Arrow array of strings; null for none, and for document -1."""
+    pieces, places = [], []
+    lengths = np.zeros(len(documents), np.int64)
+    for shard, chosen, ordinals in documents_by_shard(dataset, documents):
+        if dataset.manifest.shards.files["documents.ids"].size[shard] < 0:
+            continue
+        base = 8 * (int(dataset.manifest.shards.documents[shard]) + 1)
+        pairs = gather(dataset.files, "documents.ids", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
+        a, b = pairs[::2], pairs[1::2]
+        if (a > b).any() or (b > dataset.manifest.shards.files["documents.ids"].size[shard] - base).any():
+            raise FormatError(f"{dataset.files.path('documents.ids', shard)}: found offsets that fall; verify it")
+        pieces.append(gather(dataset.files, "documents.ids", shard, "u1", a, b, base))
+        places.append(chosen)
+        lengths[chosen] = b - a
+    text = np.concatenate(pieces) if pieces else np.zeros(0, np.uint8)
+    order = np.concatenate(places) if places else np.zeros(0, np.int64)
+    begins = np.zeros(len(documents), np.int64)
+    begins[order] = offsets_of(lengths[order])[:-1]
+    data = np.ascontiguousarray(text[ragged(begins, lengths)])
+    buffers = [None, arrow.py_buffer(offsets_of(lengths)), arrow.py_buffer(data)]
+    try:
+        found = arrow.Array.from_buffers(arrow.large_binary(), len(documents), buffers).cast(arrow.large_string())
+    except arrow.ArrowInvalid as error:
+        raise FormatError(
+            f"{dataset.path}: found an id that is not UTF-8 ({error}); run `conceptloader verify`"
+        ) from error
+    return need("pyarrow.compute", "document_ids").if_else(
+        arrow.array(lengths > 0), found, arrow.scalar(None, found.type)
+    )
+
+
+def _by_shard(dataset: Dataset, start: Ints, stop: Ints) -> Iterator[tuple[int, Ints, Ints, Ints]]:
+    """(shard, which, first, end), local to it, of token ranges that rise, cut where shards meet; some at a time."""
+    borders = np.array(dataset.shard_starts)
+    first = np.searchsorted(borders, start, side="right") - 1
+    last = np.searchsorted(borders, stop - 1, side="right") - 1
+    which = np.repeat(np.arange(len(start)), last - first + 1)
+    shard = ragged(first, last - first + 1)
+    order = np.argsort(shard, kind="stable")
+    for some in np.split(order, np.flatnonzero(np.diff(shard[order])) + 1):
+        for low in range(0, len(some), _RANGES):
+            part = some[low : low + _RANGES]
+            number = int(shard[part[0]])
+            base, end = dataset.shard_starts[number], dataset.shard_starts[number + 1]
+            if base < end:
+                at = which[part]
+                yield number, at, np.maximum(start[at], base) - base, np.minimum(stop[at], end) - base

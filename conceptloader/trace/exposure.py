@@ -1,0 +1,255 @@
+"""How often each source, document and concept was seen until a step: one pass over the order, and one over the data.
+
+Only what counts is seen: steps that a restart did again are in the model once. Tokens are those of input_ids.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from conceptloader.base.lazy import lazy
+from conceptloader.base.packages import need
+from conceptloader.errors import ConfigError
+from conceptloader.format.index.write import postings
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.trace.bulk import document_ids, sample_ranges
+from conceptloader.trace.ranges import Ranges, document_ranges, ranges_of
+from conceptloader.trace.run import Member, Run
+
+_SAMPLES = 1 << 20
+_DOCUMENTS = 1 << 20
+NEVER = np.iinfo(np.int64).max
+
+
+class Windows:
+    """What was seen of a member, by its windows (documents, packs): how often, and sample and step of the first time.
+
+    NEVER stands for none.
+
+    samples: all that were drawn, quarantined ones included, which are counted nowhere else.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self.member, self.samples, count = member, 0, member.view.count
+        self.counts = np.zeros(count, np.int64)
+        self.first_sample, self.first_step = np.full((2, count), NEVER)
+
+    def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
+        """Note that windows were drawn, in the order of the run."""
+        self.samples += len(windows)
+        found, first, counts = np.unique(windows, return_index=True, return_counts=True)
+        self.counts[found] += counts
+        new = self.first_sample[found] == NEVER
+        self.first_sample[found[new]], self.first_step[found[new]] = samples[first[new]], steps[first[new]]
+
+    @lazy
+    def _parts(self) -> tuple[Ranges, Ints, Ints]:
+        """The parts of all samples as they lie in the data, how often each was seen, and how many tokens before it."""
+        parts = ranges_of(self.member, np.arange(len(self.counts)))
+        parts = parts.take(np.argsort(parts.start, kind="stable"))
+        counts = self.counts[parts.row] * parts.read
+        return parts, counts, offsets_of(counts * parts.inputs)
+
+    def seen_before(self, tokens: Ints) -> Ints:
+        """How many tokens before a place were seen."""
+        parts, counts, before = self._parts
+        k = np.maximum(np.searchsorted(parts.start, tokens, side="right") - 1, 0)
+        seen: Ints = before[k] + counts[k] * np.clip(tokens - parts.start[k], 0, parts.inputs[k])
+        return seen
+
+    def first_of(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+        """(sample, step) that first held tokens of each document [start, stop), be it as labels; NEVER if none did."""
+        parts = self._parts[0]
+        low, high = np.searchsorted(parts.stop, start, side="right"), np.searchsorted(parts.start, stop, side="left")
+        some = (low < high) & (start < stop)
+        pairs = np.stack([low[some], high[some]], 1).reshape(-1)
+        found = np.full((2, len(start)), NEVER)
+        for first, by_sample in zip(found, (self.first_sample, self.first_step), strict=True):
+            by_part = np.where(parts.read, by_sample[parts.row], NEVER)
+            if some.any():
+                first[some] = np.minimum.reduceat(np.append(by_part, NEVER), pairs)[::2]
+        return found[0], found[1]
+
+    @property
+    def tokens(self) -> int:
+        """How many were seen."""
+        return int(self._parts[2][-1])
+
+    @property
+    def size(self) -> int:
+        """Tokens of an epoch."""
+        return int(self._parts[0].inputs.sum())
+
+
+class Exposure:
+    """What a run has seen until some step; tables are pyarrow Tables. Made by `exposure`."""
+
+    def __init__(self, run: Run, windows: dict[int, Windows]) -> None:
+        self.run = run
+        self.windows = windows
+        self._arrow = need("pyarrow", "exposure: found no pyarrow package, which makes the tables")
+
+    def sources(self) -> Any:
+        """A row for each dataset: samples and tokens that were drawn, its size in tokens, and epochs, their ratio."""
+        rows = []
+        for name, some in self._by_dataset().items():
+            size, tokens = sum(one.size for one in some), sum(one.tokens for one in some)
+            row = {"dataset": name, "samples": sum(one.samples for one in some), "tokens": tokens}
+            rows.append({**row, "size": size, "epochs": tokens / size if size else 0.0})
+        return self._arrow.Table.from_pylist(rows)
+
+    def documents(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Any:
+        """A row for each document, or for those with one of these ids: its dataset, number, id, tokens; how many of
+        them were seen, repetitions included, and epochs, the ratio; the first sample and step that hold any of it, be
+        it as a label, and the first of `checkpoints` after it, null if there is none.
+
+        checkpoints: numbers of steps that had been done when they were saved, rising. An id that no dataset has gives
+        a row with only the id.
+        """
+        return self._arrow.Table.from_batches(list(self.document_batches(ids, checkpoints)))
+
+    def document_batches(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Iterator[Any]:
+        """The rows of `documents`, about a million at a time."""
+        unknown = set(ids or ())
+        for name, some in self._by_dataset().items():
+            dataset = some[0].member.dataset
+            chunks: Iterable[Ints]
+            if ids is None:
+                low, high = (
+                    min(_documents(one.member)[0] for one in some),
+                    max(_documents(one.member)[1] for one in some),
+                )
+                chunks = (
+                    np.arange(at, min(at + _DOCUMENTS, high), dtype=np.int64) for at in range(low, high, _DOCUMENTS)
+                )
+            else:
+                found = {number: one for one in ids for number in dataset.find_document(one)}
+                unknown -= set(found.values())
+                chunks = [np.array(sorted(found), np.int64)]
+            for documents in chunks:
+                yield self._document_batch(name, some, dataset, documents, checkpoints)
+        yield self._unknown(sorted(unknown))
+
+    def concepts(self, track: str = "concepts", dataset: str | None = None) -> Any:
+        """A row for each concept of a track and dataset: its id and name; tokens that carry it, how many of them were
+        seen, and epochs, the ratio. The track is read once. Raises ConfigError if no dataset has it."""
+        tables = []
+        for name, some in self._by_dataset().items():
+            source = some[0].member.dataset
+            if dataset in (None, name) and track in source.tracks and source.tracks[track].codec == "concepts":
+                tables.append(self._concept_table(name, some, source, track))
+        if not tables:
+            raise ConfigError(f"track: found {track!r}, which no dataset of the run has, or not of concepts")
+        return self._arrow.concat_tables(tables)
+
+    def _by_dataset(self) -> dict[str, list[Windows]]:
+        found: dict[str, list[Windows]] = {}
+        for one in self.windows.values():
+            found.setdefault(one.member.view.name, []).append(one)
+        return found
+
+    def _document_batch(
+        self, name: str, some: Sequence[Windows], dataset: Dataset, documents: Ints, checkpoints: Sequence[int]
+    ) -> Any:
+        start, stop = document_ranges(dataset, documents)
+        tokens, seen = stop - start, np.zeros(len(documents), np.int64)
+        firsts = [np.full(len(documents), NEVER) for _ in range(2)]
+        for one in some:
+            seen += one.seen_before(stop) - one.seen_before(start)
+            for first, found in zip(firsts, one.first_of(start, stop), strict=True):
+                np.minimum(first, found, out=first)
+        saved = np.append(np.array(checkpoints, np.int64), NEVER)
+        checkpoint = saved[np.searchsorted(saved[:-1], firsts[1], side="right")]
+        return self._rows(
+            dataset=self._arrow.array([name] * len(documents), self._arrow.string()),
+            document=documents,
+            id=document_ids(self._arrow, dataset, documents),
+            tokens=tokens,
+            seen=seen,
+            epochs=seen / np.maximum(tokens, 1),
+            first_sample=self._known(firsts[0]),
+            first_step=self._known(firsts[1]),
+            first_checkpoint=self._known(checkpoint),
+        )
+
+    def _unknown(self, ids: Sequence[str]) -> Any:
+        none = self._arrow.array([None] * len(ids), self._arrow.int64())
+        zero = np.zeros(len(ids), np.int64)
+        given = self._arrow.array(ids, self._arrow.large_string())
+        firsts = dict.fromkeys(("first_sample", "first_step", "first_checkpoint"), none)
+        dataset = self._arrow.array([None] * len(ids), self._arrow.string())
+        return self._rows(dataset=dataset, document=none, id=given, tokens=zero, seen=zero, epochs=zero / 1.0, **firsts)
+
+    def _rows(self, **columns: Any) -> Any:
+        return self._arrow.record_batch([self._arrow.array(column) for column in columns.values()], names=list(columns))
+
+    def _known(self, numbers: Ints) -> Any:
+        return self._arrow.array(numbers, mask=numbers == NEVER)
+
+    def _concept_table(self, name: str, some: Sequence[Windows], dataset: Dataset, track: str) -> Any:
+        tokens: dict[int, int] = {}
+        seen: dict[int, int] = {}
+        for shard in range(dataset.num_shards):
+            base = dataset.shard_starts[shard]
+            for ids, start, end in postings(dataset, track, shard):
+                found, which = np.unique(ids, return_inverse=True)
+                times = sum(one.seen_before(end + base) - one.seen_before(start + base) for one in some)
+                for sums, values in ((tokens, end - start), (seen, times)):
+                    total = np.zeros(len(found), np.int64)
+                    np.add.at(total, which, values)
+                    for one, value in zip(found.tolist(), total.tolist(), strict=True):
+                        sums[one] = sums.get(one, 0) + value
+        names = dataset.vocabulary(track)
+        concepts = sorted(tokens)
+        columns = {
+            "dataset": [name] * len(concepts),
+            "track": [track] * len(concepts),
+            "concept": concepts,
+            "name": self._arrow.array([names[one] if names else None for one in concepts], self._arrow.string()),
+            "tokens": [tokens[one] for one in concepts],
+            "seen": [seen[one] for one in concepts],
+            "epochs": [seen[one] / tokens[one] for one in concepts],
+        }
+        return self._arrow.table(columns)
+
+
+def exposure(run: Run, until: int | None = None, num_samples: int | None = None) -> Exposure:
+    """What a run has seen of its data.
+
+    until: the step before which to count, of a run with a run log, past or ahead. num_samples: for one without, how
+    many samples it reads. Memory: 24 bytes a window of the datasets.
+
+    Raises ConfigError unless one of them is given, and for until without a run log.
+    """
+    if (until is None) == (num_samples is None):
+        raise ConfigError("exposure: expected until, a step, or else num_samples, without a run log")
+    ranges = iter([(0, num_samples or 0, None)]) if until is None else sample_ranges(run, 0, until)
+    windows = {index: Windows(member) for index, member in enumerate(run.members) if member is not None}
+    for low, high, plan in ranges:
+        for at in range(low, high, _SAMPLES):
+            samples = np.arange(at, min(at + _SAMPLES, high), dtype=np.uint64)
+            steps = (
+                np.full(len(samples), NEVER) if plan is None else plan.schedule.steps_of(samples)[0].astype(np.int64)
+            )
+            members, _, numbers = run.blend.order.sample_many(samples)
+            for index in np.unique(members).tolist():
+                run.member(index)  # whose dataset has left is an error
+                chosen = np.flatnonzero(members == index)
+                windows[index].add(numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen])
+    return Exposure(run, windows)
+
+
+def _documents(member: Member) -> tuple[int, int]:
+    """The documents [low, high) that a member's windows may touch."""
+    dataset = member.dataset
+    if member.by_document:
+        return member.view.start, member.view.start + member.view.count
+    if member.kind == "pack":
+        low, high = member.view.member.token_range
+    else:
+        low, high = member.token_range(0)[0], member.token_range(member.view.count - 1)[1]
+    known = [int(n) for n in chain(dataset.documents_in(low, low + 1).ids, dataset.documents_in(high - 1, high).ids)]
+    return (known[0], known[-1] + 1) if min(known) >= 0 else (0, dataset.num_documents)

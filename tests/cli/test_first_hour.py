@@ -1,0 +1,173 @@
+"""What a new user meets in the first hour: help, suggestions, a first configuration, a build that is only looked at."""
+# ruff: noqa: F401, F811 - fixtures
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import COMMANDS, main
+from tests.cli.test_data_commands import Shell, dataset, shell, source
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2
+    shown = capsys.readouterr().err
+    assert all(f"\n    {name}" in shown for name in COMMANDS)
+    assert "conceptloader build corpus.jsonl" in shown
+
+
+@pytest.mark.parametrize(("given", "meant"), [("biuld", "build"), ("statistics", "stats"), ("verfy", "verify")])
+def test_a_misspelt_command_gets_a_suggestion(given: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([given, "x"])
+    assert end.value.code == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_the_page_of_the_command_has_every_command(checkout: Path) -> None:
+    table = (checkout / "docs/cli.md").read_text().partition("| --- |")[2].partition("\n\n")[0]
+    listed = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(listed) == sorted(COMMANDS)
+
+
+def test_init_writes_a_configuration_that_works(shell: Shell, dataset: Path, tmp_path: Path) -> None:
+    other = tmp_path / "more" / "data"
+    cl.convert(dataset, other, {"concepts": "dense"})
+    run = tmp_path / "runs" / "run.yaml"
+    run.parent.mkdir()
+    shown = shell.json("init", dataset, other, "--out", run, "--seq-len", 8)
+    loader = cl.make_dataloader(run, micro_batch_size=2)
+    batch = next(iter(loader))
+    assert batch["input_ids"].shape == (2, 8)
+    assert "concepts_ids" in batch
+    assert loader.blend.config.names == ["data", "data-2"]
+    assert sum(loader.blend.order.sizes) == shown["samples"]
+    assert os.path.isabs(json.loads(json.dumps(shown["path"])))
+    loader.close()
+
+
+def test_init_overwrites_only_if_asked(shell: Shell, dataset: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run.yaml"
+    run.write_text("mine")
+    shell("init", dataset, "--out", run, code=2)
+    assert "--overwrite" in shell.stderr
+    assert run.read_text() == "mine"
+    shell("init", dataset, "--out", run, "--overwrite")
+    assert cl.load_config(run).seq_len == cl.open_dataset(dataset).num_tokens - 1
+
+
+def test_a_dry_run_tells_and_writes_nothing(shell: Shell, source: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--dry-run")
+    found = shell.json(*arguments)
+    assert found["columns"]["text"] == "text"
+    assert (found["shards"], found["tracks"]) == (1, {"concepts": "concepts", "metadata": "msgpack"})
+    assert "nothing was written" in shell(*arguments)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_all_unknown_columns_are_named_before_anything_is_made(shell: Shell, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a", "url": 1}\n{"text": "b", "score": 2, "lang": "en"}\n')
+    shell("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", code=1)
+    assert "'lang', 'score', 'url'" in shell.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_home_is_expanded(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert shell.json("inspect", "~/data")["path"] == str(dataset)
+    shell("init", "~/data", "--out=~/run.yaml", "--seq-len", 8)
+    (tmp_path / "elsewhere").mkdir()
+    run = tmp_path / "elsewhere" / "run.yaml"
+    run.write_text("seq_len: 8\ndatasets:\n  a: {path: ~/data}\nroots: [~/]\n")
+    config = cl.load_config(run)
+    assert config.datasets["a"].path == str(dataset)
+    assert config.roots == (str(tmp_path),)
+
+
+def test_a_root_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], dataset: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["inspect", str(dataset), "--root", "nowhere"])
+    assert end.value.code == 2
+    assert "--root: found 'nowhere', expected a directory that is there" in capsys.readouterr().err
+
+
+def test_adopt_says_the_roots_that_it_takes(shell: Shell, tmp_path: Path) -> None:
+    tokens = tmp_path / "far" / "tokens.npy"
+    tokens.parent.mkdir()
+    tokens.write_bytes(bytes(range(100)))
+    out = tmp_path / "deep" / "er" / "data"
+    shell("adopt", tokens, "--out", out, "--dtype", "uint8")
+    assert f"roots: [{tokens.parent}]" in shell.stderr
+    assert f"--root {tokens.parent}" in shell.stderr
+    shell("inspect", out, code=1)
+    assert shell.json("inspect", out, "--root", tokens.parent)["tokens"] == 100
+    run = tmp_path / "run.yaml"
+    run.write_text(f"seq_len: 8\ndatasets:\n  a: {{path: {out}}}\nroots: [{tokens.parent}]\n")
+    assert sum(cl.build_mixture(run).sizes) == 12
+    shell("adopt", tokens, "--out", tmp_path / "near", "--dtype", "uint8")
+    assert shell.stderr == ""
+
+
+def test_adopt_refuses_a_dataset_of_ours(shell: Shell, dataset: Path, tmp_path: Path) -> None:
+    (tokens,) = dataset.glob("*.stream.bin")
+    for path in (tokens, dataset):
+        shell("adopt", path, "--kind", "flat", "--dtype", "uint16", "--out", tmp_path / "again", code=2)
+        assert f"found a file of the dataset {dataset}" in shell.stderr
+        assert "conceptloader join" in shell.stderr
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_shard_a_byte_is_refused(shell: Shell, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a cat"}\n' * 200)
+    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--shard-input-bytes")
+    shell(*arguments, 1, code=2)
+    assert "makes 3,601 shards of 3,600 bytes" in shell.stderr
+    assert "--shard-input-bytes" in shell.stderr
+    assert not (tmp_path / "out").exists()
+    assert shell.json(*arguments, 100)["shards"] == 36
+
+
+def test_join_keeps_how_the_text_became_tokens_where_all_agree(
+    shell: Shell,
+    dataset: Path,
+    tmp_path: Path,
+) -> None:
+    made = cl.open_dataset(dataset).manifest.extra["ingest"]
+    both = cl.join([dataset, dataset], tmp_path / "both")
+    assert both.extra["ingest"] == made
+    assert cl.open_dataset(tmp_path / "both").manifest.extra["ingest"] == made
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text('{"text": "a"}\n')
+    shell("build", plain, "--out", tmp_path / "other", "--tokenizer", "bytes")
+    assert "ingest" not in cl.join([dataset, tmp_path / "other"], tmp_path / "mixed").extra
+
+
+def test_annotate_takes_columns_by_their_own_names(shell: Shell, dataset: Path, tmp_path: Path) -> None:
+    """Number of a document, start, end, label and score, as other tools write them: two tracks of one file."""
+    rows = [{"nr": 1, "begin": 0, "stop": 3, "label": "animal", "score": 0.5}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = ["--column", "document=nr", "--column", "start=begin", "--column", "end=stop", "--unit", "tokens"]
+    first = [dataset, tmp_path / "rows.jsonl", "--track", "labels", "--vocabulary", tmp_path / "names.txt"]
+    shell("annotate", *first, "--out", tmp_path / "one", code=1)
+    assert "found column 'begin'" in shell.stderr
+    shell(
+        "annotate", *first, *names, "--column", "concepts=label", "--ignore-column", "score", "--out", tmp_path / "one"
+    )
+    second = [tmp_path / "one", tmp_path / "rows.jsonl", "--track", "scores", "--codec", "numpy"]
+    second += ["--parameters", '{"dtype": "f4"}', "--column", "value=score", "--ignore-column", "label"]
+    shell("annotate", *second, *names, "--out", tmp_path / "two")
+    ds = cl.open_dataset(tmp_path / "two")
+    document = ds[1]
+    assert (document["labels"].start.tolist(), document["labels"].end.tolist()) == ([0], [3])
+    assert [record.tolist() for record in document["labels"].decode()] == [[1]]
+    assert [record.tolist() for record in document["scores"].decode()] == [[0.5]]
+    shell("annotate", *second, *names, "--column", "begin=start", "--out", tmp_path / "three", code=2)
+    assert "columns: found 'begin'" in shell.stderr

@@ -1,0 +1,172 @@
+"""Documents and annotated chunks to a dataset, by command, against the oracle of a generator; killed and resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.ingest.chunks.atlas import CHUNKS, CONCEPTS, DOCUMENTS, KINDS
+from tests.corpora.chunked import Chunked, make
+
+NAMES = {"topic": "content", "tone": "tone"}  # of the generator's kinds there
+
+
+def as_atlas(corpus: Chunked, path: Path, files: int = 2, damaged: int = -1) -> Path:
+    """The corpus under the names of guidelabs/fineweb-atlas. damaged: id of a document that says so."""
+    documents = [
+        {
+            "document_text": row["body"], "doc_int_id": row["doc"], "chunk_char_starts": row["starts"],
+            "chunk_count": len(row["starts"]), "has_segmentation_error": row["doc"] == damaged,
+        }
+        for row in corpus.documents
+    ]  # fmt: skip
+    chunks = [
+        {"doc_int_id": row["doc"], "chunk_id": row["k"], "chunk_text": row["text"], "chunk_status": row["status"]}
+        | {f"{kind}_ids": next((row[k] for k, v in NAMES.items() if v == kind), []) for kind in KINDS}
+        for row in corpus.chunks
+    ]
+    concepts = [row | {"concept_type": NAMES[row["concept_type"]], "rare": float("nan")} for row in corpus.concepts]
+    lists = {f"{kind}_ids": pa.list_(pa.int64()) for kind in KINDS} | {"chunk_char_starts": pa.list_(pa.int32())}
+    for name, rows in ((DOCUMENTS, documents), (CHUNKS, chunks)):
+        (path / name).mkdir(parents=True)
+        schema = pa.schema([(f.name, lists.get(f.name, f.type)) for f in pa.Table.from_pylist(rows).schema])
+        for k in range(files):
+            part = pa.Table.from_pylist(rows[k::files], schema=schema)
+            pq.write_table(part, path / name / f"shard_{k:04d}.parquet", row_group_size=7)
+    pq.write_table(pa.Table.from_pylist(concepts), path / CONCEPTS)
+    return path
+
+
+def found(path: Path) -> dict[int, Any]:
+    """As `Chunked.spans`, with offsets in bytes of UTF-8."""
+    ds = cl.open_dataset(path)
+    known, spans = ds.concepts("concepts"), {}
+    for number in range(ds.num_documents):
+        start, stop = ds.document_range(number)
+        part = ds.spans("concepts", start, stop)
+        keys = [{(known[i].group, known[i].details["concept_id"]) for i in ids.tolist()} for ids in part.decode()]
+        spans[int(ds.document_id(number) or "")] = list(zip(part.start.tolist(), part.end.tolist(), keys, strict=True))
+    return spans
+
+
+def wanted(corpus: Chunked) -> dict[int, Any]:
+    texts = {row["doc"]: row["body"] for row in corpus.documents}
+
+    def at(doc: int, character: int) -> int:
+        return len(texts[doc][:character].encode())
+
+    return {
+        doc: [(at(doc, a), at(doc, b), {(NAMES[kind], key) for kind, key in keys}) for a, b, keys in spans]
+        for doc, spans in corpus.spans.items()
+    }
+
+
+def command(path: Path, out: Path) -> list[str]:
+    return ["import", "fineweb-atlas", str(path), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
+
+
+def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = make(tmp_path, np.random.default_rng(5))
+    chunk = next(row for row in corpus.chunks if row["status"] == "ok")
+    chunk["text"] = "something else"  # left without annotation, and counted
+    start = next(row["start"] for row in corpus.chunks if row is chunk)
+    corpus.spans[chunk["doc"]] = [span for span in corpus.spans[chunk["doc"]] if span[0] != start]
+    atlas, out = as_atlas(corpus, tmp_path / "atlas"), tmp_path / "out"
+    assert main([*command(atlas, out), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert found(out) == wanted(corpus)
+    assert not (tmp_path / "out.joined").exists()
+    assert cl.verify(out, full=True) == []
+    assert first["chunks"]["wrong"] == {"chunks with another text than the document has there": 1}
+    assert first["chunks"]["annotated"] == sum(map(len, corpus.spans.values()))
+    ds = cl.open_dataset(out)
+    assert ds.manifest.version == 3
+    assert ds.tracks["concepts"].parameters == {"ids": "u2"}
+    assert dict(ds.tracks["concepts"].vocabulary.groups) == {"content": 30, "tone": 30}  # type: ignore[union-attr]
+    assert ds.concept("concept 7").details["description"] == f"is {corpus.concepts[7]['concept_id']}"
+    assert ds.concept("concept 7").details["rare"] is None
+    before = {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
+    assert main([*command(atlas, out), "--json"]) == 0  # complete: nothing is joined again, the counts stay known
+    again = json.loads(capsys.readouterr().out)
+    assert again["chunks"] == first["chunks"]
+    assert again["kept_shards"] == again["shards"]
+    assert before == {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
+    assert main([*command(atlas, out), "--wrong-chunks", "refuse"]) == 2  # not what the dataset was built with
+    assert "found a complete dataset of other options" in capsys.readouterr().err
+    assert main(["concepts", str(out), "--search", f"IS {corpus.concepts[7]['concept_id']}"]) == 0
+    assert "concept 7 [tone]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["keep", "unannotated"])
+def test_documents_with_errors_of_segmentation(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = make(tmp_path, np.random.default_rng(6))
+    damaged = max(corpus.spans, key=lambda doc: len(corpus.spans[doc]))
+    assert corpus.spans[damaged]
+    atlas, out = as_atlas(corpus, tmp_path / "atlas", damaged=damaged), tmp_path / "out"
+    assert main([*command(atlas, out), "--damaged-documents", option]) == 0
+    if option == "unannotated":
+        corpus.spans[damaged] = []
+    assert found(out) == wanted(corpus)
+    assert "1 documents say that their chunks have errors" in capsys.readouterr().out
+
+
+def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = make(tmp_path, np.random.default_rng(7)).write(2)
+    arguments = ["build", *corpus.files("documents"), "--out", str(tmp_path / "out"), "--tokenizer", "bytes"]
+    arguments += ["--text-column", "body", "--join", "doc", "--labels", "topic=topic", "--labels", "tone=tone"]
+    arguments += ["--chunk-start", "start", "--chunk-end", "end", "--chunk-status", "status", "--chunk-text", "text"]
+    arguments += ["--concept-kind", "concept_type", "--metadata-column", "source", "--workers", "1"]
+    for path in corpus.files("chunks"):
+        arguments += ["--chunks-from", path]
+    assert main(arguments) == 2
+    assert "expected both" in capsys.readouterr().err
+    arguments += ["--concept-table", str(corpus.path / "concepts.parquet")]
+    assert main(arguments) == 0
+    given = {"content": "topic", "tone": "tone"}
+    assert found(tmp_path / "out") == {
+        doc: [(a, b, {(given[kind], key) for kind, key in keys}) for a, b, keys in spans]
+        for doc, spans in wanted(corpus).items()
+    }
+    ds = cl.open_dataset(tmp_path / "out")
+    assert ds.documents()[0]["metadata"].decode() == [{"source": f"s{ds.document_id(0)}"}]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_killed_and_resumed_it_has_the_same_bytes(tmp_path: Path) -> None:
+    corpus = make(tmp_path, np.random.default_rng(8), documents=400)
+    atlas = as_atlas(corpus, tmp_path / "atlas", files=3)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    more = ["--shard-input-bytes", "2K"]
+    assert main([*command(atlas, whole), *more]) == 0
+    moments = {
+        "dealing": lambda: any((tmp_path / "out.joined").glob("deal-*.json")),
+        "joining": lambda: any((tmp_path / "out.joined").glob("join-*.json")),
+        "building": lambda: any(out.glob("*.shard.json")),
+    }
+    for moment, reached in moments.items():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "conceptloader", *command(atlas, out), *more, "--quiet"], start_new_session=True
+        )
+        while process.poll() is None and not reached():
+            time.sleep(0.002)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (out / "manifest.json").exists(), f"{moment}: it was over already"
+    assert main([*command(atlas, out), *more]) == 0
+    names = sorted(file.name for file in whole.iterdir())
+    assert names == sorted(file.name for file in out.iterdir())
+    assert [n for n in names if (whole / n).read_bytes() != (out / n).read_bytes()] == []
+    assert not (tmp_path / "out.joined").exists()
+    assert found(out) == wanted(corpus)

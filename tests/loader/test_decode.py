@@ -1,0 +1,107 @@
+"""What a batch says, as text and names of concepts; how objects show themselves; building from Python."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import conceptloader as cl
+
+COLOURS = ["colour", "red", "blue", "größe"]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two datasets, whose vocabularies differ in order."""
+    root = tmp_path_factory.mktemp("decode")
+    datasets = {}
+    for name, names in (("a", COLOURS), ("b", COLOURS[::-1])):
+        with open(root / f"{name}.jsonl", "w", encoding="utf-8") as file:
+            for number in range(40):
+                colour = names[number % 3]
+                text = f"{name}{number:02} is {colour}."
+                span = {"start": 7, "end": 7 + len(colour), "concepts": ["größe", colour][colour == "größe" :]}
+                file.write(json.dumps({"id": str(number), "text": text, "spans": [span]}) + "\n")
+        found = cl.build(root / f"{name}.jsonl", root / name, tokenizer="bytes", vocabularies={"concepts": names})
+        assert found.documents == 40
+        datasets[name] = {"path": str(root / name), "weight": 1}
+    return {"seq_len": 48, "datasets": datasets, "concepts": {"concepts": {}}}
+
+
+def check(sample: cl.DecodedSample, batch: dict[str, Any], row: int) -> int:
+    """Spans are those of the text, and named after it. Returns: how many whole ones there were."""
+    expected = bytes(token for token in batch["input_ids"][row].tolist() if token < 256)
+    assert sample.text == expected.decode("utf-8", "replace")
+    whole = 0
+    for span in sample.spans["concepts"]:
+        assert span.text.encode() in sample.text.encode() or "\ufffd" in span.text
+        if span.text in COLOURS:
+            assert span.text in span.concepts
+            assert "größe" in span.concepts
+            whole += 1
+    assert f"{sample.dataset}" in sample.text
+    return whole
+
+
+@pytest.mark.parametrize("layout", ["padded", "ragged"])
+def test_a_batch_is_text_with_named_concepts(layout: str, config: dict[str, Any]) -> None:
+    run = {**config, "concepts": {"concepts": {"layout": layout}}}
+    with cl.make_dataloader(run, micro_batch_size=6) as loader:
+        batch = next(iter(loader))
+        decoded = cl.decode(batch, loader)
+        assert [sample.sample for sample in decoded] == list(range(6))
+        assert {sample.dataset for sample in decoded} == {"a", "b"}
+        assert sum(check(sample, batch, row) for row, sample in enumerate(decoded)) > 6
+        shown = str(decoded[0])
+        assert shown.startswith(f"sample 0 of {decoded[0].dataset}: ")
+        assert "concepts [" in shown
+    data = cl.SampleDataset(run)
+    assert cl.decode(data[3], data) == [decoded[3]]
+
+
+def test_what_cannot_be_decoded_is_said(config: dict[str, Any], tmp_path: Path) -> None:
+    with cl.make_dataloader({**config, "outputs": {"dataset_id": False}}, micro_batch_size=2) as loader:
+        with pytest.raises(cl.ConfigError, match=r"outputs\.dataset_id: found false"):
+            cl.decode(next(iter(loader)), loader)
+        with pytest.raises(cl.ConfigError, match="the batch has no concepts_spans"):
+            cl.decode({"input_ids": torch.zeros(1, 48)}, loader)
+    tokens = tmp_path / "t.npy"
+    tokens.write_bytes(bytes(range(200)))
+    cl.adopt([tokens], tmp_path / "adopted", dtype="uint8")
+    with cl.make_dataloader(
+        {"seq_len": 8, "datasets": {"t": {"path": str(tmp_path / "adopted")}}}, micro_batch_size=1
+    ) as loader:
+        batch = next(iter(loader))
+        with pytest.raises(cl.ConfigError, match="no tokenizer was kept"):
+            cl.decode(batch, loader)
+        assert len(cl.decode(batch, loader, "bytes")[0].text) > 0
+
+
+def test_a_dataset_is_its_documents(config: dict[str, Any]) -> None:
+    ds = cl.open_dataset(config["datasets"]["a"]["path"])
+    assert len(ds) == 40
+    assert ds[0]["tokens"].tolist() == ds.documents()[0]["tokens"].tolist()
+    assert ds[-1]["tokens"].tolist() == ds.documents()[39]["tokens"].tolist()
+    assert len([*ds]) == 40
+    with pytest.raises(IndexError):
+        ds[40]
+    assert bool(ds)
+
+
+def test_objects_show_what_they_are(config: dict[str, Any]) -> None:
+    ds = cl.open_dataset(config["datasets"]["a"]["path"])
+    windows = ds.windows(8)
+    assert repr(windows) == f"<Windows: {len(windows)} of {ds.path}, 8 tokens and a label each, tracks concepts>"
+    assert f"<DocumentView: 40 of {ds.path}, tracks concepts>" == repr(ds.documents())
+    mixture = cl.Mixture([3_000, 5], names=["web", "code"], seed=7)
+    assert repr(mixture) == "<Mixture of web (3,000 windows), code (5 windows): seed 7, 1 phases>"
+    assert "2 more" in repr(cl.Mixture([1] * 6))
+    with cl.make_dataloader(config, micro_batch_size=2, dp_rank=1, dp_size=4, num_samples=80) as loader:
+        shown = repr(loader)
+        assert shown == "<Loader of a, b: micro batches of 2 samples of 48 tokens, rank 1 of 4, at sample 0 of 80>"
+    data = cl.SampleDataset(config, num_samples=5)
+    assert repr(data) == "<SampleDataset of a, b: 5 samples of 48 tokens>"
+    assert repr(cl.EpochSampler(9, 3, 1)) == "<EpochSampler of 9 samples: rank 1 of 3, epoch 0>"
+    assert repr(cl.Sequential([3_000, 4], ["a", "b"])) == "<Sequential of 2 datasets: 3,004 samples>"

@@ -1,0 +1,79 @@
+"""`outputs.random`: a number for each sample, of the seed and the sample's index alone: on any rank, after a resume."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.base.hashing import derive_key
+from conceptloader.batch.reader import sample_randoms
+from conceptloader.errors import ConfigError
+from conceptloader.order.reference import sample_random
+from tests.corpora.known import Recipe, build
+
+# Frozen: trainings rely on them. (seed, sample): number
+GOLDEN = {
+    (1234, 0): 8929739308134081357,
+    (1234, 1): 1522404034680757443,
+    (0, 0): 5718582723650490556,
+    (-1, 2**40): 1525940554188399697,
+    (1234, 2**64 - 1): 3259276375545032009,
+}
+
+
+def test_the_numbers_are_frozen() -> None:
+    assert {place: sample_random(*place) for place in GOLDEN} == GOLDEN
+    for (seed, sample), number in GOLDEN.items():
+        found = sample_randoms(derive_key(seed, "sample random"), np.array([sample], np.uint64))
+        assert found.dtype == np.int64
+        assert found.tolist() == [number]
+
+
+def test_they_look_random() -> None:
+    numbers = sample_randoms(derive_key(7, "sample random"), np.arange(1 << 14, dtype=np.uint64))
+    assert len(np.unique(numbers)) == len(numbers)
+    assert (numbers >= 0).all()
+    ones = np.array([(numbers >> bit & 1).mean() for bit in range(63)])
+    assert (abs(ones - 0.5) < 0.02).all()
+
+
+def config(path: Path, **more: Any) -> dict[str, Any]:
+    datasets = {"a": {"path": str(path / "a"), "weight": 1.0}}
+    return {"version": 1, "seed": 3, "seq_len": 16, "datasets": datasets, "outputs": {"random": True}, **more}
+
+
+def numbers(
+    path: Path, rank: int, ranks: int, steps: int, state: Any = None, **more: Any
+) -> tuple[dict[int, int], Any]:
+    """(random by sample index, state behind `steps` steps)."""
+    sizes = {"micro_batch_size": 4 // ranks, "global_batch_size": 4}
+    loader = cl.make_dataloader(config(path, **more), **sizes, dp_rank=rank, dp_size=ranks)
+    if state is not None:
+        loader.load_state_dict(state)
+    found: dict[int, int] = {}
+    with loader:
+        for batch in itertools.islice(loader, steps):
+            found.update(zip(batch["sample_index"].tolist(), batch["random"].tolist(), strict=True))
+    return found, loader.state_dict()
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_any_number_of_ranks_and_a_resume_see_the_same(tmp_path: Path, engine: str) -> None:
+    build(tmp_path / "a", Recipe(shards=(20,)), np.random.default_rng(0))
+    more = {"loader": {"engine": engine}}
+    whole, _ = numbers(tmp_path, 0, 1, 8, **more)
+    assert whole == {sample: sample_random(3, sample) for sample in range(32)}
+    first, state = numbers(tmp_path, 0, 1, 3, **more)
+    halves = [numbers(tmp_path, rank, 2, 5, state, **more)[0] for rank in (0, 1)]
+    assert first | halves[0] | halves[1] == whole
+
+
+def test_frameworks_refuse_what_they_do_not_carry(tmp_path: Path) -> None:
+    build(tmp_path / "a", Recipe(), np.random.default_rng(0))
+    plain = config(tmp_path)
+    del plain["seq_len"]
+    with pytest.raises(ConfigError, match=r"outputs\.random: expected False with a framework"):
+        cl.load_config(plain).with_seq_len(16)

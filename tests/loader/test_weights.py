@@ -1,0 +1,277 @@
+"""Weights that are set while a run is going: what is read, resumed, logged and refused."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.multiprocessing as mp
+
+import conceptloader as cl
+from conceptloader.blend import open_blend
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.live import with_weights
+from conceptloader.trace import open_run
+
+PREFETCH = 3
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    datasets = {
+        name: {"path": write_dataset(tmp_path / name, random_documents(80, seed=k, prefix=name)), "weight": 1}
+        for k, name in enumerate(["a", "b", "c"])
+    }
+    return {"seq_len": 16, "datasets": datasets, "block": 8, "loader": {"prefetch": PREFETCH}}
+
+
+def make(config: Any, dp_rank: int = 0, **options: Any) -> cl.Loader:
+    return cl.make_dataloader(
+        config, **{"dp_rank": dp_rank, "dp_size": 2, "micro_batch_size": 2, "global_batch_size": 8, **options}
+    )
+
+
+def rows(batches: Any, number: int | None = None) -> list[tuple[int, int, tuple[int, ...]]]:
+    """(sample, dataset, tokens)."""
+    return [
+        (sample, dataset, tuple(tokens))
+        for batch in itertools.islice(batches, number)
+        for sample, dataset, tokens in zip(
+            batch["sample_index"].tolist(), batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True
+        )
+    ]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+@pytest.mark.parametrize("skip", [[], [{"at": 10, "count": 7}, {"at": 60, "count": 3}]])
+def test_it_is_as_if_a_phase_had_stood_in_the_configuration(config: Any, engine: str, skip: Any) -> None:
+    config["loader"]["engine"], config["skip"] = engine, skip
+    loader = make(config, num_samples=160)
+    batches = iter(loader)
+    found = rows(batches, 3)
+    at = loader.set_weights({"a": 0.1, "b": 0.9})
+    assert at == 32  # 12 were handed out, (3 + 1) * 4 more may have been read: step 4 begins at 32
+    found += rows(batches, 5)
+    second = loader.set_weights({"c": 1}, at=81)
+    assert second == 81
+    found += rows(batches)
+    skips = lambda t: t + sum(one["count"] for one in skip if one["at"] <= t)  # noqa: E731
+    phases = [
+        {"start": 0, "weights": {"a": 1, "b": 1, "c": 1}},
+        {"start": skips(32), "weights": {"a": 0.1, "b": 0.9}},
+        {"start": skips(81), "weights": {"c": 1}},
+    ]
+    plain = {
+        **config, "phases": phases, "datasets": {n: {"path": d["path"]} for n, d in config["datasets"].items()},
+    }  # fmt: skip
+    assert found == rows(make(plain, num_samples=160))
+    assert {dataset for sample, dataset, _ in found if 32 <= sample < 81} == {0, 1}
+    assert {dataset for sample, dataset, _ in found if sample >= 81} == {2}
+
+
+@pytest.mark.parametrize("stop", range(1, 20, 3))
+def test_a_resumed_run_goes_on_with_them(config: Any, stop: int) -> None:
+    def train(loader: cl.Loader, batches: int | None) -> list[Any]:
+        """Sets weights after its 4th and 9th micro batch, wherever it began."""
+        found = []
+        for batch in itertools.islice(loader, batches):
+            found += rows([batch])
+            number = loader.consumed_samples // 4
+            if number in (4, 9):
+                loader.set_weights({"a": number, "b": 1})
+        return found
+
+    whole = train(make(config, num_samples=120), None)
+    loader = make(config, num_samples=120)
+    begun = train(loader, stop)
+    state = loader.state_dict()
+    loader.close()
+    for options in ({}, {"dp_size": 1, "micro_batch_size": 4}):
+        resumed = make(config, num_samples=120, **options)
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        assert resumed.state_dict() == state
+        rest = train(resumed, None)
+        if options:
+            assert sorted(rest)[0][0] == stop * 4
+            mine = {row[0] for row in whole}
+            rest = [row for row in sorted(rest) if row[0] in mine]
+            assert sorted(begun + rest) == sorted(whole)
+        else:
+            assert begun + rest == whole
+
+
+def test_a_phase_of_the_configuration_that_starts_later_takes_over(config: Any) -> None:
+    del config["datasets"]["a"]["weight"], config["datasets"]["b"]["weight"], config["datasets"]["c"]["weight"]
+    config["phases"] = [{"start": 0, "weights": {"a": 1, "b": 1}}, {"start": 64, "weights": {"c": 1}}]
+    loader = make(config, num_samples=96)
+    batches = iter(loader)
+    found = rows(batches, 1)
+    assert loader.set_weights({"b": 1}) == 24
+    found += rows(batches)
+    assert {dataset for sample, dataset, _ in found if sample < 24} == {0, 1}
+    assert {dataset for sample, dataset, _ in found if 24 <= sample < 64} == {1}
+    assert {dataset for sample, dataset, _ in found if sample >= 64} == {2}
+
+
+def test_resuming_with_another_sequence_length_keeps_them_and_a_new_stage_does_not(config: Any) -> None:
+    loader = make(config)
+    rows(loader, 2)
+    loader.set_weights({"a": 1})
+    loader.set_weights({"b": 1}, at=400)
+    state = loader.state_dict()
+    loader.close()
+    for options in ({"seq_len": 8, "on_new_seq_len": "restart"}, {}):
+        changed = make({**config, **options})
+        changed.load_state_dict(state, new_stage=not options)
+        assert len(changed.blend.spec.live) == (2 if options else 0)
+        again = make({**config, **options})
+        again.load_state_dict(changed.state_dict())
+        assert again.state_dict() == changed.state_dict()
+        assert again.blend.spec == changed.blend.spec
+        if options:
+            assert again.set_weights({"c": 1}, at=440) == 440
+            third = make({**config, **options})
+            third.load_state_dict(again.state_dict())
+            assert third.blend.spec == again.blend.spec
+
+
+def test_the_run_log_knows_them(config: Any, tmp_path: Path) -> None:
+    loaders = [make(config, dp_rank) for dp_rank in range(2)]
+    found = []
+    for loader in loaders:
+        loader.log_start(tmp_path, step=5)
+    iterators = [iter(loader) for loader in loaders]
+    for number in range(20):
+        for loader, batches in zip(loaders, iterators, strict=True):
+            found += [(loader.dp_rank, *row) for row in rows(batches, 1)]
+            if number in (3, 4):
+                loader.set_weights({"a": number, "c": 1})
+    for loader in loaders:
+        loader.close()
+    assert [start.step for start in cl.RunLog(tmp_path).starts] == [5, 7, 7]
+    run = open_run(open_blend(config).config.to_dict() and _written(config, tmp_path), tmp_path)
+    assert run.blend.order.spec() == loaders[0].blend.order.spec()
+    for dp_rank, sample, dataset, tokens in found:
+        assert run.blend.order.sample(sample)[0] == dataset
+        (place,) = run.places(sample)
+        assert (place.step, place.dp_rank) == (5 + sample // 8, dp_rank)
+        assert run.blend.sample(sample)["tokens"][:-1].tolist() == list(tokens)
+
+
+def _written(config: Any, folder: Path) -> Path:
+    (folder / "run.yaml").write_text(json.dumps(config))
+    return folder / "run.yaml"
+
+
+def test_what_is_refused_changes_nothing(config: Any, tmp_path: Path) -> None:
+    loader = make(config, num_samples=400)
+    rows(loader, 3)
+    loader.log_start(tmp_path, 0)
+    loader.set_weights({"a": 1}, at=100)
+    state, log = loader.state_dict(), (tmp_path / "conceptloader_runs.jsonl").read_bytes()
+    for weights, at, problem in [
+        ({"a": 1}, 27, "at: found 27, expected at least 28"),
+        ({"a": 1}, 100, "found a start at global sample 100, expected more than 100"),
+        ({"a": 1}, 50, "found a start at global sample 50, expected more than 100"),
+        ({"a": 1}, -1, "at: found -1"),
+        ({"A": 1}, None, "weights.A: no such dataset"),
+        ({}, None, "no weights"),
+        ({"a": 0}, None, "found 0, expected a number above 0"),
+        ({"a": float("nan")}, None, "found nan"),
+        ({"a": "1"}, None, "found '1', expected a number"),
+    ]:
+        with pytest.raises(ConfigError, match=problem):
+            loader.set_weights(weights, at=at)
+        assert loader.state_dict() == state
+    assert (tmp_path / "conceptloader_runs.jsonl").read_bytes() == log
+    assert loader.set_weights({"a": 2}) == 104  # behind the weights at 100
+
+
+def test_going_back_in_the_same_process_forgets_them(config: Any) -> None:
+    loader = make(config, num_samples=80)
+    rows(loader, 2)
+    state = loader.state_dict()
+    expected = rows(loader)
+    loader = make(config, num_samples=80)
+    rows(loader, 4)
+    loader.set_weights({"c": 1})
+    rows(loader, 8)
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert rows(loader) == expected
+
+
+def test_limits_of_epochs_hold(config: Any) -> None:
+    config["datasets"]["a"]["max_epochs"] = 0.5
+    loader = make(config, num_samples=400)
+    with pytest.raises(ConfigError, match=r"datasets\.a\.max_epochs"):
+        loader.set_weights({"a": 1})
+
+
+def test_an_order_without_weights(config: Any) -> None:
+    for entry in config["datasets"].values():
+        del entry["weight"]
+    loader = make({**config, "order": "sequential"})
+    with pytest.raises(ConfigError, match="found order sequential, expected shuffled"):
+        loader.set_weights({"a": 1})
+
+
+def test_a_configuration_that_contradicts_them(config: Any) -> None:
+    loader = make(config)
+    rows(loader, 1)
+    loader.set_weights({"a": 1, "b": 3}, at=40)
+    state = loader.state_dict()
+    same = {**config, "phases": [{"start": 40, "weights": {"a": 2, "b": 6}}]}
+    make(same).load_state_dict(state)
+    other = {**config, "phases": [{"start": 40, "weights": {"a": 2, "b": 5}}]}
+    with pytest.raises(ResumeError, match=r"set from global sample 40 on: saved .* take the phase out"):
+        make(other).load_state_dict(state)
+    fewer = {**config, "datasets": {name: config["datasets"][name] for name in "ac"}}
+    with pytest.raises(ResumeError, match=r"found no datasets \['b'\]"):
+        make(fewer).load_state_dict(state)
+
+
+def test_specs_without_them_are_as_they_were(config: Any) -> None:
+    spec = open_blend(config).spec
+    assert spec.to_dict()["spec_version"] == 1
+    assert "live" not in spec.to_dict()
+    live = with_weights(open_blend(config), {"a": 1}, 10).spec
+    assert live.to_dict()["spec_version"] == 2
+    assert OrderSpec.from_dict(live.to_dict()) == live
+    with pytest.raises(ResumeError, match="live: found"):
+        OrderSpec.from_dict({**live.to_dict(), "live": [11]})
+
+
+def _rank(rank: int, config: Any, folder: str, differ: bool) -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    loader = make(config, rank)
+    rows(loader, 2)
+    state = loader.state_dict()
+    try:
+        loader.set_weights({"a": 1 + (rank if differ else 0), "b": 1})
+        outcome = "set"
+    except ConfigError as error:
+        assert loader.state_dict() == state
+        outcome = str(error)
+    Path(folder, f"outcome.{rank}").write_text(outcome)
+    loader.close()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("differ", [False, True])
+def test_ranks_that_disagree_are_all_told(config: Any, tmp_path: Path, differ: bool) -> None:
+    mp.spawn(_rank, (config, str(tmp_path), differ), nprocs=2)
+    for rank in range(2):
+        outcome = (tmp_path / f"outcome.{rank}").read_text()
+        if differ:
+            assert "ranks differ" in outcome
+            assert "'a': 1" in outcome
+            assert "'a': 2" in outcome
+        else:
+            assert outcome == "set"

@@ -1,0 +1,104 @@
+"""What type checkers, editors and help() know of the public names."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import conceptloader as cl
+
+GOOD = """\
+import conceptloader as cl
+
+loader = cl.make_dataloader("run.yaml", micro_batch_size=4)
+for batch in loader:
+    for sample in cl.decode(batch, loader):
+        text: str = sample.text
+    break
+summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabularies={"concepts": ["red"]})
+tokens: int = summary.tokens
+manifest = cl.adopt(["a.bin"], "b")
+done = cl.annotate("b", ["spans.jsonl"], "c", cl.AnnotateOptions(track="t"))
+run: cl.trace.Run = cl.trace.open_run("run.yaml")
+windows: cl.Windows = cl.open_dataset("data").windows(8)
+try:
+    cl.verify("data")
+except cl.ConceptloaderError as error:
+    print(error, cl.errors.ReadError, len(cl.Mixture([3]).sizes))
+"""
+
+
+def mypy(script: str, checkout: Path, folder: Path) -> str:
+    """What `mypy --strict` says of a user's script. The packages below it, torch above all, would take minutes."""
+    file = folder / "script.py"
+    file.write_text(script)
+    config = folder / "mypy.ini"
+    config.write_text("[mypy]\nstrict = true\n[mypy-torch.*,numba.*,llvmlite.*,yaml.*]\nfollow_imports = skip\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", folder / "cache", file],
+        cwd=folder, env={"MYPYPATH": str(checkout), "PATH": ""}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return "\n".join(line for line in done.stdout.splitlines() if line.startswith("script.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_users_script_is_checked(checkout: Path, tmp_path: Path) -> None:
+    bad = {
+        'loader = cl.make_dataloader("run.yaml", micro_batch_size="4")': "arg-type",
+        'loader = cl.make_dataloader("run.yaml", micro_batch=4)': "call-arg",
+        "cl.make_dataloadre": "attr-defined",
+        'cl.build(["a"], "b", tokenizer=3)': "arg-type",
+        'cl.Mixture(["3"])': "list-item",
+        'cl.open_dataset("a").windows("8")': "arg-type",
+        "cl.EpochSampler(10, rank='1')": "arg-type",
+    }
+    script = GOOD + "".join(f"{line}\n" for line in bad)
+    lines = mypy(script, checkout, tmp_path).splitlines()
+    errors = [line for line in lines if ": error: " in line]
+    first = GOOD.count("\n") + 1
+    assert {int(line.split(":")[1]) for line in errors} == set(range(first, first + len(bad))), "\n".join(lines)
+    for number, kind in enumerate(bad.values(), first):
+        assert any(line.startswith(f"script.py:{number}:") and f"[{kind}]" in line for line in errors), errors
+
+
+def test_checkers_and_the_import_at_run_time_know_the_same_names(checkout: Path) -> None:
+    tree = ast.parse((checkout / "conceptloader/__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
+    static = {
+        alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert {*static, "__version__"} == set(cl.__all__)
+    for name, module in static.items():
+        assert getattr(importlib.import_module(str(module)), name) is getattr(cl, name), name
+    assert cl.__all__ == sorted(cl.__all__)
+
+
+def test_every_public_name_has_a_docstring_and_typed_parameters() -> None:
+    for name in sorted({*cl.__all__} - {"__version__"}):
+        thing = getattr(cl, name)
+        assert inspect.getdoc(thing), name
+        if not inspect.ismodule(thing):
+            parts = (
+                [thing] if inspect.isfunction(thing) else [m for _, m in inspect.getmembers(thing, inspect.isfunction)]
+            )
+            for part in parts:
+                if not part.__name__.startswith("_") and part.__module__.startswith("conceptloader"):
+                    for parameter in list(inspect.signature(part).parameters.values())[0 if parts == [thing] else 1 :]:
+                        assert parameter.annotation is not parameter.empty, f"{name}.{part.__name__}({parameter.name})"
+
+
+@pytest.mark.parametrize("without", ["", "import sys, importlib.machinery as m\nf = m.PathFinder.find_spec\n"
+    "m.PathFinder.find_spec = classmethod(lambda c, n, *a: None if n == 'torch' else f(n, *a))\n"])  # fmt: skip
+def test_help_shows_the_names(without: str, checkout: Path) -> None:
+    script = f"{without}import pydoc, conceptloader\nprint(pydoc.plain(pydoc.render_doc(conceptloader)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "class Mixture" in done.stdout
+    assert "open_dataset(" in done.stdout
+    assert ("make_dataloader(" in done.stdout) == (not without)

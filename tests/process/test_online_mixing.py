@@ -1,0 +1,86 @@
+"""The example of weights by loss: killed and resumed, it trains what an unbroken run trains, and the log knows it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import conceptloader as cl
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import open_run
+
+STEPS = 40
+
+
+def start(checkout: Path, folder: Path) -> "subprocess.Popen[bytes]":
+    script = str(checkout / "examples/pytorch/online_mixing.py")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        [sys.executable, *torchrun, script, str(STEPS)],
+        cwd=folder, env=environment, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def trained(folder: Path) -> dict[int, dict[int, int]]:
+    """step -> sample -> dataset, of all ranks; a step that was done again counts as it was done last."""
+    found: dict[int, dict[int, int]] = {}
+    for rank in range(2):
+        last: dict[int, Any] = {}
+        for line in (folder / f"trained.{rank}.jsonl").read_text().splitlines():
+            step, samples, datasets = json.loads(line)
+            last[step] = dict(zip(samples, datasets, strict=True))
+        for step, samples in last.items():
+            found.setdefault(step, {}).update(samples)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_online_mixing_killed_and_resumed(checkout: Path, tmp_path: Path) -> None:
+    datasets = {
+        name: {
+            "path": write_dataset(tmp_path / name, random_documents(150, seed=k, prefix=name, vocab_size=size)),
+            "weight": 1,
+        }
+        for k, (name, size) in enumerate({"easy": 3, "hard": 1000, "middle": 50}.items())
+    }
+    content = yaml.safe_dump({"seq_len": 32, "datasets": datasets, "loader": {"prefetch": 2}})
+    folders = {name: tmp_path / name for name in ("whole", "killed")}
+    for folder in folders.values():
+        folder.mkdir()
+        (folder / "run.yaml").write_text(content)
+    process = start(checkout, folders["killed"])
+    log = folders["killed"] / "trained.1.jsonl"
+    while not log.exists() or log.read_text().count("\n") < 15:
+        assert process.poll() is None, process.stderr and process.stderr.read()[-3000:]
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert (folders["killed"] / "checkpoint.pt").exists()
+    for folder in folders.values():
+        process = start(checkout, folder)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors[-3000:]
+    expected = trained(folders["whole"])
+    assert list(expected) == list(range(STEPS))
+    assert trained(folders["killed"]) == expected
+    starts = cl.RunLog(folders["killed"]).starts
+    assert any(b.step < a.step for a, b in pairwise(starts)), "it was not killed behind a checkpoint"
+    for folder in folders.values():
+        run = open_run(folder / "run.yaml", folder)
+        assert len(run.blend.spec.live) == STEPS // 4
+        for step, samples in expected.items():
+            assert sorted(samples) == list(range(*run.steps.range_of(step)))
+            assert run.blend.order.sample_many(sorted(samples))[0].tolist() == [samples[s] for s in sorted(samples)]
+    early = [dataset for step in range(6) for dataset in expected[step].values()]
+    late = [dataset for step in range(STEPS - 6, STEPS) for dataset in expected[step].values()]
+    assert late.count(1) / len(late) > early.count(1) / len(early), "the hard dataset is not drawn more often"

@@ -1,0 +1,337 @@
+"""The concept index says what a walk through the track says, whoever wrote it, and refuses to say anything else."""
+
+import itertools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.index import layout as ix
+from conceptloader.format.index import write
+from conceptloader.format.index.read import open_index
+from conceptloader.ingest.index import build_index
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import Run, parse_where, when_concept
+from conceptloader.trace.where import Where
+from tests.trace.conftest import NUM_SAMPLES, SEQ_LEN
+from tests.trace.test_when import concepts
+
+CONCEPTS = 12
+
+
+@pytest.fixture(params=["spans", "dense"])
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    raw = random_documents(120, seed=4, mean_length=60, tracks={"concepts": CONCEPTS, "quality": 3})
+    return Path(write_dataset(tmp_path / "data", raw, shards=4, encoding=request.param))
+
+
+def walked(path: Path, track: str) -> list[list[tuple[int, int]]]:
+    """The spans of every concept, one after the other."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(CONCEPTS)]
+    with cl.open_dataset(path) as dataset:
+        spans = dataset.spans(track, 0, dataset.num_tokens)
+        for start, end, ids in zip(spans.start.tolist(), spans.end.tolist(), spans.decode(), strict=True):
+            for concept in set(ids.tolist()):
+                found[concept].append((start, end))
+    return found
+
+
+def bytes_of(directory: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(directory.iterdir()) if file.is_file()}
+
+
+@pytest.mark.parametrize("track", ["concepts", "quality"])
+def test_spans_and_counts_are_those_of_the_track(dataset: Path, track: str) -> None:
+    index = build_index(dataset, track)
+    assert index is not None
+    for concept, expected in enumerate(walked(dataset, track)):
+        start, end = index.spans(concept)
+        assert list(zip(start.tolist(), end.tolist(), strict=True)) == expected
+        assert index.count(concept) == (len(expected), sum(b - a for a, b in expected))
+    assert index.spans(CONCEPTS + 5)[0].tolist() == []
+
+
+def test_concepts_together(dataset: Path) -> None:
+    index = build_index(dataset, "concepts")
+    assert index is not None
+    tokens = [{t for a, b in spans for t in range(a, b)} for spans in walked(dataset, "concepts")]
+    asked = [0, 3, 7]
+    assert index.together(asked).tolist() == [[len(tokens[a] & tokens[b]) for b in asked] for a in asked]
+    assert index.together(asked)[0, 1] > 0
+
+
+def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(dataset)
+    directory = Path(ix.index_directory(str(dataset), "concepts"))
+    expected = bytes_of(directory)
+    assert len(expected) == 4 + 3
+    for tasks in (1, 3, 9):
+        shutil.rmtree(directory)
+        for task in reversed(range(tasks)):
+            assert build_index(dataset, task=(task, tasks)) is None
+        build_index(dataset)
+        assert bytes_of(directory) == expected, tasks
+    build_index(dataset, anew=True, workers=2)
+    assert bytes_of(directory) == expected
+    monkeypatch.setattr(write, "_ROWS", 3)
+    build_index(dataset, anew=True)
+    assert bytes_of(directory) == expected
+
+
+@pytest.mark.parametrize("track", ["concepts", "quality"])
+def test_large_shards_have_several_pieces(dataset: Path, track: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_CHUNK_TOKENS", 37), ("_POSTINGS", 11)):
+        monkeypatch.setattr(write, name, value)
+    test_spans_and_counts_are_those_of_the_track(dataset, track)
+    with cl.open_dataset(dataset) as found:
+        rows = (Path(ix.index_directory(str(dataset), track)) / "rows").stat().st_size // ix.ROW.itemsize
+        assert rows > 2 * found.num_shards * (CONCEPTS if track == "concepts" else 3)
+
+
+@pytest.mark.slow
+def test_a_killed_build_goes_on(tmp_path: Path) -> None:
+    raw = random_documents(1500, seed=4, mean_length=60, tracks={"concepts": CONCEPTS})
+    path = Path(write_dataset(tmp_path / "data", raw, shards=40))
+    directory = Path(ix.index_directory(str(path), "concepts"))
+    command = [sys.executable, "-m", "conceptloader", "index", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while len(list(directory.glob("*.json"))) < 5:
+        assert process.poll() is None, "too fast to be killed"
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (directory / ix.INDEX).exists()
+    (directory / ".00007.rows.0123456789abcdef.tmp").touch()  # whether the kill left one or not
+    kept = {file.name: file.stat().st_ino for file in directory.glob("*.postings")}
+    with cl.open_dataset(path) as found:
+        assert open_index(found, "concepts") is None
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    done = bytes_of(directory)
+    again = {file.name: file.stat().st_ino for file in directory.glob("*.postings")}
+    assert sum(again[name] == inode for name, inode in kept.items()) >= 5
+    build_index(path, anew=True)
+    assert bytes_of(directory) == done
+    assert not [name for name in done if name.endswith(".tmp")]
+
+
+def test_a_missing_shard_is_named(dataset: Path) -> None:
+    for task in (0, 1):
+        build_index(dataset, task=(task, 3))
+    with cl.open_dataset(dataset) as found, pytest.raises(FormatError, match="no postings of 1 shards, the first is 2"):
+        write.join_shards(found, "concepts")
+
+
+def read_all(path: Path) -> None:
+    with cl.open_dataset(path) as found:
+        index = open_index(found, "concepts")
+        assert index is not None
+        for concept in range(CONCEPTS):
+            index.spans(concept)
+
+
+@pytest.mark.parametrize("name", ["index.json", "heads", "rows", "00002.postings"])
+@pytest.mark.parametrize("where", ["first", "middle", "last", "cut"])
+def test_every_damage_is_refused(dataset: Path, name: str, where: str) -> None:
+    build_index(dataset)
+    file = Path(ix.index_directory(str(dataset), "concepts")) / name
+    data = bytearray(file.read_bytes())
+    if where == "cut":
+        del data[-1]
+    else:
+        data[{"first": 0, "middle": len(data) // 2, "last": -1}[where]] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FormatError):
+        read_all(dataset)
+
+
+def test_damage_that_samples_miss_is_refused(tmp_path: Path) -> None:
+    raw = random_documents(3000, seed=4, mean_length=100, tracks={"concepts": 5})
+    path = Path(write_dataset(tmp_path / "data", raw))
+    build_index(path)
+    file = Path(ix.index_directory(str(path), "concepts")) / "00000.postings"
+    data = bytearray(file.read_bytes())
+    assert len(data) > 40000
+    from conceptloader.storage.sample import sample_places
+
+    sampled = {at + k for at, size in sample_places(len(data)) for k in range(size)}
+    at = next(k for k in range(len(data) // 3, len(data)) if k not in sampled)
+    data[at] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FormatError, match="another checksum"):
+        read_all(path)
+
+
+def test_an_index_of_another_dataset_is_refused_and_made_anew(dataset: Path, tmp_path: Path) -> None:
+    build_index(dataset)
+    other = write_dataset(tmp_path / "other", random_documents(30, seed=9, tracks={"concepts": CONCEPTS}))
+    shutil.copytree(ix.index_directory(str(dataset), "concepts"), ix.index_directory(other, "concepts"))
+    with cl.open_dataset(other) as found, pytest.raises(FormatError, match="expected the dataset as it is now"):
+        open_index(found, "concepts")
+    assert build_index(other) is not None
+
+
+@pytest.fixture(scope="module")
+def indexed(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same run over copies with indices."""
+    import dataclasses
+
+    from conceptloader.blend import open_blend
+
+    folder = tmp_path_factory.mktemp("indexed")
+    datasets = {}
+    for name, entry in run.blend.config.datasets.items():
+        shutil.copytree(entry.path, folder / name)
+        build_index(folder / name, "concepts")
+        build_index(folder / name, "quality")
+        datasets[name] = dataclasses.replace(entry, path=str(folder / name))
+    return Run(blend=open_blend(dataclasses.replace(run.blend.config, datasets=datasets)), history=run.history)
+
+
+def rows(run: Run, track: str, concept: Any) -> list[tuple[Any, ...]]:
+    seen = when_concept(run, track, concept, NUM_SAMPLES)
+    return [(s.sample, s.dataset, s.epoch, s.window, s.inputs, s.labels, tuple(s.places)) for s in seen]
+
+
+def test_when_answers_alike_with_and_without_an_index(run: Run, indexed: Run) -> None:
+    for track, concept in itertools.product(("concepts", "quality"), range(3)):
+        expected = rows(run, track, concept)
+        assert expected
+        assert rows(indexed, track, concept) == expected
+
+
+@pytest.fixture(scope="module")
+def walked_run(run: Run) -> list[list[set[int]]]:
+    return [concepts(run, index, "concepts") for index in range(3)]
+
+
+LEAVES = st.integers(0, 5).map(lambda k: Where("is", f"concept-{k}"))
+EXPRESSIONS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        inner.map(lambda one: Where("not", parts=(one,))),
+        st.tuples(st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3)).map(
+            lambda pair: Where(pair[0], parts=tuple(pair[1]))
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+def text(where: Where) -> str:
+    if where.operator == "is":
+        return f"'{where.concept}'" if str(where.concept).endswith(("1", "2")) else str(where.concept)
+    if where.operator == "not":
+        return f"not ({text(where.parts[0])})"
+    return "(" + f" {where.operator} ".join(text(part) for part in where.parts) + ")"
+
+
+def holds(where: Where, ids: set[int]) -> bool:
+    if where.operator == "is":
+        return int(str(where.concept).removeprefix("concept-")) in ids
+    inner = [holds(part, ids) for part in where.parts]
+    return not inner[0] if where.operator == "not" else (all if where.operator == "and" else any)(inner)
+
+
+@settings(max_examples=25)
+@given(EXPRESSIONS)
+def test_booleans_equal_a_walk_through_the_tokens(
+    run: Run, indexed: Run, walked_run: list[list[set[int]]], where: Where
+) -> None:
+    expected = set()
+    for sample in range(NUM_SAMPLES):
+        index, _, window = run.blend.order.sample(sample)
+        first = run.member(index).view.start + window * SEQ_LEN
+        has = [holds(where, ids) for ids in walked_run[index][first : first + SEQ_LEN + 1]]
+        if any(has):
+            expected.add((sample, sum(has[:-1]), sum(has[1:])))
+    asked = parse_where(text(where))
+    assert {(row[0], row[4], row[5]) for row in rows(indexed, "concepts", asked)} == expected
+    assert {(row[0], row[4], row[5]) for row in rows(run, "concepts", asked)} == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "column", "problem"),
+    [
+        ("", 1, "the end"),
+        ("a and", 6, "the end"),
+        ("a b", 3, "found 'b', expected and, or, or the end"),
+        ("(a or b", 1, "a bracket without its end"),
+        ("a and or b", 7, "found 'or', expected the name"),
+        ("a and 'b", 7, "a quote without its end"),
+        ("not " * 200 + "a", 405, "more than 100 levels"),
+        ("a)", 2, "found '\\)'"),
+    ],
+)
+def test_expressions_that_are_none(expression: str, column: int, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"column {column}: .*{problem}"):
+        parse_where(expression)
+
+
+def test_concepts_that_nobody_knows(run: Run) -> None:
+    with pytest.raises(ConfigError, match="found id 6, expected less than 6"):
+        when_concept(run, "concepts", 6)
+    with pytest.raises(ConfigError, match="found 'red', expected one of 6 names"):
+        when_concept(run, "concepts", parse_where("concept-1 or red"))
+
+
+def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = dataset.parent / "run.yaml"
+    config.write_text(json.dumps({"seq_len": 16, "datasets": {"d": {"path": str(dataset)}}}))
+
+    def answer(*words: object) -> Any:
+        assert main([*map(str, words), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    expected = answer("when", config, "--concept", "concept-3")
+    counted = walked(dataset, "concepts")
+    found = answer("index", dataset, "--workers", 1, "--top", 3)
+    assert found["concepts"] == CONCEPTS
+    best = sorted(range(CONCEPTS), key=lambda c: -sum(b - a for a, b in counted[c]))[0]
+    assert (found["top"][0]["id"], found["top"][0]["concept"]) == (best, f"concept-{best}")
+    assert found["top"][0]["spans"] == len(counted[best])
+    assert answer("when", config, "--concept", "concept-3") == expected
+    assert answer("when", config, "--where", "concept-3 or concept-3")["seen"] == expected["seen"]
+    pairs = answer("index", dataset, "--together", "concept-1", "concept-2")["tokens"]
+    assert np.array(pairs).T.tolist() == pairs
+    for wrong in (["--concept-id", "12"], ["--where", "concept-1 and"], ["--where", "red"]):
+        assert main(["when", str(config), *wrong]) == 2
+    for wrong in (["--together", "red"], ["--track", "red"], ["--task", "0/2", "--anew"]):
+        assert main(["index", str(dataset), *wrong]) == 2
+    assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["spans", "dense"])
+@pytest.mark.parametrize("parameters", [{"ids": "u2"}, {"ids": "u2", "scores": "f2"}, {"scores": "f4"}])
+def test_ids_of_two_bytes_and_ids_with_scores(tmp_path: Path, encoding: str, parameters: dict[str, str]) -> None:
+    track = cl.TrackOptions(encoding=encoding, parameters=parameters, vocabulary=[f"c{i}" for i in range(CONCEPTS)])
+    build = cl.create_build(tmp_path / "data", cl.BuildOptions(tracks={"concepts": track}), plan=[0, 1])
+    for shard in range(2):
+        with build.shard(shard) as writer:
+            for document in random_documents(30, seed=shard, mean_length=40, tracks={"concepts": CONCEPTS}):
+                spans: list[Any] = [
+                    (a, b, (ids, [0.5] * len(ids)) if "scores" in parameters else ids)
+                    for a, b, ids in document.spans["concepts"]
+                ]
+                writer.add_document(document.tokens, {"concepts": spans})
+    cl.finalize(build.path)
+    index = build_index(build.path, "concepts")
+    assert index is not None
+    expected = walked(Path(build.path), "concepts")
+    assert any(expected)
+    for concept, spans in enumerate(expected):
+        start, end = index.spans(concept)
+        assert list(zip(start.tolist(), end.tolist(), strict=True)) == spans

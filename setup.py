@@ -14,7 +14,7 @@ assert VERSION is not None
 ADAPTERS = find_packages("integrations")
 
 TORCH = ["torch>=2.6"]
-INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22"]
+INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22", "jinja2>=3.1"]
 MEGATRON = [*TORCH, "megatron-core>=0.16.1"]
 NANOTRON = [*TORCH, "nanotron>=0.4"]
 LIGHTNING = [*TORCH, "lightning>=2.5"]

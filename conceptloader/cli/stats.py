@@ -24,7 +24,11 @@ DESCRIPTION = """\
 Read all documents and spans of a dataset (but no token) and count: lengths of documents and spans (percentiles), and
 for each concept its spans, and the share of all tokens that it covers. Text, JSON, or a picture.
 
+With --packing only: what packs of documents would be like (docs/packing.md), for each choice of --seq-len and --bins:
+how many, how full, what share of the documents does not fit whole into one, and what share windows would cut.
+
   conceptloader stats data/corpus --top 30 --picture corpus.png
+  conceptloader stats data/corpus --packing --seq-len 2048 4096 --bins 16 64 256 --picture packing.png
 """
 
 _CHUNK = 1 << 20
@@ -36,10 +40,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--track", action="append", metavar="TRACK", help="default: all")
     parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts to show as text (default: 20)")
     parser.add_argument("--picture", metavar="FILE", help="also draw the counts (.png, .svg, .pdf)")
+    parser.add_argument("--packing", action="store_true", help="what packs of documents would be like, and no more")
+    parser.add_argument("--seq-len", type=positive, nargs="+", default=[2048, 4096, 8192], metavar="S")
+    parser.add_argument("--bins", type=positive, nargs="+", default=[16, 64, 256], metavar="K")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
+        if arguments.packing:
+            from conceptloader.cli.packing import draw_packing, packing_lines, packing_stats
+
+            choices = packing_stats(dataset, arguments.seq_len, arguments.bins)
+            if arguments.picture is not None:
+                draw_packing(choices, arguments.picture)
+            output.result({"dataset": dataset.path, "packing": choices}, packing_lines(choices))
+            return 0
         value = dataset_stats(dataset, arguments.track)
     if arguments.picture is not None:
         draw(value, arguments.picture, arguments.top)

@@ -220,7 +220,8 @@ def explain(
             if loss is None or part["start"] is None:
                 continue
             member = run.member(run.blend.order.names.index(part["dataset"]))
-            inputs = min(part["end"], member.token_range(part["window"])[0] + member.seq_len) - part["start"]
+            read = member.parts(part["window"])
+            inputs = sum(p.inputs_of(part["start"], part["end"]) for p in read)
             excess = (loss - level) * inputs / member.seq_len / len(losses)
             names = member.dataset.vocabulary(track) if track in member.dataset.tracks else None
             shown = [names[k] if names else k for k in part.pop(track, None) or ()]

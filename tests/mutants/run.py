@@ -31,6 +31,7 @@ from tests.mutants.table import MODULES, near_and_wide
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).parent / "equivalent.txt"
+NOT_SLOW = "-mnot slow"
 MOST_BYTES = 12 << 30  # of address space: a mutant may ask for anything
 # A failing property is not made smaller: that it fails is enough.
 QUICK = """
@@ -114,7 +115,7 @@ class Tree:
     def test(self, tests: list[str], timeout: float) -> tuple[int | None, str]:
         """(exit status of pytest, None after the timeout; output)."""
         output = self.path.with_name(f"{self.path.name}.txt")
-        present = [name for name in tests if (self.path / name).exists()]
+        present = [name for name in tests if name.startswith("-") or (self.path / name).exists()]
         requests, answers = self._server.stdin, self._server.stdout
         assert requests is not None
         assert answers is not None
@@ -181,6 +182,7 @@ class Baseline:
 def verdict(tree: Tree, baseline: Baseline, mutant: Mutant, near_only: bool) -> tuple[bool, str]:
     """(killed, by what)."""
     near, wide = near_and_wide(mutant.path)
+    near = [NOT_SLOW, *near]
     stages = [near] if near_only else [near, wide]
     limits = [baseline.timeout(tree, tests) for tests in stages]
     with tree.mutated(mutant):

@@ -8,7 +8,7 @@ MODULES = [
 ]  # fmt: skip
 
 # Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).
-_NEAR: dict[str, tuple[dict[str, str], str]] = {
+NEAR: dict[str, tuple[dict[str, str], str]] = {
     "order": (
         {
             "partition": "partition", "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
@@ -48,7 +48,7 @@ _NEAR: dict[str, tuple[dict[str, str], str]] = {
     ),
 }  # fmt: skip
 # Modules, or folders, whose tests are elsewhere.
-_ELSEWHERE = {
+ELSEWHERE = {
     "batch/digest": "loader/test_digest.py",
     "batch/open": "batch/test_edges.py loader/test_loader.py batch/test_engine.py batch/test_ids.py",
     "batch/prefetch": "loader/test_prefetch.py",
@@ -88,10 +88,10 @@ def near_and_wide(path: str) -> tuple[list[str], list[str]]:
     """(near, wide) tests of a module."""
     name = path.removeprefix("conceptloader/").removesuffix(".py")
     wide = [f"tests/{test}" for test in _WIDE[name.split("/")[0]].split()]
-    found = max((key for key in _ELSEWHERE if f"{name}/".startswith(f"{key}/")), key=len, default=None)
+    found = max((key for key in ELSEWHERE if f"{name}/".startswith(f"{key}/")), key=len, default=None)
     if found is not None:
-        return [f"tests/{test}" for test in _ELSEWHERE[found].split()], wide
+        return [f"tests/{test}" for test in ELSEWHERE[found].split()], wide
     folder, words = name.split("/")[0], Path(name).name.split("_")
-    named, others = _NEAR[folder]
+    named, others = NEAR[folder]
     stems = next((named[word] for word in words if word in named), others)
     return [f"tests/{folder}/test_{stem}.py" for stem in stems.split()], wide

@@ -151,7 +151,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
     return {
         "max_spans": min(track.spans_in(seq_len), seq_len, runs),
-        "max_concepts": max(0, min(track.max_items or 0, concepts)),
+        "max_concepts": min(track.max_items or 0, concepts),
     }
 
 

@@ -198,8 +198,14 @@ def verdict(tree: Tree, baseline: Baseline, mutant: Mutant, near_only: bool) -> 
 def _reason(status: int | None, output: str) -> str:
     if status is None:
         return "timeout"
+    late = "timeout: " if "from pytest-timeout" in output else ""
     failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0][:200] if failed else f"exit {status}: {output.strip()[-200:]}"
+    return late + failed[0][:200] if failed else f"exit {status}: {output.strip()[-200:]}"
+
+
+def too_late(entry: dict[str, Any]) -> bool:
+    """Whether a mutant was killed by a timeout, of a test or of all of them."""
+    return bool(entry["killed"]) and entry["by"].startswith("timeout")
 
 
 def tried_before(results: Path) -> dict[str, dict[str, Any]]:
@@ -214,7 +220,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="FILE[:LINE]", help="of these places only")
     parser.add_argument("--near", action="store_true", help="only the tests closest to the module: quicker, stricter")
-    parser.add_argument("--survivors", action="store_true", help="try those again that survived before")
+    parser.add_argument("--survivors", action="store_true", help="try those again that survived or were too slow")
     parser.add_argument("--list", action="store_true", help="show the mutants, try none")
     parser.add_argument("--work", type=Path, default=ROOT / "build/mutants", help="copies and results")
     options = parser.parse_args()
@@ -235,7 +241,7 @@ def main() -> None:
         before = done.get(m.key(sources[m.path]))
         if (m.path, *m.before_and_after(sources[m.path])) in known:
             continue
-        if before is None or (options.survivors and not before["killed"]):
+        if before is None or (options.survivors and (not before["killed"] or too_late(before))):
             todo.append(m)
     trees: SimpleQueue[Tree] = SimpleQueue()
     for number in range(min(options.jobs, len(todo))):
@@ -267,18 +273,20 @@ def main() -> None:
 
 def report(mutants: list[Mutant], sources: dict[str, bytes], done: dict[str, Any], known: dict[Any, str]) -> None:
     """The survivors, and the figure."""
-    killed = same = 0
+    killed = same = late = 0
     for m in mutants:
         before, after = m.before_and_after(sources[m.path])
         if (m.path, before, after) in known:
             same += 1
         elif done[m.key(sources[m.path])]["killed"]:
             killed += 1
+            late += too_late(done[m.key(sources[m.path])])
         else:
             print(f"\n{m.place}\n- {before}\n+ {after}")
     rest = len(mutants) - same
     print(f"\n{len(mutants)} mutants: {same} change nothing that a test could see ({EQUIVALENT.name}); of the other")
     print(f"{rest}, {killed} were killed: {100 * killed / max(1, rest):.1f} %; {rest - killed} survived, see above")
+    print(f"{late} of the killed ones took too long, as on a busy machine tests may: --survivors tries them again, too")
 
 
 if __name__ == "__main__":

@@ -11,14 +11,17 @@ MODULES = [
 NEAR: dict[str, tuple[dict[str, str], str]] = {
     "order": (
         {
-            "partition": "partition", "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
+            "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
             "resume": "resume edges", "runlog": "runlog", "skips": "mixture resume inverse", "inverse": "inverse",
-            "permutation": "permutation", "state": "resume versions edges",
+            "permutation": "permutation",
         },
         "golden mixture permutation inverse",
     ),
     "batch": (
-        {"descriptors": "files", "layout": "memory engine edges", "measure": "engine memory edges"},
+        {
+            "layout": "memory engine edges", "measure": "engine memory edges",
+            "native": "engine edges files", "items": "engine edges ids scores damage files",
+        },
         "engine reference edges ids scores damage",
     ),
     "format": (
@@ -28,7 +31,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "lookup": "lookup golden", "overlap": "overlap", "ranges": "windows golden",
             "reader": "windows golden threads", "files": "damage windows foreign", "shard": "writer golden build",
             "tables": "writer golden build", "track": "writer golden build", "build": "build golden edges",
-            "finalize": "build golden damage", "shardtable": "golden manifest damage", "paths": "edges manifest build",
+            "finalize": "build golden damage", "shardtable": "golden manifest damage",
             "dataset": "windows golden foreign damage", "columns": "writer codecs golden edges",
             "layout": "golden writer manifest", "values": "windows codecs golden",
         },
@@ -36,7 +39,8 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     ),
     "ingest": (
         {
-            "lines": "lines bad_input", "digits": "digits", "overlap": "overlap", "tokenizer": "tokenizer lost edges",
+            "lines": "lines bad_input", "digits": "digits", "overlap": "overlap",
+            "tokenizer": "tokenizer align lost edges",
             "batch": "batches", "records": "batches bad_input", "table": "batches bad_input",
             "spans": "overlap tokenizer lost build", "columns": "batches bad_input edges", "align": "align",
             "lost": "lost", "inputs": "changed_inputs build", "rules": "align tokenizer lost",
@@ -55,6 +59,7 @@ ELSEWHERE = {
     "batch/warm": "batch/test_kernel_cache.py",
     "format/index": "trace/test_index.py",
     "format/read/bulk": "trace/test_bulk.py trace/test_index.py",
+    "format/spec/paths": "format/test_edges.py format/test_manifest.py remote/test_doors.py",
     "format/tools/derived": "annotate adopt/test_flat.py",
     "ingest/adopt": "adopt/test_flat.py adopt/test_datatrove.py adopt/test_megatron.py adopt/test_content.py",
     "ingest/adopt/datatrove": "adopt/test_datatrove.py adopt/test_content.py",
@@ -63,6 +68,9 @@ ELSEWHERE = {
     "ingest/annotate": "annotate",
     "ingest/chunks": "ingest/test_chunks.py ingest/test_import.py",
     "ingest/index": "trace/test_index.py",
+    "order/partition": "order/test_partition.py loader/test_state.py",
+    "order/progress/state": "order/test_resume.py order/test_versions.py loader/test_state.py",
+    "order/weights": "order/test_mixture.py order/test_golden.py loader/test_samplers.py",
     "storage": "remote",
     "storage/descriptors": "batch/test_files.py faults/test_reads.py",
     "storage/durable": "format/test_durability.py",
@@ -77,7 +85,8 @@ ELSEWHERE = {
 _WIDE = {
     "order": "golden order schedule config loader testing trace",
     "batch": "golden batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
-    "format": "golden format trace corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults",
+    "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults "
+    "trace",
     "ingest": "golden ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",
     "storage": "golden faults format batch corruption concurrency remote",
     "torch": "golden loader testing faults trace cli",

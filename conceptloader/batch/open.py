@@ -196,7 +196,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     return {
         # Manifests know windows; of a pack, each part may be cut out of the place that has most.
         "max_spans": seq_len if view.member.packing else min(track.spans_in(seq_len), seq_len, runs),
-        "max_concepts": max(0, min(track.max_items or 0, concepts)),
+        "max_concepts": min(track.max_items or 0, concepts),
     }
 
 

@@ -22,15 +22,14 @@ from typing import Any
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch, Upstream
-from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog, RunStart
 
 from .batches import SplitIterator, Tensors
-from .data import Built, MegatronData, OurSplit, continued
-from .dataset import ConceptDataset, Cyclic, SampleRules, data_loader
-from .options import Options, Stage, batch_schedule, first_sample, load_configs, take_options
+from .data import Built, MegatronData, OurSplit
+from .dataset import ConceptDataset, Cyclic, data_loader
+from .options import Options, Stage, batch_schedule, first_sample, take_options
 
 MEGATRON = Upstream(
     name="Megatron-LM",
@@ -45,13 +44,14 @@ class Run:
     """The run of this process. `data` is there once Megatron has asked for its datasets.
 
     dataset_config: for a script of one's own, from Megatron's arguments to a GPTDatasetConfig. saved: our state in the
-    checkpoint that was loaded.
+    checkpoint that was loaded. mock: Megatron keeps its --mock-data.
     """
 
     options: Options
     dataset_config: Callable[[Any], Any] | None = None
     saved: dict[str, Any] | None = None
     data: MegatronData | None = None
+    mock: bool = False
 
     def datasets(
         self,
@@ -70,10 +70,11 @@ class Run:
                 **vars(self.options),
                 dataset_config=config,
                 micro_batch_size=args.micro_batch_size,
-                split=args.split if config.mock else None,
+                split=args.split if config.mock and self.options.config is not None else None,
                 consumed=args.consumed_train_samples,
                 saved=self.saved,
                 sizes=sizes,
+                pipeline_layout=self.pipeline_layout(args),
             )
             self.data.check_tokenizer(getattr(args, "padded_vocab_size", None), self.options.accept)
             if args.rank == 0 and isinstance(self.data.train, OurSplit):
@@ -99,17 +100,14 @@ class Run:
             return dataset and [self.external(d, args, consumed, micro_batch_size) for d in dataset]
         return ExternalLoader(iter(data_loader(dataset, micro_batch_size, consumed, args.num_workers)), args)
 
-    def check(self, checkpoint_args: Namespace) -> None:
-        """After check_checkpoint_args: keep our state of the checkpoint, refuse a changed past before data is read."""
-        from megatron.training import get_args
+    @staticmethod
+    def pipeline_layout(args: Namespace) -> Any:
+        """The model's own (--pipeline-model-parallel-layout), None without one."""
+        if not getattr(args, "pipeline_model_parallel_layout", None):
+            return None
+        from megatron.training.arguments import core_transformer_config_from_args
 
-        args, options = get_args(), self.options
-        self.saved = getattr(checkpoint_args, "conceptloader", None)
-        config, *_ = load_configs(options.config, options.valid, options.test, args.split, args.seq_length, args.seed)
-        if config.order == "megatron":
-            return  # its index files are not mapped yet: MegatronData compares, still before any data is read
-        split = OurSplit(open_blend(config), SampleRules(seq_length=args.seq_length))
-        continued(split, self.saved, getattr(checkpoint_args, "consumed_train_samples", 0), options.accept)
+        return core_transformer_config_from_args(args).pipeline_model_parallel_layout
 
 
 @dataclass
@@ -153,14 +151,28 @@ def current_data() -> MegatronData:
 def build(stock: Callable[[Any], Any], builder: Any) -> Any:
     """In place of BlendedMegatronDatasetBuilder.build, which keeps --mock-data."""
     if _run is None or builder.cls is MockGPTDataset:
+        if _run is not None:
+            _run.mock = True
         return stock(builder)
     if builder.cls is not GPTDataset:
-        raise ConfigError(
-            f"--conceptloader-config: found {builder.cls.__name__}, expected GPTDataset: no --sft, no --fim-data"
-        )
+        raise wrong_data(f"datasets of class {builder.cls.__name__}")
     # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
     vp_stage = getattr(builder.is_built_on_rank, "keywords", {}).get("vp_stage")
     return _run.datasets(builder.config, builder.sizes, builder.is_built_on_rank, vp_stage)
+
+
+def wrong_data(found: str) -> ConfigError:
+    return ConfigError(
+        f"{sys.argv[0]}: found {found}, expected GPTDataset, in whose place conceptloader's comes: pretrain_gpt.py and "
+        "scripts like it, without --sft and --fim-data; start others without conceptloader.launch"
+    )
+
+
+def iterator(stock: Any, iterable: Any) -> Any:
+    """In place of RerunDataIterator."""
+    if _run is not None and _run.data is None and not _run.mock:
+        raise wrong_data("data that BlendedMegatronDatasetBuilder has not built")
+    return SplitIterator(iterable)
 
 
 def cyclic(stock: Any, dataset: Any, **sizes: Any) -> Any:
@@ -173,10 +185,10 @@ def cyclic(stock: Any, dataset: Any, **sizes: Any) -> Any:
 
 
 def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
-    """In place of check_checkpoint_args."""
+    """In place of check_checkpoint_args: keep our state, which MegatronData compares before any data is read."""
     stock(checkpoint_args, *args, **kwargs)
     if _run is not None:
-        _run.check(checkpoint_args)
+        _run.saved = getattr(checkpoint_args, "conceptloader", None)
 
 
 # pretrain_gpt.py calls BlendedMegatronDatasetBuilder(...).build(): every split comes from here.
@@ -190,7 +202,7 @@ BUILD = Patch(
 # The iterator that get_batch reads; ours keeps keys aside which get_batch would drop or slice.
 ITERATOR = Patch(
     target="megatron.training.training:RerunDataIterator",
-    by=lambda stock, iterable: SplitIterator(iterable),
+    by=iterator,
     parameters="iterable",
     caller="build_train_valid_test_data_iterators",
     line="return RerunDataIterator(iter(dataloader))",
@@ -217,7 +229,7 @@ CHECK = Patch(
 def install() -> None:
     """Prepare this process for an unmodified Megatron script: take our options out of sys.argv, patch what must be.
 
-    Without options of ours everything stays as it is, for --mock-data.
+    Without options of ours the files that --data-path and its kin name are read where they are; --mock-data stays.
 
     Raises ConfigError for wrong options, and for a Megatron that the patches do not know.
     """
@@ -225,7 +237,9 @@ def install() -> None:
     sys.argv[1:] = rest
     if options is None:
         if "--mock-data" not in rest:
-            raise ConfigError("--conceptloader-config: missing, expected the YAML file of the training data")
+            raise ConfigError(
+                "--conceptloader-config: missing, expected the YAML file of the training data, or --data-path"
+            )
         return
     start(Run(options))
     MEGATRON.apply([BUILD, ITERATOR, CYCLIC, CHECK])

@@ -208,7 +208,7 @@ def wanted(config: Config, concepts: bool) -> Config:
         raise ConfigError("outputs.position_ids: found document; with Megatron say --reset-position-ids instead")
     outputs = dataclasses.replace(config.outputs, position_ids="off")
     if not concepts:
-        outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False)
+        outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False, random=False)
     return dataclasses.replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
 
 

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import decide_layout, open_reader
+from conceptloader.batch.open import RANDOM, decide_layout, open_reader
 from conceptloader.blend import Blend
 from conceptloader.errors import ResumeError
 from conceptloader.format.read.dataset import Dataset
@@ -63,7 +64,8 @@ class OurSplit:
         """Arrays of a batch, with or without the concept tensors, which hold the samples of `others` too."""
         config = self._blend(concepts).config
         views = [view for blend in (self.blend, *others) for view in blend.views]
-        return decide_layout(views, self.rules.seq_length, config.outputs, config.concepts)
+        layout = decide_layout(views, self.rules.seq_length, config.outputs, config.concepts)
+        return dataclasses.replace(layout, random_key=derive_key(config.seed, RANDOM))
 
     def reader(self, concepts: bool) -> Reader:
         """Reads samples by their index."""

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
+from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import Batch, BatchLayout
-from conceptloader.batch.open import decide_layout
+from conceptloader.batch.open import RANDOM, decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Config, View
 from conceptloader.errors import ConfigError
@@ -184,7 +185,8 @@ class StockSplit:
             for name, options in config.concepts.items()
         }
         views = [joined_view(dataset, k, length, tracks) for k, dataset in enumerate(self.in_blend)]
-        return decide_layout(views, length, outputs, tracks)
+        layout = decide_layout(views, length, outputs, tracks)
+        return dataclasses.replace(layout, random_key=derive_key(config.seed, RANDOM))
 
     def reader(self, concepts: bool) -> Reader:
         return StockReader(self, self.layout(concepts))

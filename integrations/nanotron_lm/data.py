@@ -12,7 +12,8 @@ from torch.utils.data import Dataset
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.blend.vocabulary import check_vocabulary
+from conceptloader.errors import ResumeError
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
@@ -99,13 +100,7 @@ def make_dataset(
     vocabulary: int | None = None,
 ) -> StageDataset:
     """The data stage `stage`, `consumed_in_stage` samples after its beginning; `saved` tells what was before."""
-    for name, opened in blend.datasets.items():
-        tokenizer = opened.tokenizer
-        if vocabulary is not None and tokenizer is not None and tokenizer.vocab_size > vocabulary:
-            raise ConfigError(
-                f"datasets.{name}: its tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, but the model's "
-                f"vocab_size is {vocabulary}; raise model.model_config.vocab_size"
-            )
+    check_vocabulary(blend.datasets, vocabulary, "the model", "raise model.model_config.vocab_size")
     start, new_stage = _stage_start(blend, options, saved, stage, consumed_in_stage, earlier or {})
     consumed = start + consumed_in_stage
     if saved is not None:

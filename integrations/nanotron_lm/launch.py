@@ -4,6 +4,7 @@ Written against nanotron main, commit 2411b022 (April 2026).
 """
 
 import functools
+import json
 import logging
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 from conceptloader.base.patching import Patch, Upstream
 from conceptloader.blend import open_blend
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, ResumeError
 
 from . import losses
 from .batches import make_dataloader
@@ -41,17 +42,21 @@ class Run:
 
     config: nanotron's own, the trainer's object; None before. saved: our state in the checkpoint it resumes from, if
     any. dataset: the data stage that is trained, once run_train.py has asked for it; None for a stage of another type.
+    nanosets: read those of a configuration in which nothing is of our type.
     """
 
     config: Any = None
     saved: State | None = None
     dataset: StageDataset | None = None
+    nanosets: bool = False
 
     def start(self, config: Any, checkpoint: Any) -> None:
         """The trainer was given `config` and resumes from the folder `checkpoint`, or from nothing (None)."""
         self.config, self.saved, self.dataset = config, None, None
         if checkpoint is None:
             return
+        if self.is_ours and config.checkpoints.load_optimizer:
+            check_pipeline(Path(checkpoint), config.parallelism.pp)
         if config.checkpoints.load_lr_scheduler:
             self.saved = State.read(Path(checkpoint))
         elif self.is_ours:
@@ -73,6 +78,9 @@ class Run:
         state = self.dataset.state() if self.dataset is not None else self.saved
         if state is not None:
             state.write(folder)
+
+    def from_dict(self, original: Function, data_class: Any, data: Any, config: Any = None) -> Any:
+        return original(data_class=data_class, data=replace_in(data, self.nanosets), config=config)
 
     def parse_ckpt_path(self, original: Function, config: Any, parallel_context: Any) -> Any:
         path = original(config=config, parallel_context=parallel_context)
@@ -157,9 +165,17 @@ class Run:
             yield {**batch, **{key: value.to("cuda") if hasattr(value, "to") else value for key, value in kept.items()}}
 
 
-def from_dict(original: Function, data_class: Any, data: Any, config: Any = None) -> Any:
-    """In place of nanotron.config.config.from_dict."""
-    return original(data_class=data_class, data=replace_in(data), config=config)
+def check_pipeline(checkpoint: Path, size: int) -> None:
+    """Raise ResumeError if the checkpoint was written at another pipeline parallel size than `size`."""
+    try:
+        found = json.loads((checkpoint / "optimizer/optimizer_config.json").read_text())["parallelism"]["pp_size"]
+    except (OSError, ValueError, KeyError):
+        return  # what is wrong there nanotron says
+    if int(found) != size:
+        raise ResumeError(
+            f"parallelism.pp: found {size}, but {checkpoint} was written at {found}, and nanotron cannot load its "
+            f"optimizer at another; set pp to {found} (dp, micro batch and accumulation may change)"
+        )
 
 
 def patches(run: Run) -> list[Patch]:
@@ -167,7 +183,7 @@ def patches(run: Run) -> list[Patch]:
     return [
         Patch(
             target="nanotron.config.config:from_dict",
-            by=from_dict,
+            by=run.from_dict,
             parameters="data_class data config",
             caller="get_config_from_dict",
             line="return from_dict( data_class=config_class, data=config_dict, config=dacite.Config(",
@@ -246,8 +262,11 @@ class _Forward(logging.Handler):
                                             record.getMessage(), (), None))  # fmt: skip
 
 
-def install() -> None:
+def install(nanosets: bool = False) -> None:
     """Add the dataset type to nanotron in this process. To be called before DistributedTrainer is made.
+
+    nanosets: of a configuration without a data stage of our type, read the token files of nanotron's own
+    `dataset_folder` sections where they are, as the launcher does.
 
     Raises ConfigError if nanotron has no longer what this adapter hooks into; nothing is copied from it.
     """
@@ -259,4 +278,4 @@ def install() -> None:
         ours.addHandler(_Forward())
         ours.propagate = False
     ours.setLevel(logging.INFO)
-    NANOTRON.apply(patches(Run()))
+    NANOTRON.apply(patches(Run(nanosets=nanosets)))

@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.corpora.token_files import write_datatrove
 from tests.nanotron import support
 from tests.nanotron.conftest import WEIGHTS
 from tests.nanotron.plan import Layout, Oracle, assert_seen
@@ -171,3 +173,27 @@ def test_forgotten_counters_are_told(
     assert result.returncode == 0, result.output[-4000:]
     assert "EVERYTHING READ BEFORE THE CHECKPOINT IS READ AGAIN" in result.output
     assert_seen(result, oracle, replace(Layout(), dp=2), range(1, 2), micro_batch=2, micro_batches=2, start=0)
+
+
+def test_a_dataset_folder_as_it_is(tmp_path: Path) -> None:
+    """nanotron's own section, without a step: read by us where it is; resumed as any run, but not at another pp."""
+    rng, weights = np.random.default_rng(0), {"books": 0.7, "pages": 0.3}
+    for name in weights:
+        (tmp_path / name).mkdir()
+        documents = [rng.integers(1, support.VOCABULARY, n).tolist() for n in rng.integers(20, 90, 60)]
+        write_datatrove(tmp_path / name, "00000.ds", documents)
+    section = {"dataset_folder": [str(tmp_path / n) for n in weights], "dataset_weights": [*weights.values()]}
+    checkpoints = tmp_path / "c"
+    first = support.run_train(tmp_path / "a", support.config(checkpoints, section, pp=2, steps=4))
+    assert first.returncode == 0, first.output[-4000:]
+    assert "data_stages[0]: its dataset_folder is read by conceptloader" in first.output
+    places = {name: next((checkpoints / "conceptloader").glob(f"{name}-*")) for name in weights}
+    oracle = Oracle(places, weights, support.SEQ_LEN, roots=[tmp_path / name for name in weights])
+    assert_seen(first, oracle, Layout(pp=2), range(1, 5), micro_batch=2, micro_batches=2, start=0)
+    refused = support.run_train(tmp_path / "b", support.config(checkpoints, section, resume=True))
+    assert refused.returncode != 0
+    assert "parallelism.pp: found 1, but" in refused.output
+    assert "was written at 2" in refused.output
+    again = support.run_train(tmp_path / "r", support.config(checkpoints, section, pp=2, resume=True))
+    assert again.returncode == 0, again.output[-4000:]
+    assert_seen(again, oracle, Layout(pp=2), range(4, 7), micro_batch=2, micro_batches=2, start=12)

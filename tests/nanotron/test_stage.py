@@ -133,7 +133,9 @@ def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
 
 
 def test_a_vocabulary_too_small_is_refused(dataset: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"datasets.code: .* 250 tokens, but the model's vocab_size is 128"):
+    with pytest.raises(
+        ConfigError, match=r"datasets.code: .* 250 tokens, expected at most the 128 of the model; raise"
+    ):
         stage(dataset, vocabulary=128)
 
 

@@ -103,6 +103,7 @@ setup(
         "accelerate": ACCELERATE,
         "olmo": OLMO,
         "remote": REMOTE,
+        "prometheus": ["prometheus-client"],
         "chunks": CHUNKS,
         "plot": PLOT,
         "view": VIEW,

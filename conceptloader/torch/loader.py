@@ -21,6 +21,7 @@ from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
 from conceptloader.torch.live import require_agreement, start_of_weights, with_weights
+from conceptloader.torch.metrics import Meter, callbacks
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class Loader:
         self._schedule, self._tail = schedule, tail
         self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
         self._log: tuple[str | os.PathLike[str], BatchSchedule] | None = None
+        self.measured = True  # False: no metrics of this one, as in evaluation
         self.num_samples = num_samples
         if isinstance(blend.order, Sequential) and num_samples is None:
             self.num_samples = blend.order.num_samples
@@ -206,11 +208,21 @@ class Loader:
             where=reader.where,
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
+        meter = Meter() if callbacks and self.measured else None
         for (_, consumed), batch in on_device(ahead, self.device) if on_cuda else ahead:
             self._consumed = consumed
+            if meter is not None:
+                self._measure(meter, ahead)
             yield batch
         if self._again:
             self._begin(0)
+
+    def _measure(self, meter: Meter, ahead: Prefetcher[Any, Any]) -> None:
+        meter.waited(ahead.waited_s)
+        schedule = self._plan.schedule if self._log is None else self._log[1]
+        step = schedule.step_of(self._consumed - 1)
+        if self._consumed in (schedule.range_of(step)[1], self._plan.stop):
+            meter.step(self.blend, step, self._consumed, ahead.ready)
 
     def close(self) -> None:
         """End the threads of the current iterator. The loader stays usable."""

@@ -223,6 +223,7 @@ class EvaluationLoader:
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:
         self.loader = make_dataloader(config, **options)
+        self.loader.measured = False
         share, end = self.loader.partition, self.loader.num_samples
         try:
             self._length = len(self.loader)

@@ -1,0 +1,145 @@
+"""What the data of a run are doing, step by step: one callback, and what turns its argument into logs and gauges.
+
+cl.on_step(lambda metrics: writer.log(metrics.flat()))      # before the loop, in any trainer
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from conceptloader.base.packages import need
+from conceptloader.batch.measure import bytes_read
+from conceptloader.blend import Blend
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.storage import reads
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMetrics:
+    """Of a step whose last micro batch was handed out on this rank.
+
+    step: counted from 0, as in the run log. consumed_samples: over all ranks, with those of the step.
+    seconds: since the step before; waited_seconds: of these, for data. ready: micro batches read ahead.
+    bytes_read: that this process has read since the step before, from files (as Linux counts, other readers included)
+        and from object stores. retries: of reads that failed and were made again, meanwhile. What worker processes
+        of a DataLoader do is not seen.
+    weights: of the datasets in force, of a sum of 1. samples: of each dataset so far, and as epochs of it.
+    """
+
+    step: int
+    consumed_samples: int
+    seconds: float
+    waited_seconds: float
+    ready: int
+    bytes_read: int
+    retries: int
+    weights: Mapping[str, float]
+    samples: Mapping[str, int]
+    epochs: Mapping[str, float]
+
+    def flat(self, prefix: str = "data/") -> dict[str, float]:
+        """As TensorBoard and W&B take it: data/waited_seconds, data/samples/web, ..."""
+        found: dict[str, float] = {}
+        for name, value in asdict(self).items():
+            parts = {f"{name}/{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+            found |= {prefix + key: one for key, one in parts.items()}
+        return found
+
+
+Callback = Callable[[StepMetrics], object]
+callbacks: list[Callback] = []
+"""Of this process."""
+
+
+def on_step(callback: Callback) -> Callable[[], None]:
+    """Have `callback` called after each step of every training loader of this process whose loop begins later, in the
+    thread that trains.
+
+    Returns: what ends that. What the callback raises ends the step.
+    """
+    callbacks.append(callback)
+    return lambda: callbacks.remove(callback)
+
+
+def log_steps(every: int = 100) -> Callback:
+    """A callback that logs every so many steps, at INFO, as conceptloader.torch.metrics."""
+
+    def callback(metrics: StepMetrics) -> None:
+        if metrics.step % every == 0:
+            drawn = ", ".join(f"{name} {epochs:.3f}" for name, epochs in metrics.epochs.items())
+            logger.info(
+                "step %d: waited %.3f of %.3f s for data, %d micro batches ahead, %d retries; epochs: %s",
+                metrics.step, metrics.waited_seconds, metrics.seconds, metrics.ready, metrics.retries, drawn,
+            )  # fmt: skip
+
+    return callback
+
+
+def to_prometheus(registry: Any = None) -> Callback:
+    """A callback that sets gauges, conceptloader_waited_seconds and so on, those by dataset with the label `dataset`.
+
+    registry: of prometheus_client, by default its global one. Raises ConfigError without that package.
+    """
+    package = need("prometheus_client", "metrics: found no prometheus_client package", "prometheus")
+    gauges: dict[str, Any] = {}
+
+    def callback(metrics: StepMetrics) -> None:
+        for name, value in asdict(metrics).items():
+            labels = ["dataset"] * isinstance(value, dict)
+            if name not in gauges:
+                text = f"{name} of a step, see conceptloader.StepMetrics"
+                options = {} if registry is None else {"registry": registry}
+                gauges[name] = package.Gauge(f"conceptloader_{name}", text, labels, **options)
+            for key, one in value.items() if labels else ():
+                gauges[name].labels(dataset=key).set(one)
+            if not labels:
+                gauges[name].set(value)
+
+    return callback
+
+
+class Meter:
+    """Of one loader: what happened between its steps."""
+
+    def __init__(self) -> None:
+        self._waited, self._before = 0.0, (time.monotonic(), *_read())
+
+    def waited(self, seconds: float) -> None:
+        """For data, in the present step."""
+        self._waited += seconds
+
+    def step(self, blend: Blend, step: int, consumed: int, ready: int = 0) -> None:
+        """A step has ended at `consumed` samples."""
+        now, waited = (time.monotonic(), *_read()), self._waited
+        seconds, size, retries = (late - early for late, early in zip(now, self._before, strict=True))
+        self._waited, self._before = 0.0, now
+        counts: dict[str, list[float]] = {}
+        for member, count, windows in zip(
+            blend.spec.members.values(), blend.order.counts(consumed), blend.order.sizes, strict=True
+        ):
+            found = counts.setdefault(member.dataset, [0, 0.0])
+            counts[member.dataset] = [found[0] + count, found[1] + count / max(windows, 1)]
+        metrics = StepMetrics(
+            step=step, consumed_samples=consumed, seconds=seconds, waited_seconds=waited, ready=ready,
+            bytes_read=int(size), retries=int(retries), weights=_weights(blend.spec, consumed),
+            samples={name: int(count) for name, (count, _) in counts.items()},
+            epochs={name: epochs for name, (_, epochs) in counts.items()},
+        )  # fmt: skip
+        for callback in tuple(callbacks):
+            callback(metrics)
+
+
+def _read() -> tuple[int, int]:
+    """(bytes read, retries) of this process."""
+    return (bytes_read() or (0, 0))[0] + reads.counts["bytes"], reads.counts["retries"]
+
+
+def _weights(spec: OrderSpec, consumed: int) -> dict[str, float]:
+    """Of the datasets that the last sample before `consumed` was drawn from."""
+    phases = spec.phases_before(consumed)
+    weights = phases[-1].weights if phases else {}
+    return {spec.members[name].dataset: weight / sum(weights.values()) for name, weight in weights.items()}

@@ -20,7 +20,7 @@ from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
-from conceptloader.torch.live import require_agreement, start_of_weights, with_weights
+from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
 
 logger = logging.getLogger(__name__)
@@ -312,16 +312,9 @@ class Loader:
         may have been read already or is not behind weights set before, ranks that differ; ReadError for the run log.
         """
         edge = self._consumed + (self.blend.config.loader.prefetch + 1) * self.partition.group
-        start = start_of_weights(self._plan, edge, self.blend.spec, at)
-        blend = with_weights(self.blend, weights, start)
-        if self.num_samples is not None:
-            blend.order.check_run(self.num_samples)
+        start, blend = new_weights(self.blend, weights, self._plan, edge, at)
         if agree:
-            require_agreement(
-                {"at": start, "after": self._consumed, "weights": dict(weights), "order": blend.spec.hash},
-                self.partition.dp_size,
-                group,
-            )
+            require_agreement(start, self._consumed, blend.spec, self.partition.dp_size, group)
         self._write_start(blend.spec)
         self._reader.follow(blend.order)
         self.blend = blend

@@ -6,7 +6,8 @@ rank of the configured pipeline stages, in step with the micro batch, whatever t
 follow from the config, so that nobody has to announce them: one broadcast of one buffer per micro batch.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -108,8 +109,10 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
     A replay of the rerun state machine passes through here as well, so that it meets the same concept tensors again.
     """
 
-    def __init__(self, iterable: Any) -> None:
+    def __init__(self, iterable: Any, took: Callable[["SplitIterator", float], None] | None = None) -> None:
+        """took: told how many seconds each micro batch of training was waited for, replays left out."""
         super().__init__(iterable)
+        self._took = took
         self._kept: Tensors | None = None  # of the micro batch that Megatron took last
 
     def __next__(self) -> Tensors:
@@ -139,7 +142,10 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
         super().advance()
 
     def _pull(self) -> tuple[Tensors, Tensors]:
+        start = time.monotonic()
         batch = super().__next__()
+        if self._took is not None and torch.is_grad_enabled() and not self.replaying:  # Megatron evaluates without
+            self._took(self, time.monotonic() - start)
         stock = {key: batch[key] for key in STOCK_KEYS if key in batch}
         kept = {key: value for key, value in batch.items() if key not in stock}
         if stock and "dataset_id" in kept and parallel_state.get_context_parallel_world_size() == 1:

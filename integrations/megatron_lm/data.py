@@ -6,14 +6,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from megatron.core import parallel_state
 from megatron.core.datasets.utils import Split
 
 from conceptloader.blend import Blend, Config, open_blend
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
+from conceptloader.torch.live import new_weights, require_agreement
 
 from .batches import BatchReader, SplitIterator, takes_tokens
 from .dataset import ConceptDataset, SampleRules, data_loader, fields_of
@@ -74,6 +77,7 @@ class MegatronData:
         self._configs = load_configs(*files.values(), length, seed)
         self._evaluates = any(files[name] is not None for name in ("valid", "test", "split"))
         self._stock: Sequence[StockSplit | None] | None = None
+        self._readers: list[Any] = []  # of the training
         opened: SampleSource
         if self._configs[0].order == "megatron":
             if sizes is None or self._evaluates:
@@ -161,9 +165,11 @@ class MegatronData:
         def build(opened: SampleSource, split: Any, first: int = 0) -> ConceptDataset | None:
             if not tokens and not concepts:
                 return None
-            size = sizes[split.value]
+            size, reader = sizes[split.value], opened.reader(concepts)
+            if opened is self.train:
+                self._readers.append(reader)
             return ConceptDataset(
-                opened.reader(concepts),
+                reader,
                 opened.one_pass if size is None else size,
                 split,
                 self.dataset_config,
@@ -181,6 +187,23 @@ class MegatronData:
             else:
                 built.append(None if found is None else build(found, split))
         return built
+
+    def set_weights(self, weights: Mapping[str, float], plan: Plan, at: int | None = None) -> int:
+        """Draw datasets in other proportions from the sample `at` on, by default from the second step of `plan` on.
+
+        On all ranks, which compare what they are about to do, with datasets that are read in this process.
+
+        Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
+        """
+        if not isinstance(self.train, OurSplit):
+            raise ConfigError("set_weights: found order megatron, whose samples are chosen by Megatron's index files")
+        first, edge = plan.schedule.range_of(plan.schedule.step)
+        start, blend = new_weights(self.train.blend, weights, plan, edge, at)
+        require_agreement(start, first, blend.spec, torch.distributed.get_world_size(), None)
+        for reader in self._readers:
+            reader.follow(blend.order)
+        self.train = dataclasses.replace(self.train, blend=blend)
+        return start
 
     def iterator(self, dataset: ConceptDataset | None, *, num_workers: int = 0) -> SplitIterator | None:
         """Micro batches of this data-parallel rank from the consumed samples on, for get_batch and the schedules."""

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from conceptloader.errors import ConfigError, ResumeError
 
 from . import losses
 from .batches import make_dataloader
-from .data import StageDataset, make_dataset, report, write_run_log
+from .data import StageDataset, make_dataset, report
 from .options import NO_TOKENIZER, StandIn, is_ours, no_tokenizer, replace_in
 from .state import State
 
@@ -114,16 +114,16 @@ class Run:
             vocabulary=self.config.model.model_config.vocab_size,
         )
         plan = report(self.dataset, (asked.train_steps - asked.current_iteration) * asked.global_batch_size)
-        if asked.parallel_context.world_pg.rank() == 0:
+        writes = asked.parallel_context.world_pg.rank() == 0
+        self.dataset.begin(
+            Path(self.config.checkpoints.checkpoints_path) if writes else None,
+            step=asked.current_iteration,
+            global_batch_size=asked.global_batch_size,
+            micro_batch_size=self.config.tokens.micro_batch_size,
+            dp_size=asked.parallel_context.dp_pg.size(),
+        )
+        if writes:
             self.dataset.blend.look_ahead(self.dataset.consumed)
-            write_run_log(
-                Path(self.config.checkpoints.checkpoints_path),
-                self.dataset,
-                step=asked.current_iteration,
-                global_batch_size=asked.global_batch_size,
-                micro_batch_size=self.config.tokens.micro_batch_size,
-                dp_size=asked.parallel_context.dp_pg.size(),
-            )
         return self.dataset, plan
 
     def get_tb_dataloader(self, original: Function, *, dataset: Any, **kwargs: Any) -> Any:
@@ -248,6 +248,16 @@ def mend_losses() -> None:
             NANOTRON.apply([patch])
 
 
+_run: Run | None = None
+
+
+def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
+    """StageDataset.set_weights, of the data stage that run_train.py trains."""
+    if _run is None or _run.dataset is None:
+        raise ConfigError("set_weights: no data stage of conceptloader is trained; call it in a training step")
+    return _run.dataset.set_weights(weights, at)
+
+
 class _Forward(logging.Handler):
     """What conceptloader logs, to nanotron's log: warnings of every rank, the rest of rank 0 or with `any_rank`."""
 
@@ -278,4 +288,6 @@ def install(nanosets: bool = False) -> None:
         ours.addHandler(_Forward())
         ours.propagate = False
     ours.setLevel(logging.INFO)
-    NANOTRON.apply(patches(Run(nanosets=nanosets)))
+    global _run
+    _run = _run or Run(nanosets=nanosets)
+    NANOTRON.apply(patches(_run))

@@ -35,6 +35,7 @@ TEST = [
     *CHUNKS,
     *TRAINERS,
     *VIEW,
+    "prometheus-client",
     "selenium",
     "megatron-core==0.16.1",
     "nanotron==0.4",

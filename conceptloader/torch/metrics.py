@@ -89,15 +89,12 @@ def to_prometheus(registry: Any = None) -> Callback:
 
     def callback(metrics: StepMetrics) -> None:
         for name, value in asdict(metrics).items():
-            labels = ["dataset"] * isinstance(value, dict)
+            by_dataset = isinstance(value, dict)
             if name not in gauges:
-                text = f"{name} of a step, see conceptloader.StepMetrics"
-                options = {} if registry is None else {"registry": registry}
-                gauges[name] = package.Gauge(f"conceptloader_{name}", text, labels, **options)
-            for key, one in value.items() if labels else ():
-                gauges[name].labels(dataset=key).set(one)
-            if not labels:
-                gauges[name].set(value)
+                where = {"labelnames": ["dataset"] * by_dataset, "registry": registry or package.REGISTRY}
+                gauges[name] = package.Gauge(f"conceptloader_{name}", f"StepMetrics.{name}", **where)
+            for key, one in value.items() if by_dataset else [("", value)]:
+                (gauges[name].labels(key) if by_dataset else gauges[name]).set(one)
 
     return callback
 

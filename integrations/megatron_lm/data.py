@@ -74,7 +74,7 @@ class MegatronData:
         files: dict[str, Any] = {"config": config, "valid": valid, "test": test, "split": split}
         if config is None:
             files |= in_place(dataset_config, stock_order(saved, consumed, accept))
-        self._configs = load_configs(*files.values(), length, seed)
+        self._configs = load_configs(**files, seq_length=length, seed=seed)
         self._evaluates = any(files[name] is not None for name in ("valid", "test", "split"))
         self._stock: Sequence[StockSplit | None] | None = None
         self._readers: list[Any] = []  # of the training

@@ -18,13 +18,15 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
     parse_and_normalize_split,
 )
 
-from conceptloader.blend import Config, ConfigLike, load_config
+from conceptloader.blend import Config, load_config
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.in_place import datasets_in_place
 from conceptloader.order.schedule import BatchSchedule
 
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
+Source = Path | str | Mapping[str, Any]
+"""A YAML file, or what one says."""
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -130,7 +132,7 @@ def in_place(given: Any, stock_order: bool) -> dict[str, Any]:
 
 
 def load_configs(
-    train: ConfigLike, valid: ConfigLike | None, test: ConfigLike | None, split: str | None, seq_length: int, seed: int
+    config: Source, valid: Source | None, test: Source | None, split: str | None, seq_length: int, seed: int
 ) -> tuple[Config, Config | None, Config | None]:
     """Configurations of train, valid and test, None where there is no data.
 
@@ -141,7 +143,7 @@ def load_configs(
     """
     own = [
         None if path is None else load_config(path, defaults={"seed": seed}).with_seq_len(seq_length)
-        for path in (train, valid, test)
+        for path in (config, valid, test)
     ]
     if split is not None:
         if own[1:] != [None, None]:
@@ -153,8 +155,8 @@ def load_configs(
     of_train, *rest = own
     if of_train is None:
         raise ConfigError(f"--split {split}: leaves nothing to train on")
-    for config in filter(None, rest):
-        for name in config.concepts:
+    for evaluated in filter(None, rest):
+        for name in evaluated.concepts:
             if name not in of_train.concepts:
                 raise ConfigError(
                     f"concepts.{name}: found in the configuration of evaluation data alone, but all batches have the "

@@ -52,7 +52,7 @@ class Run:
                 **vars(self.options),
                 dataset_config=config,
                 micro_batch_size=args.micro_batch_size,
-                split=args.split if config.mock and self.options.config is not None else None,
+                split=args.split if config.mock else None,
                 consumed=args.consumed_train_samples,
                 saved=self.saved,
                 sizes=sizes,
@@ -81,7 +81,8 @@ class Run:
         """Steps, micro batches and ranks from the step on that is trained now, or next."""
         partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=args.data_parallel_size)
         iteration = getattr(args, "curr_iteration", args.iteration)
-        return Plan(partition, batch_schedule(args).at(iteration, args.consumed_train_samples))
+        schedule = batch_schedule(args).at(iteration, args.consumed_train_samples)
+        return Plan(partition=partition, schedule=schedule)
 
     def note(self, data: MegatronData, args: Namespace) -> None:
         """What decides the samples from here on, for checkpoints and in the run log."""

@@ -79,7 +79,8 @@ class StageDataset(Dataset[Any]):
     ) -> None:
         """This process trains `step` (from 0) next. log: the folder of the checkpoints, on the rank that writes."""
         partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size)
-        self.plan = Plan(partition, BatchSchedule.constant(global_batch_size).at(step, self.consumed))
+        schedule = BatchSchedule.constant(global_batch_size).at(step, self.consumed)
+        self.plan = Plan(partition=partition, schedule=schedule)
         self.log = log
         self._write_log()
 

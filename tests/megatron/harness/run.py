@@ -13,6 +13,9 @@ import cpu_context  # noqa: E402
 import fake_cuda  # noqa: E402
 import fake_triton  # noqa: E402
 
+from tests.dying import die_with_parent  # noqa: E402
+
+die_with_parent()
 fake_triton.install()
 fake_cuda.install()
 fake_cuda.prepare_megatron()

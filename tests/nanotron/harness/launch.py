@@ -14,14 +14,17 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parents[2])]
 
 import cpu_nanotron  # noqa: E402
 import cpu_torch  # noqa: E402
 import record  # noqa: E402
 
+from tests.dying import die_with_parent  # noqa: E402
+
 
 def main(args: list[str]) -> None:
+    die_with_parent()
     sys.path.insert(0, str(HERE / "stubs"))
     if os.environ.get("NANOTRON_SRC"):
         sys.path.insert(0, str(Path(os.environ["NANOTRON_SRC"]) / "src"))

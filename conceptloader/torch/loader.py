@@ -208,21 +208,15 @@ class Loader:
             where=reader.where,
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
-        meter = Meter() if callbacks and self.measured else None
+        steps = self._plan.schedule if self._log is None else self._log[1]
+        meter = Meter(steps, self._plan.stop) if callbacks and self.measured else None
         for (_, consumed), batch in on_device(ahead, self.device) if on_cuda else ahead:
             self._consumed = consumed
             if meter is not None:
-                self._measure(meter, ahead)
+                meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
             yield batch
         if self._again:
             self._begin(0)
-
-    def _measure(self, meter: Meter, ahead: Prefetcher[Any, Any]) -> None:
-        meter.waited(ahead.waited_s)
-        schedule = self._plan.schedule if self._log is None else self._log[1]
-        step = schedule.step_of(self._consumed - 1)
-        if self._consumed in (schedule.range_of(step)[1], self._plan.stop):
-            meter.step(self.blend, step, self._consumed, ahead.ready)
 
     def close(self) -> None:
         """End the threads of the current iterator. The loader stays usable."""

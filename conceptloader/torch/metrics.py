@@ -12,7 +12,7 @@ from typing import Any
 from conceptloader.base.packages import need
 from conceptloader.batch.measure import bytes_read
 from conceptloader.blend import Blend
-from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage import reads
 
 logger = logging.getLogger(__name__)
@@ -100,32 +100,35 @@ def to_prometheus(registry: Any = None) -> Callback:
 
 
 class Meter:
-    """Of one loader: what happened between its steps."""
+    """Of one loader: what happens between the ends of its steps.
 
-    def __init__(self) -> None:
+    schedule: where they are. stop: end of the run, where its last step may be cut off.
+    """
+
+    def __init__(self, schedule: BatchSchedule, stop: int | None = None) -> None:
+        self._schedule, self._stop = schedule, stop
         self._waited, self._before = 0.0, (time.monotonic(), *_read())
 
-    def waited(self, seconds: float) -> None:
-        """For data, in the present step."""
-        self._waited += seconds
-
-    def step(self, blend: Blend, step: int, consumed: int, ready: int = 0) -> None:
-        """A step has ended at `consumed` samples."""
-        now, waited = (time.monotonic(), *_read()), self._waited
+    def took(self, blend: Blend, consumed: int, waited: float, ready: int = 0) -> None:
+        """A micro batch, or more, was waited for, behind which `consumed` samples are handed out over all ranks."""
+        self._waited += waited
+        step = self._schedule.step_of(consumed - 1)
+        if consumed not in (self._schedule.range_of(step)[1], self._stop):
+            return
+        now, phases = (time.monotonic(), *_read()), blend.spec.phases_before(consumed)
         seconds, size, retries = (late - early for late, early in zip(now, self._before, strict=True))
-        self._waited, self._before = 0.0, now
-        counts: dict[str, list[float]] = {}
-        for member, count, windows in zip(
-            blend.spec.members.values(), blend.order.counts(consumed), blend.order.sizes, strict=True
-        ):
-            found = counts.setdefault(member.dataset, [0, 0.0])
-            counts[member.dataset] = [found[0] + count, found[1] + count / max(windows, 1)]
+        names = [member.dataset for member in blend.spec.members.values()]
+        counts, weights = blend.order.counts(consumed), phases[-1].weights if phases else {}
+        samples, epochs = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0)
+        for name, count, windows in zip(names, counts, blend.order.sizes, strict=True):
+            samples[name] += count
+            epochs[name] += count / max(windows, 1)
         metrics = StepMetrics(
-            step=step, consumed_samples=consumed, seconds=seconds, waited_seconds=waited, ready=ready,
-            bytes_read=int(size), retries=int(retries), weights=_weights(blend.spec, consumed),
-            samples={name: int(count) for name, (count, _) in counts.items()},
-            epochs={name: epochs for name, (_, epochs) in counts.items()},
+            step=step, consumed_samples=consumed, seconds=seconds, waited_seconds=self._waited, ready=ready,
+            bytes_read=int(size), retries=int(retries), samples=samples, epochs=epochs,
+            weights={blend.spec.members[k].dataset: w / sum(weights.values()) for k, w in weights.items()},
         )  # fmt: skip
+        self._waited, self._before = 0.0, now
         for callback in tuple(callbacks):
             callback(metrics)
 
@@ -133,10 +136,3 @@ class Meter:
 def _read() -> tuple[int, int]:
     """(bytes read, retries) of this process."""
     return (bytes_read() or (0, 0))[0] + reads.counts["bytes"], reads.counts["retries"]
-
-
-def _weights(spec: OrderSpec, consumed: int) -> dict[str, float]:
-    """Of the datasets that the last sample before `consumed` was drawn from."""
-    phases = spec.phases_before(consumed)
-    weights = phases[-1].weights if phases else {}
-    return {spec.members[name].dataset: weight / sum(weights.values()) for name, weight in weights.items()}

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ class Run:
     mock: bool = False
     reader: SplitIterator | None = None
     meter: Meter | None = None
-    metered: Plan = field(init=False)
     taken: int = 0
+    group: int = 0
 
     def datasets(
         self,
@@ -101,13 +101,10 @@ class Run:
         if self.meter is None:
             from megatron.training import get_args
 
-            self.meter, self.metered = Meter(), self.plan(get_args())
-            self.taken = self.metered.schedule.consumed
-        self.meter.waited(seconds)
-        self.taken += self.metered.partition.group
-        step = self.metered.schedule.step_of(self.taken - 1)
-        if self.taken == self.metered.schedule.range_of(step)[1]:
-            self.meter.step(data.train.blend, step, self.taken)
+            plan = self.plan(get_args())
+            self.meter, self.taken, self.group = Meter(plan.schedule), plan.schedule.consumed, plan.partition.group
+        self.taken += self.group
+        self.meter.took(data.train.blend, self.taken, seconds)
 
     @staticmethod
     def pipeline_layout(args: Namespace) -> Any:

@@ -110,15 +110,14 @@ class Collator:
 
 
 class _Timed(DataLoader[Any]):
-    """Tells the dataset's meter how long each micro batch was waited for."""
+    """Tells the dataset how long each micro batch was waited for."""
 
     def __iter__(self) -> Any:
-        batches, meter = super().__iter__(), self.dataset.meter  # type: ignore[attr-defined]
-        while True:
-            start = time.monotonic()
-            batch = next(batches)  # it has no end
-            meter.waited(time.monotonic() - start)
+        start = time.monotonic()
+        for batch in super().__iter__():
+            self.dataset.waited_s += time.monotonic() - start  # type: ignore[attr-defined]
             yield batch
+            start = time.monotonic()
 
 
 def make_dataloader(

@@ -59,7 +59,8 @@ class StageDataset(Dataset[Any]):
         self.plan: Plan | None = None  # from the start of this process on
         self.log: Path | None = None  # of the rank that writes it
         self.num_workers = 0
-        self.meter = Meter()
+        self.meter: Meter | None = None
+        self.waited_s = 0.0  # for micro batches of the step
         self.dp_rank = 0
         self.reader: BatchReader | None = None  # None on a rank that needs no data
 
@@ -80,7 +81,7 @@ class StageDataset(Dataset[Any]):
         """This process trains `step` (from 0) next. log: the folder of the checkpoints, on the rank that writes."""
         partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size)
         schedule = BatchSchedule.constant(global_batch_size).at(step, self.consumed)
-        self.plan = Plan(partition=partition, schedule=schedule)
+        self.plan, self.meter = Plan(partition=partition, schedule=schedule), Meter(schedule)
         self.log = log
         self._write_log()
 
@@ -131,8 +132,9 @@ class StageDataset(Dataset[Any]):
         for member, count in zip(*np.unique(members, return_counts=True), strict=True):
             self.tokens[self.datasets[member]] += int(count) * sequence_length
         self.consumed = stop
-        if callbacks and self.plan is not None:
-            self.meter.step(self.blend, self.plan.schedule.step_of(start), stop)
+        if callbacks and self.meter is not None:
+            self.meter.took(self.blend, stop, self.waited_s)
+        self.waited_s = 0.0
         if self.loss_per_dataset is not None and self.partition is not None:
             mine = members[self.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
             by_dataset = [[self.loss_per_dataset.names.index(self.datasets[m]) for m in row] for row in mine]

@@ -1,4 +1,4 @@
-"""What conceptloader.launch puts under an unmodified script: four patches, and the run that they serve.
+"""What conceptloader.launch puts under an unmodified script: four patches, for the run of run.py.
 
 Nothing else in this adapter changes Megatron. Seen in core_v0.16.1 and in main (core 0.20).
 

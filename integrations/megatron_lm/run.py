@@ -62,6 +62,9 @@ class Run:
             if args.rank == 0 and isinstance(self.data.train, OurSplit):
                 self.data.train.blend.look_ahead(args.consumed_train_samples)
             self.note(self.data, args)
+            if callbacks:
+                plan = self.plan(args)
+                self.meter, self.taken, self.group = Meter(plan.schedule), plan.schedule.consumed, plan.partition.group
         datasets = self.data.datasets(sizes, is_built_on_rank=is_built_on_rank, vp_stage=vp_stage, first=first)
         if args.dataloader_type != "external":
             return datasets
@@ -96,13 +99,8 @@ class Run:
     def took(self, reader: SplitIterator, seconds: float) -> None:
         """A training iterator has waited so long for a micro batch; of those of virtual stages the first counts."""
         data, self.reader = self.data, self.reader or reader
-        if data is None or reader is not self.reader or not callbacks or not isinstance(data.train, OurSplit):
+        if data is None or self.meter is None or reader is not self.reader or not isinstance(data.train, OurSplit):
             return
-        if self.meter is None:
-            from megatron.training import get_args
-
-            plan = self.plan(get_args())
-            self.meter, self.taken, self.group = Meter(plan.schedule), plan.schedule.consumed, plan.partition.group
         self.taken += self.group
         self.meter.took(data.train.blend, self.taken, seconds)
 

@@ -18,6 +18,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE
 
 MAX_SAMPLE_BYTES = 1 << 30
+RANDOM = "sample random"  # what the key of outputs.random is derived for
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
 _TELL = {10**k for k in range(12)}
@@ -89,7 +90,7 @@ def batch_layout(blend: Blend) -> BatchLayout:
     if config.seq_len is None:
         raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
     layout = decide_layout(blend.views, config.seq_len, config.outputs, config.concepts)
-    return replace(layout, random_key=derive_key(config.seed, "sample random"))
+    return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
 
 def decide_layout(

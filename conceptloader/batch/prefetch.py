@@ -48,6 +48,7 @@ class Prefetcher(Iterator[tuple[T, R]]):
         self._process = os.getpid()
         self._depth = depth
         self._ahead: deque[tuple[T, Task[R]]] = deque()
+        self.waited_s = 0.0  # by the consumer, for the last result
         self._threads = Threads(min(threads, depth) or 1, name)
         self.close = weakref.finalize(self, self._threads.stop)
         for _ in range(depth):
@@ -66,6 +67,7 @@ class Prefetcher(Iterator[tuple[T, R]]):
         while not reading.wait(max(0.0, min(self._warn_after_s, self._timeout_s - waited))):
             waited = time.monotonic() - start
             self._tell(waited, reading.thread)
+        self.waited_s = time.monotonic() - start
         if reading.error is not None:
             self.close()
             raise reading.error
@@ -73,6 +75,11 @@ class Prefetcher(Iterator[tuple[T, R]]):
         if self._depth:
             self._send()
         return task, reading.value
+
+    @property
+    def ready(self) -> int:
+        """Results that wait for the consumer."""
+        return sum(not reading.running.locked() for _, reading in self._ahead)
 
     def _send(self) -> None:
         """Have the next task read, if there is one."""

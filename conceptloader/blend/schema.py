@@ -183,7 +183,7 @@ class Config(Section):
 
         Raises ConfigError if it gives another one itself, or outputs that are for one's own training loop only.
         """
-        for key, expected in {"shared_labels": False, "loss_mask": True, "random": False}.items():
+        for key, expected in {"shared_labels": False, "loss_mask": True}.items():
             if getattr(self.outputs, key) != expected:
                 raise ConfigError(f"outputs.{key}: expected {expected} with a framework; leave it out")
         if self.seq_len not in (None, seq_len):

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import LOSS_FIELD, BatchLayout, TrackLayout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader
+from conceptloader.batch.warm import open_engine
 from conceptloader.blend import Blend, ConceptOptions, Outputs, View
 from conceptloader.blend.samples import by_document
 from conceptloader.errors import ConfigError
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
-    """A reader of the samples of `blend`, with the engine that its configuration names. dp_rank: for messages.
+    """A reader of the samples of `blend`, with the engine that its configuration names; the
+    compiled one may begin with plain batches, see warm.py. dp_rank: for messages.
     layout: of its batches, if others decide it with theirs.
 
     The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
@@ -39,7 +40,7 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
         logger.info("loader: reads %s from object stores, with the reference engine", ", ".join(remote))
     if remote or blend.config.loader.engine == "reference":
         return ReferenceReader(blend.order, views, layout, dp_rank)
-    return CompiledReader(blend.order, views, layout, dp_rank)
+    return open_engine(blend.order, views, layout, dp_rank)
 
 
 def batch_layout(blend: Blend) -> BatchLayout:

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import numba
 
+from conceptloader.base.lazy import forks_wait
 from conceptloader.base.machine_code import file_name, text_of
 from conceptloader.base.owned import distrust, distrust_file, make_directory
 
@@ -236,12 +237,7 @@ def _warn(path: str, reason: str) -> None:
 
 
 _thread = threading.local()
-forks_wait = threading.RLock()
 _held = 0
-# LLVM's own lock, held by a thread at a fork, would stay locked in the child for ever: a fork waits for compilations.
-os.register_at_fork(
-    before=forks_wait.acquire, after_in_parent=forks_wait.release, after_in_child=forks_wait.release
-)
 
 
 @contextlib.contextmanager

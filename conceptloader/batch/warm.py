@@ -5,7 +5,6 @@ the plain engine, whose batches are the same, begins; after its first batch a th
 What is in no cache yet is compiled by a process of its own: a thread would take the interpreter from the training.
 """
 
-import _thread
 import atexit
 import contextlib
 import json
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conceptloader.base.lazy import forks_wait
 from conceptloader.batch.layout import Allocate, Batch, BatchLayout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
@@ -66,16 +66,18 @@ class StartingReader:
         return batch
 
     def _take_over(self) -> "CompiledReader":
-        with _imports:
-            if self._compiled is None:
-                plain = self._plain
-                self._compiled = _compiled_reader(plain.order, plain.views, self.layout, plain.dp_rank or 0)
-                self.read = self._compiled.read  # type: ignore[method-assign]  # from now on nothing lies in between
+        plain = self._plain
+        made = _compiled_reader(plain.order, plain.views, self.layout, plain.dp_rank or 0)
+        with forks_wait:
+            if self._compiled is None:  # no thread was faster
+                made.follow(plain.order)
+                self._compiled = made
+                self.read = made.read  # type: ignore[method-assign]  # from now on nothing lies in between
             return self._compiled
 
     def follow(self, order: Order) -> None:
         """See BatchReader."""
-        with _imports:
+        with forks_wait:
             for reader in filter(None, (self._plain, self._compiled)):
                 reader.follow(order)
 
@@ -86,17 +88,18 @@ class StartingReader:
 
 
 def _compiled_reader(*arguments: Any) -> "CompiledReader":
-    from conceptloader.batch.compiled import CompiledReader
-
+    with forks_wait:
+        from conceptloader.batch.compiled import CompiledReader
     return CompiledReader(*arguments)
 
 
 def load_engine() -> None:
     """Load what reads batches, or compile it, now; readers that are opened afterwards begin with it."""
     global _loaded
-    load_kernels()
-    layout = BatchLayout(seq_len=8, outputs=Outputs())
-    _compiled_reader(Mixture([1]), [None], layout).read(np.zeros(0, np.uint64))
+    reader = _compiled_reader(Mixture([1]), [None], BatchLayout(seq_len=8, outputs=Outputs()))
+    with forks_wait:  # in here nothing waits for another lock, which a fork may hold while it waits for this one
+        load_kernels()
+        reader.load()
     _loaded = True
 
 
@@ -120,8 +123,6 @@ _loaded = False
 _loading: Task[None] | None = None
 _child: "subprocess.Popen[bytes] | None" = None
 _ending = False
-# Held by an import under way, which the child of a fork could never complete: a fork waits for it.
-_imports = threading.Lock()
 
 
 def _ready() -> bool:
@@ -140,10 +141,8 @@ def _begin() -> None:
 def _load() -> None:
     if _loaded:
         return
-    with _imports:
+    with forks_wait:
         from conceptloader.base import compiled
-
-        _compiled_reader(Mixture([1]), [None], BatchLayout(seq_len=8, outputs=Outputs()))
     if _loads():
         return
     with compiled.one_of_a_machine(f"compiles into {compiled.cache_directories()}"):
@@ -154,10 +153,10 @@ def _load() -> None:
 
 
 def _loads() -> bool:
-    from conceptloader.base.compiled import NotCompiledError, forks_wait, only_loading
+    from conceptloader.base.compiled import NotCompiledError, only_loading
 
     try:
-        with forks_wait, only_loading():
+        with only_loading():
             load_engine()
     except NotCompiledError:
         return False
@@ -192,7 +191,7 @@ def compile_for_parent() -> None:
 
     def watch() -> None:
         os.read(0, 1)
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=watch, daemon=True).start()
@@ -211,9 +210,8 @@ def _end() -> None:
 def _after_fork() -> None:
     """A forked child has none of its parent's threads: what one was loading is begun anew."""
     global _loading
-    _imports.release()
     if not _loaded:
         _loading = None
 
 
-os.register_at_fork(before=_imports.acquire, after_in_parent=_imports.release, after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -253,16 +253,16 @@ def _machine_lock(directory: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def one_of_a_machine(what: str) -> Iterator[None]:
+def one_of_a_machine(what: str, patience_s: float = _LOCK_WAIT_S) -> Iterator[None]:
     """One process of this user and machine at a time is in a block of this name. It only saves work: nobody waits for
-    longer than _LOCK_WAIT_S, nor for a lock that another user made."""
+    longer than patience_s, nor for a lock that another user made."""
     name = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
     path = os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}-{name}.lock")
     descriptor = None
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        deadline = time.monotonic() + _LOCK_WAIT_S
+        deadline = time.monotonic() + patience_s
         while descriptor is not None and not distrust_file(os.fstat(descriptor)) and time.monotonic() < deadline:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,9 +15,7 @@ T = TypeVar("T")
 forks_wait = threading.RLock()
 """Held by what the child of a fork could not complete, since it has no other thread: an import that takes long, a
 compilation (LLVM has a lock of its own). A fork waits for it."""
-os.register_at_fork(
-    before=forks_wait.acquire, after_in_parent=forks_wait.release, after_in_child=forks_wait.release
-)
+os.register_at_fork(before=forks_wait.acquire, after_in_parent=forks_wait.release, after_in_child=forks_wait.release)
 
 
 class lazy(Generic[T]):

@@ -73,6 +73,8 @@ class StartingReader:
                 made.follow(plain.order)
                 self._compiled = made
                 self.read = made.read  # type: ignore[method-assign]  # from now on nothing lies in between
+                if not plain.dp_rank:
+                    logger.info("loader: batches are read by compiled code from now on")
             return self._compiled
 
     def follow(self, order: Order) -> None:
@@ -119,6 +121,7 @@ def warm_up() -> list[str]:
 
 # ---- what goes on beside the first batches
 
+_PATIENCE_S = 900.0  # with another process that compiles, while batches are plain
 _loaded = False
 _loading: Task[None] | None = None
 _child: "subprocess.Popen[bytes] | None" = None
@@ -145,7 +148,7 @@ def _load() -> None:
         from conceptloader.base import compiled
     if _loads():
         return
-    with compiled.one_of_a_machine(f"compiles into {compiled.cache_directories()}"):
+    with compiled.one_of_a_machine(f"compiles into {compiled.cache_directories()}", _PATIENCE_S):
         if not _loads():  # still: no other process of this machine did it meanwhile
             _compile_beside()
             if not _ending and not _loads():
@@ -160,7 +163,6 @@ def _loads() -> bool:
             load_engine()
     except NotCompiledError:
         return False
-    logger.info("loader: batches are read by compiled code from now on")
     return True
 
 
@@ -168,22 +170,24 @@ def _compile_beside() -> None:
     """Have a process fill the cache, and log what it says. It ends with this one, whose end of a pipe then closes."""
     global _child
     logger.info("loader: batches are read by the plain engine until compiled code is there")
-    pipe = subprocess.PIPE
+    command, pipe = [sys.executable or "python3", "-c", _CHILD], subprocess.PIPE
     try:
-        _child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD], stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, start_new_session=True
-        )
-        assert _child.stdin is not None and _child.stderr is not None
-        _child.stdin.write(json.dumps(sys.path).encode() + b"\n")
-        _child.stdin.flush()
-        for line in _child.stderr:
-            if not _ending:
-                logger.warning("%s", line.decode(errors="replace").rstrip())
-        failed = _child.wait() and f"exit code {_child.returncode}"
+        _child = subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, start_new_session=True)
     except OSError as error:
         failed = str(error)
+    else:
+        given, said = _child.stdin, _child.stderr
+        assert given is not None
+        assert said is not None
+        with contextlib.suppress(OSError):  # what ended it is in its log
+            given.write(json.dumps(sys.path).encode() + b"\n")
+            given.flush()
+        for line in said:
+            if not _ending:
+                logger.warning("%s", line.decode(errors="replace").rstrip())
+        failed = f"exit code {_child.returncode}" if _child.wait() else ""
     if failed and not _ending:
-        logger.warning("no process could compile the reader (%s): a thread of this one does, beside the training", failed)
+        logger.warning("no process could compile the reader (%s): a thread does, beside the training", failed)
 
 
 def compile_for_parent() -> None:

@@ -24,7 +24,7 @@ def load_kernels() -> None:
 
 
 def kernels_for(count: int) -> Any:
-    """The module kernels, if it is loaded or `count` numbers are worth it; None for so few that plain Python will do."""
+    """The module kernels, if it is loaded or `count` numbers are worth it; None for so few that plain Python does."""
     if _kernels is None and count > FEW:
         load_kernels()
     return _kernels

@@ -257,9 +257,9 @@ def one_of_a_machine(what: str, patience_s: float = _LOCK_WAIT_S) -> Iterator[No
     """One process of this user and machine at a time is in a block of this name. It only saves work: nobody waits for
     longer than patience_s, nor for a lock that another user made."""
     name = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
-    path = os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}-{name}.lock")
     descriptor = None
     with contextlib.suppress(OSError):
+        path = os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}-{name}.lock")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         deadline = time.monotonic() + patience_s

@@ -187,7 +187,8 @@ class Mixture(Shown):
         kernels = kernels_for(g.size)
         if kernels is None:
             found = reference.locate_many(self._phases, self.block, g.ravel().tolist())
-            datasets.flat, draws.flat = [k for k, _ in found], [draw for _, draw in found]
+            datasets.reshape(-1)[:] = [k for k, _ in found]
+            draws.reshape(-1)[:] = np.array([draw for _, draw in found], np.uint64)
         else:
             kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), *self._phase_arrays)
         return datasets, draws
@@ -205,7 +206,8 @@ class Mixture(Shown):
         if kernels is None:
             pairs = zip(datasets.ravel().tolist(), draws.ravel().tolist(), strict=True)
             found = [reference.window_of(draw, self.sizes[k], self._keys[k]) for k, draw in pairs]
-            epochs.flat, windows.flat = [epoch for epoch, _ in found], [window for _, window in found]
+            epochs.reshape(-1)[:] = np.array([epoch for epoch, _ in found], np.uint64)
+            windows.reshape(-1)[:] = np.array([window for _, window in found], np.uint64)
         else:
             flat = [array.reshape(-1) for array in (datasets, draws, epochs, windows)]
             kernels.windows_many(*flat, *self._window_arrays)

@@ -104,6 +104,13 @@ class CompiledReader:
                 batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
         return batch
 
+    def load(self) -> None:
+        """Compile the kernel, or load it, by a batch without samples; of locks it needs only that of compilations."""
+        shape = _Shape.make(self.layout, self._tables, 0)
+        work, block = _Workspace(self.layout, self._tables, self._files), np.empty(shape.carving.size, np.uint8)
+        work.start(shape, block, NO_TABLES)
+        fill_samples(work.call, work.picks, work.order, 0)
+
     def where(self, thread: int) -> str:
         """See BatchReader."""
         work = self._running.get(thread)

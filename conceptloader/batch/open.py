@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, TrackLayout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
+from conceptloader.batch.warm import open_engine
 from conceptloader.blend import Blend, ConceptOptions, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
-    """A reader of the samples of `blend`, with the engine that its configuration names. dp_rank: for messages.
+    """A reader of the samples of `blend`, with the engine that its configuration names; the
+    compiled one may begin with plain batches, see warm.py. dp_rank: for messages.
     layout: of its batches, if others decide it with theirs.
 
     The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
@@ -45,7 +46,7 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
     if remote or blend.config.loader.engine == "reference":
         reader = ReferenceReader(blend.order, views, layout, dp_rank)
     else:
-        reader = CompiledReader(blend.order, views, layout, dp_rank)
+        reader = open_engine(blend.order, views, layout, dp_rank)
     present = [view for view in views if view is not None]
     masked = any(kind_of(view) != "window" or LOSS_FIELD in view.dataset.field_names for view in present)
     masked = masked and layout.outputs.loss_mask

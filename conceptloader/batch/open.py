@@ -1,6 +1,5 @@
 """From an open configuration to the layout and the reader of its batches."""
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,24 +19,17 @@ from conceptloader.format.spec.layout import DENSE
 MAX_SAMPLE_BYTES = 1 << 30
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
-logger = logging.getLogger(__name__)
-
 
 def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
     """A reader of the samples of `blend`, with the engine that its configuration names. dp_rank: for messages.
     layout: of its batches, if others decide it with theirs.
-
-    The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
     """
     layout = layout or batch_layout(blend)
     # Members of an earlier sequence length are part of the order, but none of their samples lies ahead.
     views = [
         None if view is None or view.member.seq_len not in (None, layout.seq_len) else view for view in blend.views
     ]
-    remote = [view.name for view in views if view is not None and view.dataset.files.descriptors is None]
-    if remote:
-        logger.info("loader: reads %s from object stores, with the reference engine", ", ".join(remote))
-    if remote or blend.config.loader.engine == "reference":
+    if blend.config.loader.engine == "reference":
         return ReferenceReader(blend.order, views, layout, dp_rank)
     return CompiledReader(blend.order, views, layout, dp_rank)
 

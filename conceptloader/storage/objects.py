@@ -4,11 +4,12 @@ import errno
 import itertools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from conceptloader.errors import ConfigError, ReadError
+from conceptloader.errors import ReadError
 from conceptloader.storage.blocks import Settings, disk_cache, memory_cache
 from conceptloader.storage.http import Allows
 from conceptloader.storage.reads import retrying
@@ -32,15 +33,20 @@ class RemoteObjects:
     the user wants that. Objects are checked by their size, a sample of their content, and a version that must not
     change.
 
-    where: for messages. allows: which redirects are followed. check: compare samples with the manifest.
+    allows: which redirects are followed. check: compare samples with the manifest.
     """
 
-    def __init__(self, where: str, allows: Allows, check: bool = True) -> None:
-        self._where, self._allows, self._check = where, allows, check
+    def __init__(self, allows: Allows, check: bool = True) -> None:
+        self._allows, self._check = allows, check
         self.settings = Settings()
-        self._number, self._process = next(_numbers), os.getpid()
+        self._number = next(_numbers)
         self._versions: dict[str, str | None] = {}
         self._checked: set[str] = set()
+        self.begin()
+        _all.add(self)
+
+    def begin(self) -> None:
+        """Without threads, at first and in a forked child: nobody waits, and nothing is on its way."""
         self._asking: dict[str, threading.Lock] = {}
         self._ahead: dict[str, list[_Ahead]] = {}
         self._lock = threading.Lock()
@@ -49,11 +55,6 @@ class RemoteObjects:
         """Exactly these bytes."""
         if not size:
             return b""
-        if self._process != os.getpid():
-            raise ConfigError(
-                f"{self._where}: opened in another process, and clients of object stores do not survive a fork; use "
-                "threads (num_workers=0), or multiprocessing_context='spawn'"
-            )
         for start, stop, task in self._ahead.get(file.path, ()):
             if start <= offset and offset + size <= stop:
                 return task.result()[offset - start : offset - start + size]
@@ -154,6 +155,20 @@ class RemoteObjects:
                 "the object was replaced while it was in use: restore it, then restart",
             )  # fmt: skip
         return part.data
+
+
+_all: "weakref.WeakSet[RemoteObjects]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Another thread of the parent may have held any lock."""
+    memory_cache.cache_clear()
+    disk_cache.cache_clear()
+    for source in list(_all):
+        source.begin()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _merged(ranges: Iterable[tuple[Expected, int, int]]) -> list[tuple[Expected, int, int]]:

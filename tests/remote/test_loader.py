@@ -132,7 +132,7 @@ def test_workers_of_a_dataloader(local: Path, server: Server, start: str) -> Non
     samples = SampleDataset(configuration(local, upload(local, server)), num_samples=24)
     assert len(samples[3]["input_ids"]) == 32
     options: dict[str, Any] = {"batch_size": 4, "collate_fn": cl.collate_fn}
-    found = list(DataLoader(samples, num_workers=2, multiprocessing_context=start, timeout=60, **options))
+    found = list(DataLoader(samples, num_workers=1, multiprocessing_context=start, timeout=60, **options))
     wanted = DataLoader(SampleDataset(configuration(local, str(local)), num_samples=24), **options)
     for mine, theirs in zip(found, wanted, strict=True):
         assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)

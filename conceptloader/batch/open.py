@@ -26,11 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
-    """A reader of the samples of `blend`, with the engine that its configuration names; the
-    compiled one may begin with plain batches, see warm.py. dp_rank: for messages.
-    layout: of its batches, if others decide it with theirs.
-
-    The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
+    """A reader of the samples of `blend`, with the engine that its configuration names; the compiled one may begin with
+    plain batches, see warm.py. dp_rank: for messages. layout: of its batches, if others decide it with theirs.
     """
     layout = layout or batch_layout(blend)
     # Members of an earlier sequence length or packing are part of the order, but none of their samples lies ahead.
@@ -39,11 +36,8 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
         None if view is None or view.member.seq_len not in (None, layout.seq_len) or bool(view.member.packing) != packed
         else view for view in blend.views
     ]  # fmt: skip
-    remote = [view.name for view in views if view is not None and view.dataset.files.descriptors is None]
-    if remote:
-        logger.info("loader: reads %s from object stores, with the reference engine", ", ".join(remote))
     reader: BatchReader
-    if remote or blend.config.loader.engine == "reference":
+    if blend.config.loader.engine == "reference":
         reader = ReferenceReader(blend.order, views, layout, dp_rank)
     else:
         reader = open_engine(blend.order, views, layout, dp_rank)

@@ -208,6 +208,7 @@ class Loader:
             self._plan.rest(self.dp_rank, self._consumed),
             threads=options.threads,
             depth=options.prefetch,
+            most=options.prefetch_bytes // reader.layout.carve(self.partition.micro_batch_size).size,
             warn_after_s=options.warn_after_s,
             timeout_s=options.timeout_s,
             where=reader.where,
@@ -316,5 +317,7 @@ class Loader:
             require_agreement(start, self._consumed, blend.spec, self.partition.dp_size, group)
         self._write_start(blend.spec)
         self._reader.follow(blend.order)
+        if self._ahead is not None:  # more may have been read than `prefetch`
+            self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)
         self.blend = blend
         return start

@@ -78,6 +78,8 @@ class Room(NamedTuple):
     order: Array
     tally: Array
     rooms: Array
+
+
 # Bytes [start, stop) of an object in a store, at an address. file: row and column of Call.files, as one number.
 HELD = record("file start stop address")
 

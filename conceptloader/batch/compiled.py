@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.descriptors import OpenFiles
+from conceptloader.batch.descriptors import Held, OpenFiles, in_sample
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
+from conceptloader.batch.kernels.packs import fill_packs, make_room
 from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, sample_randoms
 from conceptloader.blend import View
-from conceptloader.blend.samples import present
+from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.mixture import NO_TABLES, KernelTables
 from conceptloader.storage.descriptors import Budget
@@ -27,6 +28,7 @@ from conceptloader.storage.reads import retrying
 
 BUFFER_BYTES = 1 << 16
 RAGGED_VALUES = 1024  # room for them at first
+PIECES = 4096  # of documents in a block of packs; room for them at first
 _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for dense tracks
 
 
@@ -42,6 +44,7 @@ class CompiledReader:
         budget: Budget | None = None,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
+        self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
         self.follow(order)
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, budget)
@@ -56,7 +59,8 @@ class CompiledReader:
 
     def follow(self, order: Order) -> None:
         """See BatchReader."""
-        self.order, self._kernel_tables = order, order.kernel_tables if isinstance(order, CompiledOrder) else None
+        compiled = order if isinstance(order, CompiledOrder) and not self._packed else None
+        self.order, self._kernel_tables = order, None if compiled is None else compiled.kernel_tables
 
     def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
         """See BatchReader; by default in memory that is used again once the batch is gone."""
@@ -82,11 +86,13 @@ class CompiledReader:
                 batch["cu_seqlens"][0] = 0
                 work.state["sequences"] = 1
             for track in shape.ragged.values():
-                batch[f"{track}_offsets"][0] = 0
+                batch[f"{track}_offsets"][:] = 0  # not only the first: samples may be left out for the moment
             if self._call(work) != native.OK:
                 # Attempts are counted for each read: the handles of many shards may go stale at once.
                 retrying(partial(self._go_on, work), work.place)
         finally:
+            if work.held.touched:
+                work.let_go()
             del self._running[thread]
             self._idle.append(work)
         if self.layout.outputs.random:
@@ -114,7 +120,7 @@ class CompiledReader:
 
     def _call(self, work: "_Workspace") -> int:
         """Let the kernel go on with a batch."""
-        budget, kernel = self._files.budget, fill_samples
+        budget, kernel = self._files.budget, fill_packs if self._packed else fill_samples
         clock = budget.begin()
         try:
             work.code = kernel(work.call, work.picks, work.order, clock)
@@ -128,7 +134,7 @@ class CompiledReader:
         pinned: list[int] = []
         pinned_for = -1
         try:
-            while work.code != native.OK:
+            while work.code != native.OK or work.held:
                 sample, row = int(state["sample"]), int(state["row"])
                 if work.code in (native.NOT_OPEN, native.CLOSED):
                     if sample != pinned_for:  # what was opened for the samples before has been used
@@ -138,13 +144,24 @@ class CompiledReader:
                     try:
                         files.open(row)
                     except (FormatError, ReadError) as cause:
-                        message = f"sample {work.samples[sample]}, dp_rank {self.dp_rank}: {cause.args[-1]}"
-                        raise type(cause)(*cause.args[:-1], message) from cause
+                        raise in_sample(cause, self._who(work, sample)) from cause
                     pinned.append(row)
                     if work.code == native.CLOSED:
                         work.restart_sample()
                 elif work.code == native.FULL:
                     work.grow()
+                elif work.code == native.MORE:
+                    room = work.call.room
+                    more = make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms))
+                    work.call = work.call._replace(room=more)
+                elif work.code == native.MISSING:
+                    place = row, int(state["column"]), int(state["at"]), int(state["size"])
+                    if not work.held.want(*place, self._who(work, sample)):
+                        raise self._damage(work, sample)
+                    work.leave_out_sample()
+                elif work.code == native.OK:  # but for samples that were left out: now all that is missing is known
+                    work.held.fetch()
+                    work.restart()
                 elif work.code == native.FAILED:
                     error, message = int(state["error"]), f"cannot read {self._describe(work)}"
                     work.restart_sample()
@@ -160,11 +177,14 @@ class CompiledReader:
         finally:
             files.unpin(pinned)
 
+    def _who(self, work: "_Workspace", sample: int) -> str:
+        return f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"
+
     def _damage(self, work: "_Workspace", sample: int) -> Exception:
         """What is wrong with a sample, in the words of the plain reader."""
         present(self.views, int(work.members[sample]))
         samples, members, windows, _ = (array[sample : sample + 1] for array in work.picks)
-        where = f"sample {samples[0]}, dp_rank {self.dp_rank}"
+        where = self._who(work, sample)
         try:
             ReferenceReader(self.order, self.views, self.layout).read(samples, picked=(members, windows))
         except (FormatError, ConfigError) as error:
@@ -185,7 +205,7 @@ class CompiledReader:
             what = f"the opening of {path} and what belongs to it"
         else:
             what = "the first read, or for the compilation of what reads"
-        return f"{what}, sample {work.samples[sample]}, dp_rank {self.dp_rank}"
+        return f"{what}, {self._who(work, sample)}"
 
 
 @dataclass(frozen=True)
@@ -234,9 +254,11 @@ class _Workspace:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
         array_numbers = ARRAYS.itemsize // 8
+        bins = int(tables.members["bins"].max(initial=0))
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
         self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
+        self.held = Held(files)
         self.numbers = np.zeros(array_numbers + len(layout.tracks) * (OUTPUT.itemsize // 8), np.int64)
         self.call = Call(
             shards=tables.shards,
@@ -244,6 +266,7 @@ class _Workspace:
             members=tables.members,
             quarantine=tables.quarantine,
             files=files.files,
+            held=self.held.table,
             used=files.used,
             arrays=self.numbers[:array_numbers].view(ARRAYS),
             outputs=self.numbers[array_numbers:].view(OUTPUT),
@@ -251,8 +274,10 @@ class _Workspace:
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),
             state=np.zeros(1, STATE),
+            room=make_room(PIECES if bins else 0, layout.seq_len if bins else 0, bins),
         )
         self.state = self.call.state[0]
+        self.state["packed_member"] = -1
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
 
@@ -274,6 +299,24 @@ class _Workspace:
         """Of the read that is under way."""
         return [int(self.state[name]) for name in ("sample", "row", "column", "at")]
 
+    def restart(self) -> None:
+        """Let the next call begin with the first sample."""
+        self.state["sample"] = self.state["position"] = 0
+        self.state["sequences"] = 1
+
+        if self.held.touched:
+            self.call = self.call._replace(held=self.held.table)
+
+    def let_go(self) -> None:
+        """Keep no more of objects than what the next batches are likely to need."""
+        self.held.drop()
+        self.call = self.call._replace(held=self.held.table)
+
+    def leave_out_sample(self) -> None:
+        """Let the next call begin with the next sample."""
+        self.restart_sample()
+        self.state["sample"] += 1
+
     def restart_sample(self) -> None:
         """Let the next call begin with the first token of the sample at hand."""
         self.state["position"] = 0
@@ -289,5 +332,4 @@ class _Workspace:
         """More room for ragged values, and the batch from its beginning."""
         room = 2 * int(self.state["needed"])
         self.use_values(int(self.state["track"]), np.empty(room, np.int64), np.empty(room, np.float32))
-        self.state["sample"] = self.state["position"] = 0
-        self.state["sequences"] = 1
+        self.restart()

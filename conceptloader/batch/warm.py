@@ -80,8 +80,9 @@ class StartingReader:
     def follow(self, order: Order) -> None:
         """See BatchReader."""
         with forks_wait:
-            for reader in filter(None, (self._plain, self._compiled)):
-                reader.follow(order)
+            self._plain.follow(order)
+            if self._compiled is not None:
+                self._compiled.follow(order)
 
     def where(self, thread: int) -> str:
         """See BatchReader."""
@@ -180,7 +181,7 @@ def _compile_beside() -> None:
         assert given is not None
         assert said is not None
         with contextlib.suppress(OSError):  # what ended it is in its log
-            given.write(json.dumps(sys.path).encode() + b"\n")
+            given.write(json.dumps([str(path) for path in sys.path]).encode() + b"\n")
             given.flush()
         for line in said:
             if not _ending:

@@ -53,9 +53,12 @@ SLOT = record("key begin count taken target")
 
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
-# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. reads, read_bytes: of all calls so far.
+# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. announced: of samples behind this one,
+# the first read is only announced to the system, so that those of a batch are under way together. reads, read_bytes: of
+# all calls so far.
 STATE = record(
-    "sample position sequences sequences_before longest row column at size error track needed reads read_bytes"
+    "sample position sequences sequences_before longest row column at size error track needed announced "
+    "reads read_bytes"
 )
 
 # Bytes [start, stop) of an object in a store, at an address. file: row and column of Call.files, as one number.

@@ -68,6 +68,7 @@ def measure(
         _batches(first, last, batch, seconds),
         threads=threads,
         depth=prefetch,
+        most=options.prefetch_bytes // reader.layout.carve(batch).size,
         warn_after_s=options.warn_after_s,
         timeout_s=options.timeout_s,
         where=reader.where,

@@ -8,6 +8,8 @@ from conceptloader.blend.strict import Count, Natural, Positive, Section, neares
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
 
+MAX_BINS = 4096
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Section):
@@ -53,10 +55,10 @@ class QuarantineConfig(Section):
 class Outputs(Section):
     """Which tensors a batch has besides input_ids and labels.
 
-    position_ids: from 0 at the start of the window, or of every document, or none. loss_mask_borders: no loss where the
-    label is the first token of another document. eos_loss: False for no loss on end-of-document labels. shared_labels:
-    input_ids and labels are views of one tensor, `tokens`. random: a number for each sample, of the seed and
-    the sample's index alone.
+    position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
+    loss_mask_borders: no loss where the label is the first token of another document. eos_loss: False for no loss on
+    end-of-document labels. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a number for
+    each sample, of the seed and the sample's index alone.
     """
 
     shared_labels: bool = False
@@ -84,6 +86,18 @@ class Outputs(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PackingConfig(Section):
+    """Samples are packs of whole documents, see docs/packing.md.
+
+    bins: packs that the documents of a block are sorted into. overflow: of a document that does not fit whole, the rest
+    goes into another pack, is left out, or the document is an error.
+    """
+
+    bins: Annotated[int, within(2, MAX_BINS)] = 64
+    overflow: Literal["split", "crop", "refuse"] = "split"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConceptOptions(Section):
     """How the concepts of a track become tensors.
 
@@ -102,11 +116,13 @@ class ConceptOptions(Section):
 class LoaderConfig(Section):
     """threads that read, micro batches that are read ahead; seconds after which a blocked read is logged, and ended.
 
+    prefetch_bytes: what may be read ahead while a late read holds up the rest and threads have nothing to do.
     check_files: compare a sample of each file with the manifest when it is first opened.
     """
 
     threads: Count = 2
     prefetch: Natural = 4
+    prefetch_bytes: Natural = 1 << 29
     pin_memory: bool = False
     engine: Literal["compiled", "reference"] = "compiled"
     check_files: bool = True
@@ -137,6 +153,7 @@ class Config(Section):
     phases: tuple[PhaseConfig, ...] = ()
     skip: tuple[SkipConfig, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
+    packing: PackingConfig | None = None
     on_new_seq_len: Literal["refuse", "restart"] = "refuse"
     allow_mixed_tokenizers: bool = False
     roots: tuple[str, ...] | None = None

@@ -38,6 +38,10 @@ counts = {"retries": 0, "bytes": 0}
 """Of this process: attempts after the first, and bytes that came from object stores."""
 
 
+class _GaveUp(ReadError):
+    """After all attempts: whoever waits for a read of somebody else makes none of its own."""
+
+
 def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> T:
     """`action()`, again and again while it fails with what may pass, as often as BACKOFF_S says.
 
@@ -50,14 +54,14 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
         try:
             return action()
         except ReadError as error:
-            if error.errno not in HEALING:
+            if error.errno not in HEALING or isinstance(error, _GaveUp):
                 raise
             if (now := progress()) != failed_at:
                 failed, failed_at = 0, now
             if failed == len(BACKOFF_S):
                 place = "the store and the network" if "://" in str(error.strerror) else "the file system"
                 attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check {place}"
-                raise ReadError(error.errno, f"{error.strerror}; {attempts}") from error
+                raise _GaveUp(error.errno, f"{error.strerror}; {attempts}") from error
             logger.warning("%s; trying again in %g s", masked(str(error.strerror)), BACKOFF_S[failed])
         sleep(BACKOFF_S[failed])
         failed += 1

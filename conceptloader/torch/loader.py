@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from conceptloader.base.checks import as_count
-from conceptloader.batch.open import open_reader
+from conceptloader.batch.open import LossWatch, open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend, ConfigLike, open_blend
@@ -136,6 +136,11 @@ class Loader:
         """A copy stands where this loader stands, without its loop."""
         return {**self.__dict__, "_ahead": None}
 
+    @property
+    def samples_without_loss(self) -> int:
+        """How many that this rank has read, ahead ones included, have a loss mask that is all 0."""
+        return self._reader.samples_without_loss if isinstance(self._reader, LossWatch) else 0
+
     def _begin(self, consumed: int, step_start: int | None = None, default_tail: Tail = "short") -> None:
         """Stand at `consumed`, in the global batch that began at `step_start`. Changes nothing if it raises."""
         plan = Plan(
@@ -203,6 +208,7 @@ class Loader:
             self._plan.rest(self.dp_rank, self._consumed),
             threads=options.threads,
             depth=options.prefetch,
+            most=options.prefetch_bytes // reader.layout.carve(self.partition.micro_batch_size).size,
             warn_after_s=options.warn_after_s,
             timeout_s=options.timeout_s,
             where=reader.where,
@@ -311,5 +317,7 @@ class Loader:
             require_agreement(start, self._consumed, blend.spec, self.partition.dp_size, group)
         self._write_start(blend.spec)
         self._reader.follow(blend.order)
+        if self._ahead is not None:  # more may have been read than `prefetch`
+            self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)
         self.blend = blend
         return start

@@ -171,15 +171,14 @@ def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
     """
     from megatron.training import get_args
 
-    args, data = get_args(), current_data()
+    args = get_args()
+    if _run is None:
+        raise ConfigError("set_weights: start the script with conceptloader.launch, or call setup()")
     if args.num_workers:
         raise ConfigError(
             f"set_weights: found --num-workers {args.num_workers}, expected 0: workers would read on as ever"
         )
-    assert _run is not None
-    start = data.set_weights(weights, _run.plan(args), at)
-    _run.note(data, args)
-    return start
+    return _run.set_weights(weights, at, args)
 
 
 def setup(

@@ -14,13 +14,14 @@ import numpy as np
 from conceptloader.batch.descriptors import Held, OpenFiles, in_sample
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
+from conceptloader.batch.kernels.packs import fill_packs, make_room
 from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, sample_randoms
 from conceptloader.blend import View
-from conceptloader.blend.samples import present
+from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.mixture import NO_TABLES, KernelTables
 from conceptloader.storage.descriptors import Budget
@@ -28,6 +29,7 @@ from conceptloader.storage.reads import retrying
 
 BUFFER_BYTES = 1 << 16
 RAGGED_VALUES = 1024  # room for them at first
+PIECES = 4096  # of documents in a block of packs; room for them at first
 LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
 _LATE_BATCHES = 32
 _FEW = 4  # threads; more of them have enough reads under way without announcing any
@@ -46,6 +48,7 @@ class CompiledReader:
         budget: Budget | None = None,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
+        self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
         self.follow(order)
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, budget)
@@ -61,7 +64,8 @@ class CompiledReader:
 
     def follow(self, order: Order) -> None:
         """See BatchReader."""
-        self.order, self._kernel_tables = order, order.kernel_tables if isinstance(order, CompiledOrder) else None
+        compiled = order if isinstance(order, CompiledOrder) and not self._packed else None
+        self.order, self._kernel_tables = order, None if compiled is None else compiled.kernel_tables
 
     def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
         """See BatchReader; by default in memory that is used again once the batch is gone."""
@@ -88,7 +92,8 @@ class CompiledReader:
                 work.state["sequences"] = 1
             for track in shape.ragged.values():
                 batch[f"{track}_offsets"][:] = 0  # not only the first: samples may be left out for the moment
-            alone = self._late and len(self._running) <= _FEW
+            # Packing takes time too, which says nothing of the storage.
+            alone = self._late and not self._packed and len(self._running) <= _FEW
             work.state["announced"] = -1 if alone else len(samples)
             if self._call(work) != native.OK:
                 # Attempts are counted for each read: the handles of many shards may go stale at once.
@@ -113,6 +118,15 @@ class CompiledReader:
                 batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
         return batch
 
+    def load(self, packs: bool = False) -> None:
+        """Compile the kernel, or load it, by a batch without samples; of locks it needs only that of compilations.
+        packs: that of packs as well."""
+        shape = _Shape.make(self.layout, self._tables, 0)
+        work, block = _Workspace(self.layout, self._tables, self._files), np.empty(shape.carving.size, np.uint8)
+        work.start(shape, block, NO_TABLES)
+        for kernel in (fill_samples, fill_packs) if packs else (fill_samples,):
+            kernel(work.call, work.picks, work.order, 0)
+
     def where(self, thread: int) -> str:
         """See BatchReader."""
         work = self._running.get(thread)
@@ -120,7 +134,7 @@ class CompiledReader:
 
     def _call(self, work: "_Workspace") -> int:
         """Let the kernel go on with a batch."""
-        budget, kernel = self._files.budget, fill_samples
+        budget, kernel = self._files.budget, fill_packs if self._packed else fill_samples
         clock, began = budget.begin(), perf_counter_ns()
         try:
             work.code = kernel(work.call, work.picks, work.order, clock)
@@ -151,6 +165,10 @@ class CompiledReader:
                         work.restart_sample()
                 elif work.code == native.FULL:
                     work.grow()
+                elif work.code == native.MORE:
+                    room = work.call.room
+                    more = make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms))
+                    work.call = work.call._replace(room=more)
                 elif work.code == native.MISSING:
                     column = int(state["column"])
                     if files.files[row, column] == native.OBJECT:
@@ -253,6 +271,7 @@ class _Workspace:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
         array_numbers = ARRAYS.itemsize // 8
+        bins = int(tables.members["bins"].max(initial=0))
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
         self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
@@ -272,8 +291,10 @@ class _Workspace:
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),
             state=np.zeros(1, STATE),
+            room=make_room(PIECES if bins else 0, layout.seq_len if bins else 0, bins),
         )
         self.state = self.call.state[0]
+        self.state["packed_member"] = -1
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
 

@@ -55,6 +55,7 @@ class Prefetcher(Iterator[tuple[T, R]]):
         self._process = os.getpid()
         self._depth, self._most, self._aim, self._prompt = depth, most, depth, 0
         self._ahead: deque[tuple[T, Task[R]]] = deque()
+        self.waited_s = 0.0  # by the consumer, for the last result
         self._threads = Threads(min(threads, max(depth, most)) if depth else 1, name)
         self.close = weakref.finalize(self, self._threads.stop)
         for _ in range(depth):
@@ -69,11 +70,13 @@ class Prefetcher(Iterator[tuple[T, R]]):
         if not self.close.alive or self._process != os.getpid():
             raise RuntimeError(f"{self._name}: the iterator was closed, or belongs to the parent of this process")
         task, reading = self._ahead[0]
+        start = time.monotonic()
         if not reading.wait(0):
             self._wait(reading)
         elif self._aim > self._depth:
             self._prompt += 1
             self._aim -= self._prompt % _PROMPT == 0
+        self.waited_s = time.monotonic() - start
         if reading.error is not None:
             self.close()
             raise reading.error
@@ -81,6 +84,11 @@ class Prefetcher(Iterator[tuple[T, R]]):
         if self._depth and len(self._ahead) < self._aim:
             self._send()
         return task, reading.value
+
+    @property
+    def ready(self) -> int:
+        """Results that wait for the consumer."""
+        return sum(not reading.running.locked() for _, reading in self._ahead)
 
     def renew(self, stale: Callable[[T], bool]) -> None:
         """Read those tasks anew of which what was read ahead does not hold any more."""

@@ -8,6 +8,8 @@ from conceptloader.blend.strict import Count, Natural, Positive, Section, neares
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
 
+MAX_BINS = 4096
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Section):
@@ -53,10 +55,10 @@ class QuarantineConfig(Section):
 class Outputs(Section):
     """Which tensors a batch has besides input_ids and labels.
 
-    position_ids: from 0 at the start of the window, or of every document, or none. loss_mask_borders: no loss where the
-    label is the first token of another document. eos_loss: False for no loss on end-of-document labels. shared_labels:
-    input_ids and labels are views of one tensor, `tokens`. random: a number for each sample, of the seed and
-    the sample's index alone.
+    position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
+    loss_mask_borders: no loss where the label is the first token of another document. eos_loss: False for no loss on
+    end-of-document labels. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a number for
+    each sample, of the seed and the sample's index alone.
     """
 
     shared_labels: bool = False
@@ -81,6 +83,18 @@ class Outputs(Section):
     def needs_documents(self) -> bool:
         """Whether the document table has to be read."""
         return self.position_ids == "document" or self.document_ids or self.cu_seqlens or self.loss_mask_borders
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackingConfig(Section):
+    """Samples are packs of whole documents, see docs/packing.md.
+
+    bins: packs that the documents of a block are sorted into. overflow: of a document that does not fit whole, the rest
+    goes into another pack, is left out, or the document is an error.
+    """
+
+    bins: Annotated[int, within(2, MAX_BINS)] = 64
+    overflow: Literal["split", "crop", "refuse"] = "split"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,6 +153,7 @@ class Config(Section):
     phases: tuple[PhaseConfig, ...] = ()
     skip: tuple[SkipConfig, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
+    packing: PackingConfig | None = None
     on_new_seq_len: Literal["refuse", "restart"] = "refuse"
     allow_mixed_tokenizers: bool = False
     roots: tuple[str, ...] | None = None
@@ -170,7 +185,7 @@ class Config(Section):
 
         Raises ConfigError if it gives another one itself, or outputs that are for one's own training loop only.
         """
-        for key, expected in {"shared_labels": False, "loss_mask": True, "random": False}.items():
+        for key, expected in {"shared_labels": False, "loss_mask": True}.items():
             if getattr(self.outputs, key) != expected:
                 raise ConfigError(f"outputs.{key}: expected {expected} with a framework; leave it out")
         if self.seq_len not in (None, seq_len):

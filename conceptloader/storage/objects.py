@@ -12,7 +12,7 @@ from typing import TypeVar
 from conceptloader.errors import ReadError
 from conceptloader.storage.blocks import Settings, disk_cache, memory_cache
 from conceptloader.storage.http import Allows
-from conceptloader.storage.reads import retrying
+from conceptloader.storage.reads import counts, retrying
 from conceptloader.storage.sample import sample_checksum, sample_places
 from conceptloader.storage.source import Expected, mismatch
 from conceptloader.storage.stores import object_size, read_range
@@ -154,6 +154,7 @@ class RemoteObjects:
                 file.path, f"version {part.version}", f"{known} as when it was first read",
                 "the object was replaced while it was in use: restore it, then restart",
             )  # fmt: skip
+        counts["bytes"] += size
         return part.data
 
 

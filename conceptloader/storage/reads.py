@@ -34,6 +34,10 @@ BACKOFF_S = (0.01, 0.04, 0.16, 0.64, 2.5, 10.0, 30.0)
 """Seconds before each further attempt; 43 s in all, far below the loader's timeout_s."""
 
 
+counts = {"retries": 0, "bytes": 0}
+"""Of this process: attempts after the first, and bytes that came from object stores."""
+
+
 class _GaveUp(ReadError):
     """After all attempts: whoever waits for a read of somebody else makes none of its own."""
 
@@ -61,6 +65,7 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
             logger.warning("%s; trying again in %g s", masked(str(error.strerror)), BACKOFF_S[failed])
         sleep(BACKOFF_S[failed])
         failed += 1
+        counts["retries"] += 1
 
 
 def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:

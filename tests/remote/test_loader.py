@@ -54,6 +54,20 @@ def test_batches_are_equal(local: Path, server: Server, engine: str) -> None:
     assert_same(mine.read(samples), theirs.read(samples))
 
 
+def test_packs_are_equal(local: Path, server: Server) -> None:
+    """Blocks of documents are read through the store, and packed as from a local disk."""
+    config = {"seq_len": 32, "packing": {"bins": 4}, "outputs": {"cu_seqlens": True}, "concepts": {"c": {}}}
+    near, far = (
+        open_reader(open_blend(load_config({**config, "datasets": {"a": {"path": path}}})))
+        for path in (str(local), upload(local, server))
+    )
+    samples = np.arange(20, dtype=np.uint64)
+    found, expected = far.read(samples), near.read(samples)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert np.array_equal(found[name], expected[name]), name
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_data_equal_those_of_the_plain_reader(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -27,8 +27,12 @@ TRACK = record("kind field entries records data_size top_concept id_bytes score_
 NONE, DENSE, SPANS = map(np.int64, range(3))
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
-# one. pad: what padding holds. first_range, end_range: rows of the quarantine.
-MEMBER = record("first_shard shards start count by_document dataset_id eos pad first_range end_range")
+# one. pad: what padding holds. first_range, end_range: rows of the quarantine. Of packs: bins (0 for other samples),
+# stop: the token behind the last one, overflow: see below.
+MEMBER = record(
+    "first_shard shards start count by_document dataset_id eos pad first_range end_range bins stop overflow"
+)
+SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
 QUARANTINE = record("start stop")
 
 # The arrays of a batch: addresses of its arrays, under their names, 0 for one that is not wanted; and what its layout
@@ -54,12 +58,29 @@ SLOT = record("key begin count taken target")
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
 # hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. announced: of samples behind this one,
-# the first read is only announced to the system, so that those of a batch are under way together. reads, read_bytes: of
-# all calls so far.
+# the first read is only announced to the system, so that those of a batch are under way together. packed_member,
+# packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of all
+# calls so far.
 STATE = record(
     "sample position sequences sequences_before longest row column at size error track needed announced "
-    "reads read_bytes"
+    "reads read_bytes packed_member packed_block pieces parts"
 )
+
+# Of a document that ends at token `end` of the dataset: tokens [start, start + tokens). And where they are packed, once
+# that is known: in which pack of the block, at which place.
+PART = record("bin place start tokens end document")
+
+
+class Room(NamedTuple):
+    """What packing works with. pieces, parts: PART, of which the first ones are used; there must be room for `bins`
+    parts more than pieces. order: i64, a place for each piece; tally: i64 [seq_len + 1]; rooms: i64 [bins]."""
+
+    pieces: Array
+    parts: Array
+    order: Array
+    tally: Array
+    rooms: Array
+
 
 # Bytes [start, stop) of an object in a store, at an address. file: row and column of Call.files, as one number.
 HELD = record("file start stop address")
@@ -86,15 +107,17 @@ class Call(NamedTuple):
     scratch: Array
     buffer: Array
     state: Array
+    room: Room
 
 
 class Piece(NamedTuple):
     """Tokens [start, stop) of the shard in `row`, which are tokens `place` and following of sample `sample` of the
-    batch; document: the number of the document if the sample is one, or -1."""
+    batch; those from inputs_stop on are labels only. document: its number if they are of one alone, or -1."""
 
     row: Any
     start: Any
     stop: Any
+    inputs_stop: Any
     place: Any
     sample: Any
     document: Any

@@ -9,7 +9,8 @@ from conceptloader.batch.kernels.native import DOCUMENTS
 from conceptloader.batch.kernels.records import DENSE, MEMBER, NONE, QUARANTINE, SHARD, SPANS, TRACK
 from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout
 from conceptloader.blend import View
-from conceptloader.blend.samples import by_document
+from conceptloader.blend.packing import OVERFLOWS, Packs
+from conceptloader.blend.samples import by_document, kind_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 
@@ -47,7 +48,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         if id(view.dataset) not in rows:
             rows[id(view.dataset)] = count
             owners.append((view.dataset, count))
-            shards.append(_shard_rows(view.dataset, by_document(view) or layout.outputs.needs_documents))
+            shards.append(_shard_rows(view.dataset, kind_of(view) != "window" or layout.outputs.needs_documents))
             tracks.append(_track_rows(view, names))
             count += len(shards[-1])
         tokenizer = view.dataset.tokenizer
@@ -57,6 +58,10 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         member["start"], member["count"], member["by_document"] = view.start, view.count, by_document(view)
         member["dataset_id"], member["eos"], member["pad"] = view.dataset_id, eos, max(eos, 0)
         member["first_range"], member["end_range"] = len(quarantine), len(quarantine) + len(ranges)
+        if isinstance(view.samples, Packs):
+            packing = view.samples.packing
+            member["bins"], member["stop"] = packing.bins, view.samples.stop
+            member["overflow"] = OVERFLOWS.index(packing.overflow)
         quarantine += ranges
     kinds = ("stream.bin", "documents.bin", *(f"{name}.{file}" for name in names for file in FILES))
     all_shards, all_tracks = np.concatenate(shards), np.concatenate(tracks)

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from conceptloader.torch.dataset import SampleDataset
     from conceptloader.torch.decode import DecodedSample, DecodedSpan, decode
+    from conceptloader.torch.fim import FillInMiddle
     from conceptloader.torch.loader import Loader, make_dataloader
     from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
     from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
@@ -104,6 +105,7 @@ _HOMES = {
     "torch.concepts": "annotation negatives soft_or span_concepts span_mask span_targets token_concepts",
     "torch.decode": "DecodedSample DecodedSpan decode",
     "torch.dataset": "SampleDataset",
+    "torch.fim": "FillInMiddle",
     "torch.loader": "Loader make_dataloader",
     "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
     "torch.trained": "EvaluationLoader TrainedLoader",
@@ -114,8 +116,8 @@ _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split(
 __all__ = [
     "AnnotateOptions", "BatchSchedule", "Blend", "BuildOptions", "Columns", "ConceptloaderError", "Config",
     "ConfigError", "Dataset", "DecodedSample", "DecodedSpan", "DistributedSampler", "DocumentView",
-    "EndlessError", "EpochSampler", "EvaluationLoader", "FormatError", "InputError", "Loader", "LossLog",
-    "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase",
+    "EndlessError", "EpochSampler", "EvaluationLoader", "FillInMiddle", "FormatError", "InputError", "Loader",
+    "LossLog", "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase",
     "Plan", "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip",
     "SpanRules", "Tokenizer", "TrackOptions", "TrainedLoader", "Windows", "__version__", "adopt", "annotate",
     "annotation", "batch_digest", "build", "build_mixture", "collate_fn", "convert", "create_build", "decode",

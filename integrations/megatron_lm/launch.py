@@ -12,6 +12,7 @@ batch = megatron_lm.get_batch(data_iterator, vp_stage)                          
 pretrain(..., megatron_lm.train_valid_test_datasets_provider, ...)
 """
 
+import dataclasses
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -29,7 +30,7 @@ from conceptloader.order.progress.runlog import RunLog, RunStart
 
 from .batches import SplitIterator, Tensors
 from .data import Built, MegatronData, OurSplit, continued
-from .dataset import ConceptDataset, Cyclic, SampleRules, data_loader
+from .dataset import SFT, ConceptDataset, Cyclic, SampleRules, data_loader
 from .options import Options, Stage, batch_schedule, first_sample, load_configs, take_options
 
 MEGATRON = Upstream(
@@ -134,6 +135,7 @@ class ExternalLoader:
         return {"version": 1, "consumed_samples": int(self.args.consumed_train_samples)}
 
 
+STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build
 _run: Run | None = None
 
 
@@ -154,10 +156,12 @@ def build(stock: Callable[[Any], Any], builder: Any) -> Any:
     """In place of BlendedMegatronDatasetBuilder.build, which keeps --mock-data."""
     if _run is None or builder.cls is MockGPTDataset:
         return stock(builder)
-    if builder.cls is not GPTDataset:
+    kind, known = builder.cls.__name__, {field.name for field in dataclasses.fields(builder.config)}
+    if builder.cls is not GPTDataset and (kind not in STANDS_FOR or "inter_document_masking" not in known):
         raise ConfigError(
-            f"--conceptloader-config: found {builder.cls.__name__}, expected GPTDataset: no --sft, no --fim-data"
+            f"--conceptloader-config: found {kind}, expected GPTDataset, or {' or '.join(STANDS_FOR)} of core 0.20"
         )
+    setattr(builder.config, SFT, kind == "SFTDataset")
     # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
     vp_stage = getattr(builder.is_built_on_rank, "keywords", {}).get("vp_stage")
     return _run.datasets(builder.config, builder.sizes, builder.is_built_on_rank, vp_stage)

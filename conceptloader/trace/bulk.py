@@ -118,7 +118,7 @@ def _lists(arrow: Any, part: Ints, ids: Ints, order: Ints) -> Any:
     counts = np.bincount(part, minlength=len(order))
     starts = offsets_of(counts)[:-1]
     offsets = offsets_of(counts[order])
-    values = ids[ragged(starts[order], counts[order])].astype(np.int32)
+    values = ids[ragged(starts[order], counts[order])].astype(np.uint32)
     return arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), arrow.array(values))
 
 

@@ -16,6 +16,10 @@ from conceptloader.blend import open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import concepts_of, documents_of, spans_of
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.options import BuildOptions, TrackOptions
+from conceptloader.format.write.build import create_build
+from conceptloader.format.write.finalize import finalize
 from conceptloader.order.progress.runlog import History, RunLog, RunStart
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, exposure, trace_sample, trace_step, trace_steps
@@ -92,6 +96,20 @@ def test_documents_quarantine_and_dense_tracks(tmp_path: Path, mode: str, encodi
     assert table(run, 0, 12) == one_by_one(run, 0, 12)
     seen = exposure(run, until=12)
     check_exposure(run, seen, range(72), 12)
+
+
+def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:
+    options = BuildOptions(
+        mode="stream-with-metadata", tokenizer=Tokenizer(name="t", vocab_size=9, eos_id=0), tracks={"c": TrackOptions()}
+    )
+    build = create_build(tmp_path / "d", options, plan=[[0, 1]])
+    with build.shard(0) as writer:
+        writer.add_document([1] * 9, {"c": [(0, 4, [3, 1 << 31, (1 << 32) - 2])]})
+    finalize(build.path)
+    blend = open_blend({"seq_len": 8, "datasets": {"d": {"path": build.path}}})
+    start = RunStart(step=0, consumed=0, batch=[[0, 1]], micro_batch_size=1, dp_size=1, seq_len=8, spec="0" * 32)
+    (row,) = table(Run(blend=blend, history=History([start])), 0, 1)
+    assert row["c"] == [3, 1 << 31, (1 << 32) - 2]
 
 
 def check_exposure(run: Run, seen: Any, samples: Any, until: int) -> None:

@@ -4,6 +4,7 @@ Documents of log-normal lengths, 1,000 tokens on average. grain packs a stream o
 of a dataset at once, as its datasets do when they are made; ours are read in a shuffled order, tokens and all.
 """
 
+import itertools
 import time
 
 import numpy as np
@@ -14,6 +15,8 @@ from harness import US, Contender, Report
 from olmo_core.data.utils import InstancePacker
 
 import conceptloader as cl
+from conceptloader.batch.open import open_reader
+from conceptloader.blend import open_blend
 from conceptloader.cli.packing import packing_stats
 
 SEQ_LEN, DOCUMENTS, BATCH, BINS = 4096, 40_000, 16, 64
@@ -32,17 +35,17 @@ print(f"{dataset.num_tokens:,} tokens in {DOCUMENTS:,} documents")
 
 
 def ours(bins: int | None, order: str = "shuffled") -> Contender:
-    config = {"seq_len": SEQ_LEN, "datasets": {"d": {"path": str(path)}}, "order": order, "loader": {"threads": 1}}
+    config = {"seq_len": SEQ_LEN, "datasets": {"d": {"path": str(path)}}, "order": order}
     config |= {"packing": {"bins": bins}, "outputs": {"cu_seqlens": True}} if bins else {}
-    name = f"conceptloader, {order}, {f'{bins} bins' if bins else 'windows'}"
-    batches = [iter(cl.make_dataloader(config, micro_batch_size=BATCH))]
+    reader, positions = open_reader(open_blend(config)), itertools.count(0, BATCH)
 
     def read() -> None:
-        for _ in range(4):
-            if next(batches[0], None) is None:
-                batches[0] = iter(cl.make_dataloader(config, micro_batch_size=BATCH))
+        for _ in range(16):
+            first = next(positions) % 8192
+            reader.read(np.arange(first, first + BATCH, dtype=np.uint64))
 
-    return Contender(US if (bins, order) == (BINS, "shuffled") else name, read, 4 * BATCH)
+    name = f"conceptloader, {order}, {f'{bins} bins' if bins else 'windows'}"
+    return Contender(US if (bins, order) == (BINS, "shuffled") else name, read, 16 * BATCH)
 
 
 def grain(kind: type, cut: int) -> tuple[Contender, float, float]:
@@ -51,10 +54,11 @@ def grain(kind: type, cut: int) -> tuple[Contender, float, float]:
         lambda k: {"tokens": dataset.tokens(*dataset.document_range(int(k)))[:cut]}
     )
     packed = kind(documents.to_iter_dataset(), length_struct={"tokens": SEQ_LEN}, num_packing_bins=BINS)
-    some = [next_pack for _, next_pack in zip(range(512), iter(packed), strict=False)]
+    some = [pack for _, pack in zip(range(512), iter(packed), strict=False)]
     fill = float(np.mean([(pack["tokens_segment_ids"] > 0).mean() for pack in some]))
     endless = iter(packed)
-    run = Contender(f"grain {kind.__name__.removesuffix('PackIterDataset')}, {BINS} bins", lambda: next(endless), 1)
+    name = f"grain {kind.__name__.removesuffix('PackIterDataset')}, {BINS} bins"
+    run = Contender(name, lambda: [next(endless) for _ in range(256)], 256)  # it packs all bins at once
     return run, fill, float(np.maximum(lengths - cut, 0).sum() / lengths.sum())
 
 
@@ -79,13 +83,8 @@ for count in (100_000, 1_000_000):
     packs, _, tokens = packer.pack_documents(np.stack([ends - many, ends], 1))
     report.fact("before training", f"OLMo-core, {count:,} documents", time.process_time() - start, "s")
 report.fact("fill", "OLMo-core", tokens / (len(packs) * SEQ_LEN), "of the tokens of a pack")
+config = {"seq_len": SEQ_LEN, "packing": {"bins": BINS}, "datasets": {"d": {"path": str(path)}}}
 start = time.process_time()
-next(
-    iter(
-        cl.make_dataloader(
-            {"seq_len": SEQ_LEN, "packing": {"bins": BINS}, "datasets": {"d": {"path": str(path)}}}, BATCH
-        )
-    )
-)
+open_reader(open_blend(config)).read(np.arange(BATCH, dtype=np.uint64))
 report.fact("before training", "conceptloader, any number of documents", time.process_time() - start, "s")
 report.finish()

@@ -18,6 +18,7 @@ from conceptloader.base.hashing import derive_key
 from conceptloader.errors import ConfigError
 
 Ints = npt.NDArray[np.int64]
+_ROW = ("input_ids", "labels", "loss_mask")
 _APART = ("_span_index", "_spans")  # of tracks, which say where tokens were
 
 
@@ -86,30 +87,25 @@ class FillInMiddle:
                 f"fim: found a batch {found}, expected outputs with cu_seqlens, sample_index and loss_mask, and "
                 "neither concepts nor shared_labels"
             )
-        size = batch["input_ids"].shape[1]
-        names = [name for name in ("position_ids", "document_ids") if name in batch]
-        out: dict[str, Any] = {**batch, **{name: batch[name].clone() for name in ("input_ids", "labels", "loss_mask")}}
-        out |= {name: batch[name].clone() for name in names}
+        size, names = batch["input_ids"].shape[1], (*_ROW, "document_ids", "position_ids")
+        arrays = {name: batch[name].numpy().copy() for name in names if name in batch}
         edges = batch["cu_seqlens"].numpy().astype(np.int64)
         sequences = [np.zeros(1, np.int64)]
         for k, sample in enumerate(batch["sample_index"].tolist()):
             mine = edges[(edges >= k * size) & (edges <= (k + 1) * size)] - k * size
-            given = [batch[name][k].numpy() for name in ("input_ids", "labels", "loss_mask")]
-            row = self.row(sample, given[0], given[1], given[2], mine)
-            for name, found in zip(("input_ids", "labels", "loss_mask"), row, strict=False):
-                out[name][k] = torch.from_numpy(found)
-            starts, lengths = row.borders[:-1], np.diff(row.borders)
-            if "document_ids" in out:
-                out["document_ids"][k] = torch.from_numpy(
-                    np.repeat(batch["document_ids"][k].numpy()[row.source], lengths)
-                )
-            if "position_ids" in out and not batch["position_ids"][k].numpy()[mine[:-1]].any():
-                out["position_ids"][k] = torch.from_numpy(np.arange(size) - np.repeat(starts, lengths))
+            inputs, labels, loss = (arrays[name][k] for name in _ROW)
+            row = self.row(sample, inputs, labels, loss, mine)
+            lengths = np.diff(row.borders)
+            if "document_ids" in arrays:
+                arrays["document_ids"][k] = np.repeat(arrays["document_ids"][k][row.source], lengths)
+            if "position_ids" in arrays and not arrays["position_ids"][k][mine[:-1]].any():
+                arrays["position_ids"][k] = np.arange(size) - np.repeat(row.borders[:-1], lengths)
+            for name, values in zip(_ROW, row, strict=False):
+                arrays[name][k] = values
             sequences.append(row.borders[1:] + k * size)
-        out["cu_seqlens"] = torch.from_numpy(np.concatenate(sequences).astype(np.int32))
-        if "max_seqlen" in out:
-            out["max_seqlen"] = int(out["cu_seqlens"].diff().max())
-        return out
+        arrays["cu_seqlens"] = np.concatenate(sequences).astype(np.int32)
+        longest = {"max_seqlen": int(np.diff(arrays["cu_seqlens"]).max())} if "max_seqlen" in batch else {}
+        return {**batch, **{name: torch.from_numpy(array) for name, array in arrays.items()}, **longest}
 
     def row(self, sample: int, inputs: Ints, labels: Ints, loss: npt.NDArray[np.float32], borders: Ints) -> Row:
         """One sample of that index. borders: where documents begin in the inputs, with 0 and S, rising."""
@@ -154,7 +150,7 @@ class FillInMiddle:
         draws = (derive_key(self.seed, "fim", *key, n) for n in range(1 << 62))
         if not len(breaks):
             return self._permuted(tokens, self.rate, draws)
-        if not _below(next(draws), self.rate):
+        if next(draws) >= self.rate * 2.0**64:
             return None
         parts = []
         for k, part in enumerate(np.split(tokens, breaks)):
@@ -164,9 +160,8 @@ class FillInMiddle:
         return np.concatenate(parts)
 
     def _permuted(self, tokens: Ints, rate: float, draws: Iterator[int]) -> Ints | None:
-        chosen, spm = _below(next(draws), rate), _below(next(draws), self.spm_rate)
-        low, high = next(draws), next(draws)
-        if not chosen:
+        chosen, way, low, high = (next(draws) for _ in range(4))
+        if chosen >= rate * 2.0**64:
             return None
         parts: Sequence[Any]
         if self.decode is None or self.encode is None:
@@ -180,11 +175,6 @@ class FillInMiddle:
             parts = [self.encode(part) if part else [] for part in (text[:first], text[first:last], text[last:])]
         before, within, behind = parts
         order = [[self.prefix, self.suffix], behind, [self.middle], before, within]
-        if not spm:
+        if way >= self.spm_rate * 2.0**64:
             order = [[self.prefix], before, [self.suffix], behind, [self.middle], within]
         return np.concatenate([np.asarray(part, np.int64) for part in order])
-
-
-def _below(draw: int, rate: float) -> bool:
-    """Whether a number below 2**64 is in the first `rate` of them."""
-    return draw < rate * 2.0**64

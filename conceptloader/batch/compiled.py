@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.descriptors import OpenFiles
+from conceptloader.batch.descriptors import Held, OpenFiles, in_sample
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
 from conceptloader.batch.kernels.packs import fill_packs, make_room
@@ -86,11 +86,13 @@ class CompiledReader:
                 batch["cu_seqlens"][0] = 0
                 work.state["sequences"] = 1
             for track in shape.ragged.values():
-                batch[f"{track}_offsets"][0] = 0
+                batch[f"{track}_offsets"][:] = 0  # not only the first: samples may be left out for the moment
             if self._call(work) != native.OK:
                 # Attempts are counted for each read: the handles of many shards may go stale at once.
                 retrying(partial(self._go_on, work), work.place)
         finally:
+            if work.held.touched:
+                work.let_go()
             del self._running[thread]
             self._idle.append(work)
         if self.layout.outputs.random:
@@ -103,6 +105,13 @@ class CompiledReader:
             if self.layout.tracks[t].scored:
                 batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
         return batch
+
+    def load(self) -> None:
+        """Compile the kernel, or load it, by a batch without samples; of locks it needs only that of compilations."""
+        shape = _Shape.make(self.layout, self._tables, 0)
+        work, block = _Workspace(self.layout, self._tables, self._files), np.empty(shape.carving.size, np.uint8)
+        work.start(shape, block, NO_TABLES)
+        fill_samples(work.call, work.picks, work.order, 0)
 
     def where(self, thread: int) -> str:
         """See BatchReader."""
@@ -125,7 +134,7 @@ class CompiledReader:
         pinned: list[int] = []
         pinned_for = -1
         try:
-            while work.code != native.OK:
+            while work.code != native.OK or work.held:
                 sample, row = int(state["sample"]), int(state["row"])
                 if work.code in (native.NOT_OPEN, native.CLOSED):
                     if sample != pinned_for:  # what was opened for the samples before has been used
@@ -135,8 +144,7 @@ class CompiledReader:
                     try:
                         files.open(row)
                     except (FormatError, ReadError) as cause:
-                        message = f"sample {work.samples[sample]}, dp_rank {self.dp_rank}: {cause.args[-1]}"
-                        raise type(cause)(*cause.args[:-1], message) from cause
+                        raise in_sample(cause, self._who(work, sample)) from cause
                     pinned.append(row)
                     if work.code == native.CLOSED:
                         work.restart_sample()
@@ -146,6 +154,14 @@ class CompiledReader:
                     room = work.call.room
                     more = make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms))
                     work.call = work.call._replace(room=more)
+                elif work.code == native.MISSING:
+                    place = row, int(state["column"]), int(state["at"]), int(state["size"])
+                    if not work.held.want(*place, self._who(work, sample)):
+                        raise self._damage(work, sample)
+                    work.leave_out_sample()
+                elif work.code == native.OK:  # but for samples that were left out: now all that is missing is known
+                    work.held.fetch()
+                    work.restart()
                 elif work.code == native.FAILED:
                     error, message = int(state["error"]), f"cannot read {self._describe(work)}"
                     work.restart_sample()
@@ -161,11 +177,14 @@ class CompiledReader:
         finally:
             files.unpin(pinned)
 
+    def _who(self, work: "_Workspace", sample: int) -> str:
+        return f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"
+
     def _damage(self, work: "_Workspace", sample: int) -> Exception:
         """What is wrong with a sample, in the words of the plain reader."""
         present(self.views, int(work.members[sample]))
         samples, members, windows, _ = (array[sample : sample + 1] for array in work.picks)
-        where = f"sample {samples[0]}, dp_rank {self.dp_rank}"
+        where = self._who(work, sample)
         try:
             ReferenceReader(self.order, self.views, self.layout).read(samples, picked=(members, windows))
         except (FormatError, ConfigError) as error:
@@ -186,7 +205,7 @@ class CompiledReader:
             what = f"the opening of {path} and what belongs to it"
         else:
             what = "the first read, or for the compilation of what reads"
-        return f"{what}, sample {work.samples[sample]}, dp_rank {self.dp_rank}"
+        return f"{what}, {self._who(work, sample)}"
 
 
 @dataclass(frozen=True)
@@ -239,6 +258,7 @@ class _Workspace:
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
         self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
+        self.held = Held(files)
         self.numbers = np.zeros(array_numbers + len(layout.tracks) * (OUTPUT.itemsize // 8), np.int64)
         self.call = Call(
             shards=tables.shards,
@@ -246,6 +266,7 @@ class _Workspace:
             members=tables.members,
             quarantine=tables.quarantine,
             files=files.files,
+            held=self.held.table,
             used=files.used,
             arrays=self.numbers[:array_numbers].view(ARRAYS),
             outputs=self.numbers[array_numbers:].view(OUTPUT),
@@ -278,6 +299,24 @@ class _Workspace:
         """Of the read that is under way."""
         return [int(self.state[name]) for name in ("sample", "row", "column", "at")]
 
+    def restart(self) -> None:
+        """Let the next call begin with the first sample."""
+        self.state["sample"] = self.state["position"] = 0
+        self.state["sequences"] = 1
+
+        if self.held.touched:
+            self.call = self.call._replace(held=self.held.table)
+
+    def let_go(self) -> None:
+        """Keep no more of objects than what the next batches are likely to need."""
+        self.held.drop()
+        self.call = self.call._replace(held=self.held.table)
+
+    def leave_out_sample(self) -> None:
+        """Let the next call begin with the next sample."""
+        self.restart_sample()
+        self.state["sample"] += 1
+
     def restart_sample(self) -> None:
         """Let the next call begin with the first token of the sample at hand."""
         self.state["position"] = 0
@@ -293,5 +332,4 @@ class _Workspace:
         """More room for ragged values, and the batch from its beginning."""
         room = 2 * int(self.state["needed"])
         self.use_values(int(self.state["track"]), np.empty(room, np.int64), np.empty(room, np.float32))
-        self.state["sample"] = self.state["position"] = 0
-        self.state["sequences"] = 1
+        self.restart()

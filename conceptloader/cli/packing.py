@@ -10,8 +10,7 @@ import numpy as np
 from conceptloader.base.packages import need
 from conceptloader.batch.kernels.packs import pack_some
 from conceptloader.blend.packing import Packing, Packs
-from conceptloader.cli.output import table
-from conceptloader.errors import ConfigError
+from conceptloader.cli.output import save_picture, table
 from conceptloader.format.read.dataset import Dataset
 
 SAMPLED_BLOCKS = 400
@@ -94,7 +93,4 @@ def draw_packing(found: Sequence[Mapping[str, Any]], path: str) -> None:
             axes.set_xlabel("packing.bins")
             axes.set_title(title)
             axes.legend()
-        try:
-            figure.savefig(path, dpi=120)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--picture {path}: cannot be written: {error}") from error
+        save_picture(figure, path)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from conceptloader.base.packages import need
 from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset, positive
-from conceptloader.cli.output import Output, table
-from conceptloader.errors import ConfigError
+from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.read.lookup import read_items
 from conceptloader.format.spec.codecs import ConceptsCodec
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             return 0
         value = dataset_stats(dataset, arguments.track)
     if arguments.picture is not None:
-        draw(value, arguments.picture, arguments.top)
+        save_picture(figure_of(value, arguments.top), arguments.picture)
     output.result(value, _lines(value, arguments.top))
     return 0
 
@@ -196,15 +195,6 @@ def _name(concept: Mapping[str, Any]) -> str:
 
 def _percentile_line(found: Mapping[str, int]) -> str:
     return "  ".join(f"p{p} {length:,}" for p, length in found.items()) or "none"
-
-
-def draw(value: Mapping[str, Any], path: str, top: int) -> None:
-    """Write the figure of counts to a file."""
-    figure = figure_of(value, top)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--picture {path}: cannot be written: {error}") from error
 
 
 def figure_of(value: Mapping[str, Any], top: int) -> Any:

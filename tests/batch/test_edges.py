@@ -4,6 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import conceptloader as cl
@@ -80,6 +81,17 @@ def test_records_of_more_than_one_read(tmp_path: Path, engine: str, layout: str)
     else:
         assert [ids[:n].tolist() for ids, n in zip(found["t_ids"][0], counts, strict=True)] == records
         assert (found["t_ids"] >= 0).sum() == sum(counts)
+
+
+def test_windows_over_more_blocks_than_are_read_at_a_time(tmp_path: Path) -> None:
+    size, windows = BUFFER_BYTES // 8 + 1000, 9
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(block_tokens=1))
+    with build.shard(0) as writer:  # documents of one token
+        numbers = np.arange(windows * size + 1)
+        writer.add_documents(numbers, np.append(numbers, len(numbers)), {}, [""] * len(numbers))
+    cl.finalize(tmp_path / "ds")
+    found = batch(str(tmp_path / "ds"), "compiled", windows, seq_len=size, outputs={"document_ids": True})
+    assert found["document_ids"].flatten().tolist() == list(range(windows * size))
 
 
 @pytest.mark.parametrize("engine", ["compiled", "reference"])

@@ -124,7 +124,7 @@ def sft_is_done_with_packs(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--no-create-attention-mask-in-dataloader"):
         MegatronData(path, config, micro_batch_size=1)
     builder.cls = type("MultimodalDataset", (), {})
-    with pytest.raises(ConfigError, match="found MultimodalDataset, expected GPTDataset, or SFTDataset or GPTFIM"):
+    with pytest.raises(ConfigError, match="found datasets of class MultimodalDataset, expected GPTDataset"):
         launch.build(lambda _: None, builder)
     builder.cls = GPTDataset
     launch.build(lambda _: None, builder)

@@ -80,11 +80,16 @@ class Room(NamedTuple):
     rooms: Array
 
 
+# Bytes [start, stop) of an object in a store, at an address. file: row and column of Call.files, as one number.
+HELD = record("file start stop address")
+
+
 class Call(NamedTuple):
     """All that one thread's calls work with. Arrays of the records above; arrays and state have one each.
 
-    files: i32 [shards, columns], descriptors, -1 for closed; used: i64 [shards], clock of the last use. slots: one for
-    each span that a sample may have. scratch: u8, room for the stream items of a sample. buffer: u8, for other reads.
+    files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; held: of such, in order;
+    used: i64 [shards], clock of the last use. slots: one for each span that a sample may have. scratch: u8, room for
+    the stream items of a sample. buffer: u8, for other reads.
     """
 
     shards: Array
@@ -92,6 +97,7 @@ class Call(NamedTuple):
     members: Array
     quarantine: Array
     files: Array
+    held: Array
     used: Array
     arrays: Array
     outputs: Array  # [tracks]

@@ -87,8 +87,15 @@ def cache_directories() -> list[str]:
     return [_BESIDE, *([os.path.abspath(os.path.join(user, "conceptloader"))] if os.path.isabs(user) else [])]
 
 
+def _directories() -> list[str]:
+    """Those of them that can be used; if none can be written to, also one that processes of a machine share."""
+    directories = [path for path in cache_directories() if _usable(path)]
+    if not any(os.access(path, os.W_OK) for path in directories):
+        directories += filter(_usable, [_last_resort()])
+    return directories
+
+
 def _last_resort() -> str:
-    """Where processes of one user and machine share machine code that no cache takes."""
     return os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}")
 
 
@@ -111,7 +118,7 @@ def _compile_cached(dispatcher: Any, compile_now: Callable[[], Any], signature: 
     only_loads = getattr(_thread, "only_loads", False)
     with contextlib.suppress(OSError):  # without sources or room on a disk it is compiled nevertheless
         name = file_name(dispatcher.py_func, signature, __file__)
-        directories = [path for path in [*cache_directories(), _last_resort()] if _usable(path)]
+        directories = _directories()
         packed = _load(directories, name)
         with contextlib.ExitStack() as stack:
             if packed is None:

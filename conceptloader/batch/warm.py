@@ -24,6 +24,7 @@ from conceptloader.batch.layout import Allocate, Batch, BatchLayout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
 from conceptloader.blend import Outputs, View
+from conceptloader.blend.samples import kind_of
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.permutation import Permutation, load_kernels
 from conceptloader.storage.threads import Task, shared_threads
@@ -41,6 +42,9 @@ _CHILD = (
 
 def open_engine(order: Order, views: Sequence[View | None], layout: BatchLayout, dp_rank: int = 0) -> BatchReader:
     """The compiled reader, or one that becomes it."""
+    global _packs, _loaded, _loading
+    if not _packs and any(view is not None and kind_of(view) == "pack" for view in views):
+        _packs, _loaded, _loading = True, False, None
     if _loaded:
         return _compiled_reader(order, views, layout, dp_rank)
     return StartingReader(order, views, layout, dp_rank)
@@ -80,8 +84,9 @@ class StartingReader:
     def follow(self, order: Order) -> None:
         """See BatchReader."""
         with forks_wait:
-            for reader in filter(None, (self._plain, self._compiled)):
-                reader.follow(order)
+            self._plain.follow(order)
+            if self._compiled is not None:
+                self._compiled.follow(order)
 
     def where(self, thread: int) -> str:
         """See BatchReader."""
@@ -101,7 +106,7 @@ def load_engine() -> None:
     reader = _compiled_reader(Mixture([1]), [None], BatchLayout(seq_len=8, outputs=Outputs()))
     with forks_wait:  # in here nothing waits for another lock, which a fork may hold while it waits for this one
         load_kernels()
-        reader.load()
+        reader.load(_packs)
     _loaded = True
 
 
@@ -111,6 +116,8 @@ def warm_up() -> list[str]:
     from conceptloader.base.compiled import cache_directories
     from conceptloader.ingest.rows.digits import parse_digits
 
+    global _packs
+    _packs = True
     load_engine()
     permutation, none = Permutation(1 << 20), np.zeros(0, np.uint64)
     permutation.inverse_many(permutation.forward_many(none))
@@ -123,6 +130,7 @@ def warm_up() -> list[str]:
 
 _PATIENCE_S = 900.0  # with another process that compiles, while batches are plain
 _loaded = False
+_packs = False  # whether a reader of packs was opened: their kernel takes as long to compile again
 _loading: Task[None] | None = None
 _child: "subprocess.Popen[bytes] | None" = None
 _ending = False
@@ -170,7 +178,7 @@ def _compile_beside() -> None:
     """Have a process fill the cache, and log what it says. It ends with this one, whose end of a pipe then closes."""
     global _child
     logger.info("loader: batches are read by the plain engine until compiled code is there")
-    command, pipe = [sys.executable or "python3", "-c", _CHILD], subprocess.PIPE
+    command, pipe = [sys.executable or "python3", "-c", _CHILD, *["packs"] * _packs], subprocess.PIPE
     try:
         _child = subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, start_new_session=True)
     except OSError as error:
@@ -180,7 +188,7 @@ def _compile_beside() -> None:
         assert given is not None
         assert said is not None
         with contextlib.suppress(OSError):  # what ended it is in its log
-            given.write(json.dumps(sys.path).encode() + b"\n")
+            given.write(json.dumps([str(path) for path in sys.path]).encode() + b"\n")
             given.flush()
         for line in said:
             if not _ending:
@@ -197,6 +205,8 @@ def compile_for_parent() -> None:
         os.read(0, 1)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
+    global _packs
+    _packs = sys.argv[1:] == ["packs"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=watch, daemon=True).start()
     load_engine()

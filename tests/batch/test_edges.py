@@ -107,6 +107,19 @@ def test_a_first_border_below_zero(tmp_path: Path, engine: str, name: str) -> No
         batch(path, engine, 1, seq_len=4, concepts={"t": {}}, outputs={"document_ids": True})
 
 
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_a_block_table_that_names_too_late_an_item(tmp_path: Path, engine: str) -> None:
+    """More is read than has to be, up to the end of the shard, and what is found is right."""
+    path = write(tmp_path / "ds", [(3, []), (9, []), (2, [])], block_tokens=4)
+    files = {file.name: file.read_bytes() for file in Path(path).iterdir()}
+    table = bytearray(files["00000.documents.bin"])
+    table[8 * (4 + 2) : 8 * (4 + 3)] = b"\xff" * 8  # behind 3 documents: the third block's
+    for file, data in with_matching_manifest(files, {"00000.documents.bin": bytes(table)}).items():
+        (Path(path) / file).write_bytes(data)
+    found = batch(path, engine, 1, seq_len=5, outputs={"document_ids": True})
+    assert found["document_ids"].tolist() == [[0, 0, 0, 1, 1]]
+
+
 def test_how_large_a_track_of_a_sample_may_be(tmp_path: Path) -> None:
     path = write(tmp_path / "ds", [(9, [(0, 4, [1, 2])])])
 

@@ -95,6 +95,7 @@ def test_every_flipped_bit_is_found_by_the_full_check(dataset: cl.Dataset, data:
 LAST = 2**64 - 1
 CONTENT = [
     ("documents.ids", -1, b"\xff", r"id of document \d: .*expected UTF-8"),
+    ("documents.ids", -2, b"a\xff", r"id of document \d: .*expected UTF-8"),
     ("documents.bin", -16, struct.pack("<Q", LAST), "block table from block 0 on: found numbers that fall or reach"),
     ("documents.bin", -8, struct.pack("<Q", 0), "end of the block table: found 0"),
     ("documents.bin", 0, struct.pack("<Q", 1), "first token of document 0: found 1, expected 0"),

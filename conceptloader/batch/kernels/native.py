@@ -22,7 +22,7 @@ FULL: Code = np.int64(4)  # the values of ragged track `track`, of which there a
 DAMAGED: Code = np.int64(5)  # a file breaks the format, and the plain reader will say how
 ABSENT: Code = np.int64(6)  # a sample of a member that has left
 MORE: Code = np.int64(7)  # there are more pieces of documents in a block than there is room for
-MISSING: Code = np.int64(8)  # bytes of an object in a store, which nobody has fetched yet: those of the read at hand
+MISSING: Code = np.int64(8)  # the bytes of the read at hand: of an object in a store, or announced, to be read later
 
 # Columns of Call.files; those of tracks are in their OUTPUT.
 STREAM: Any = np.int64(0)
@@ -31,12 +31,14 @@ DOCUMENTS: Any = np.int64(1)
 OBJECT: Any = np.int32(1 << 30)
 
 EINTR = np.int32(4)
+WILL_NEED = np.int32(3)  # of posix_fadvise: the system reads on its own account, beside us
 MAX_READ = 1 << 30  # Linux reads at most 2 GiB - 4 KiB in one call
 
 # External functions stay cacheable; a ctypes pointer would be a number of this process.
 arrayobj: Any = _arrayobj
 _external: Any = types.ExternalFunction
 _pread = _external("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
+_fadvise = _external("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
 _errno_location = _external("__errno_location", types.int64())
 
 
@@ -112,6 +114,10 @@ def read(call: Call, row: int, column: int, target: Array, size: int, offset: in
         return CLOSED
     if descriptor == OBJECT:
         return copy_held(call, row, column, target, size, offset)
+    if state.announced < state.sample:
+        state.announced = state.sample
+        _fadvise(descriptor, offset, size, WILL_NEED)
+        return MISSING
     state.reads += 1
     state.read_bytes += size
     address = np.int64(target.ctypes.data)

@@ -129,6 +129,13 @@ class MegatronData:
         if config is None:
             files |= in_place(dataset_config, saved, consumed, accept)
         self._configs = load_configs(**files, seq_length=length, seed=seed)
+        if self.rules.by_document and self._configs[0].packing is None:
+            raise ConfigError(
+                "--sft: found a configuration without packing, expected packs: windows would cut conversations; add "
+                "packing: {bins: 64}, or leave --sft out"
+            )
+        if self.rules.fim and self._configs[0].order == "megatron":
+            raise ConfigError("order: megatron: found with --fim-data, whose draws depend on all samples before")
         self._evaluates = any(files[name] is not None for name in ("valid", "test", "split"))
         self._stock: Sequence[StockSplit | None] | None = None
         self.readers: list[Any] = []  # of the training
@@ -152,6 +159,11 @@ class MegatronData:
         else:
             layout = self.train.layout(concepts=True)
         fields = fields_of(layout)
+        aligned = [field.name for field in fields if field.along]
+        if aligned and self.rules.moves_tokens:
+            raise ConfigError(
+                f"{self.rules.moves_tokens}: found {aligned[0]}, which would not fit its tokens; leave it out"
+            )
         stage = stage if isinstance(stage, Stage) else Stage(stage)
         self.batches = BatchReader(
             rules=self.rules, fields=fields, stage=stage, micro_batch_size=micro_batch_size,

@@ -20,11 +20,15 @@ _CHUNK_TOKENS = 1 << 20
 
 
 class Holding(NamedTuple):
-    """Windows (or documents) that hold tokens with a concept, in order: how many of the inputs, how many labels."""
+    """Windows (or documents) that hold tokens with a concept, in order: how many of the inputs, how many labels.
+
+    next: all windows before it have been looked at.
+    """
 
     windows: Ints
     inputs: Ints
     labels: Ints
+    next: int
 
 
 class ConceptSource(Protocol):
@@ -83,35 +87,33 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
     return Scanned(dataset, track)
 
 
-def concept_windows(member: Member, track: str, where: Where) -> Iterator[Holding]:
+def concept_windows(
+    member: Member, track: str, where: Where, begin: int = 0, tokens: int | None = None
+) -> Iterator[Holding]:
     """The windows of which `where` holds for some token, some at a time, in order; its concepts are ids.
 
-    track: of codec "concepts". The last token of a window is a label only, the first one an input only.
+    track: of codec "concepts". begin: the first window that is looked at. tokens: as many are looked at first, then
+    twice as many each time, up to what is best asked for at once; None: that from the start on. The last token of a
+    window is a label only, the first one an input only.
     """
     source, size = concept_source(member.dataset, track), member.seq_len
-    for first, last, windows in _chunks(member, source.chunk):
+    tokens = min(tokens or source.chunk, source.chunk)
+    while begin < member.view.count:
+        end = min(begin + max(1, tokens // size), member.view.count)
+        windows = (_Documents if member.by_document else _Windows)(member, begin, end)
+        first, last = member.token_range(begin)[0], member.token_range(end - 1)[1]
 
         def spans(concept: str | int, first: int = first, last: int = last) -> Intervals:
             return source.spans(int(concept), first, last)
 
         found = where.intervals(spans, first, last)
-        if not len(found[0]):
-            continue
-        numbers, begin, end = windows(found)
+        numbers, start, stop = windows(found)
         before = Coverage(*found)
-        inputs = before(np.minimum(end, begin + size)) - before(begin)
-        labels = before(end) - before(np.minimum(begin + 1, end))
+        inputs = before(np.minimum(stop, start + size)) - before(start)
+        labels = before(stop) - before(np.minimum(start + 1, stop))
         some = (inputs + labels) > 0
-        yield Holding(numbers[some], inputs[some], labels[some])
-
-
-def _chunks(member: Member, tokens: int) -> Iterator[tuple[int, int, "_Windows | _Documents"]]:
-    """(first token, end, what finds the windows of intervals) of runs of windows with about so many tokens each."""
-    some = max(1, tokens // member.seq_len)
-    for low in range(0, member.view.count, some):
-        high = min(low + some, member.view.count)
-        first, last = member.token_range(low)[0], member.token_range(high - 1)[1]
-        yield first, last, (_Documents if member.by_document else _Windows)(member, low, high)
+        yield Holding(numbers[some], inputs[some], labels[some], end)
+        begin, tokens = end, min(2 * tokens, source.chunk)
 
 
 class _Windows:

@@ -105,7 +105,7 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
 
 
 def _concept_seen(run: Run, index: int, track: str, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for windows, inputs, labels in concept_windows(run.member(index), track, where):
+    for windows, inputs, labels, _ in concept_windows(run.member(index), track, where):
         for k, time in _times(run, index, windows, num_samples):
             yield ConceptSeen(**time, inputs=int(inputs[k]), labels=int(labels[k]))
 

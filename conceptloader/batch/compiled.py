@@ -236,6 +236,7 @@ class _Workspace:
             tracks=tables.tracks,
             members=tables.members,
             quarantine=tables.quarantine,
+            runs=tables.runs,
             files=files.files,
             used=files.used,
             arrays=self.numbers[:array_numbers].view(ARRAYS),

@@ -148,6 +148,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     track, table = view.dataset.tracks[name], view.dataset.manifest.shards
     dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
+    runs += 0 if view.dataset.runs is None else len(view.dataset.runs)  # each may cut a span
     concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
     return {
         "max_spans": min(track.spans_in(seq_len), seq_len, runs),

@@ -40,7 +40,7 @@ def quarantined(view: View, start: int, stop: int) -> bool:
 
 def in_quarantined_shard(view: View, number: int) -> bool:
     """Whether sample `number` is a document of a shard that is quarantined as a whole, its document table included."""
-    if not by_document(view) or not view.quarantine:
+    if not by_document(view) or not view.quarantine or view.dataset.runs is not None:
         return False
     manifest = view.dataset.manifest
     shard = int(np.searchsorted(np.cumsum(manifest.shards.documents), view.start + number, side="right"))

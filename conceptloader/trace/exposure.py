@@ -185,8 +185,9 @@ class Exposure:
         for shard in range(dataset.num_shards):
             base = dataset.shard_starts[shard]
             for ids, start, end in postings(dataset, track, shard):
-                found, which = np.unique(ids, return_inverse=True)
-                times = sum(one.seen_before(end + base) - one.seen_before(start + base) for one in some)
+                inside, start, end = dataset.placed(start + base, end + base)
+                found, which = np.unique(ids[inside], return_inverse=True)
+                times = sum(one.seen_before(end) - one.seen_before(start) for one in some)
                 for sums, values in ((tokens, end - start), (seen, times)):
                     total = np.zeros(len(found), np.int64)
                     np.add.at(total, which, values)

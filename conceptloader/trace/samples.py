@@ -30,13 +30,15 @@ class DocumentPart:
     """The part of a document that a sample holds.
 
     document: its number in the dataset, -1 without a document table; id: the one it had in the input. inputs, labels:
-    its positions [start, end) in input_ids and in labels, None where it has none.
+    its positions [start, end) in input_ids and in labels, None where it has none. source_document: its number in the
+    source, if the dataset is a view.
     """
 
     document: int
     id: str | None
     inputs: Interval | None
     labels: Interval | None
+    source_document: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,8 @@ def _documents(member: Member, window: int) -> Iterator[DocumentPart]:
     for number, first, last in zip(found.ids.tolist(), firsts, [*firsts[1:], stop], strict=True):
         inputs, labels = member.positions(window, first, last)
         known = dataset.document_id(number) if number >= 0 else None
-        yield DocumentPart(document=number, id=known, inputs=inputs, labels=labels)
+        source = None if dataset.runs is None else int(dataset.sources(np.array([number]))[0])
+        yield DocumentPart(document=number, id=known, inputs=inputs, labels=labels, source_document=source)
 
 
 def _spans(member: Member, window: int, track: str) -> Iterator[SpanPart]:

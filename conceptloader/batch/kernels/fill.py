@@ -29,38 +29,61 @@ NO_DOCUMENT = np.int64(-1)
 
 
 @inner
-def find_tokens(call: Call, member: Any, window: int) -> tuple[Code, int, int, int]:
-    """(code, start, stop, row): tokens [start, stop) of the dataset that a sample reads, none if they are quarantined;
-    `row` is that of `start`."""
-    shards, size, number = call.shards, call.arrays[0].seq_len, member.start + window
-    start = number if member.by_document else member.start + window * size
-    row, end = member.first_shard, member.first_shard + member.shards
+def find_shard(call: Call, member: Any, number: int, by_document: bool) -> int:
+    """The row of the shard that holds a token of the files, or a document of theirs."""
+    shards, row, end = call.shards, member.first_shard, member.first_shard + member.shards
     while end - row > 1:
         middle = (row + end) // 2
-        if (shards[middle].first_document if member.by_document else shards[middle].base) <= start:
+        if (shards[middle].first_document if by_document else shards[middle].base) <= number:
             row = middle
         else:
             end = middle
+    return row
+
+
+@inner
+def find_run(call: Call, member: Any, token: int) -> int:
+    """The row of the run that holds a token of a view."""
+    runs, low, high = call.runs, member.first_run, member.first_run + member.runs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if runs[middle].first <= token:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@inner
+def find_tokens(call: Call, member: Any, window: int) -> tuple[Code, int, int]:
+    """(code, start, stop): tokens [start, stop) of the dataset that a sample reads, none if they are quarantined."""
+    shards, size, number = call.shards, call.arrays[0].seq_len, member.start + window
+    start = member.start + window * size
     stop = start + size + 1
     ranges = call.quarantine[member.first_range : member.end_range]
     left_out = False
-    if member.by_document:
+    if member.by_document and member.runs > 0:
+        run = member.first_run + number
+        start = call.runs[run].first
+        stop = min(call.runs[run + 1].first, start + size + 1)
+    elif member.by_document:
+        row = find_shard(call, member, number, True)
         base, top = shards[row].base, shards[row].base + shards[row].tokens
         for k in range(len(ranges)):
             left_out |= ranges[k].start <= base and top <= ranges[k].stop
         if left_out:  # the document table included
-            return OK, base, base, row
+            return OK, base, base
         code = read(call, row, DOCUMENTS, call.buffer, 16, 8 * (number - shards[row].first_document))
         if code != OK:
-            return code, 0, 0, row
+            return code, 0, 0
         start = base + load(np.int64(call.buffer.ctypes.data), np.int64)
         stop = base + load(np.int64(call.buffer.ctypes.data) + 8, np.int64)
         if not base <= start <= stop <= top:
-            return DAMAGED, 0, 0, row
+            return DAMAGED, 0, 0
         stop = min(stop, start + size + 1)
     for k in range(len(ranges)):
         left_out |= ranges[k].start < stop and start < ranges[k].stop
-    return OK, start, start if left_out else stop, row
+    return OK, start, start if left_out else stop
 
 
 @inner
@@ -201,16 +224,16 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
             if call.scratch[at + i * item + field] == 0:
                 mask[i] = 0.0
 
-    inside = Piece(row, start, inputs_stop, piece.place, piece.sample, piece.document)
+    inside = Piece(row, start, inputs_stop, piece.place, piece.sample, piece.document, piece.run)
     if piece.document >= 0:
         ids = array_at(batch.document_ids, piece.sample * size + piece.place, inputs_stop - start, np.int64)
         for i in range(len(ids)):
             ids[i] = piece.document
     elif batch.document_ids or batch.document_positions or batch.mask_borders or batch.cu_seqlens:
-        if shard.documents:
+        if shard.documents and piece.run < 0:
             code = walk_items(call, piece, -1)
         else:
-            add_document(call, piece, NO_DOCUMENT, start, stop)
+            add_document(call, piece, piece.run, start, stop)
     for t in range(call.tracks.shape[1]):
         if code == OK and call.tracks[row, t].kind != NONE and start < inputs_stop:
             code = fill_track(call, inside, t, low)
@@ -243,7 +266,7 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
             return ABSENT
         if state.position == 0:
             state.sequences_before = state.sequences
-        code, start, stop, row = find_tokens(call, member, window)
+        code, start, stop = find_tokens(call, member, window)
         if code != OK:
             return code
         if state.position == 0:
@@ -251,18 +274,24 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
         document = member.start + window if member.by_document else NO_DOCUMENT
         at = start + state.position
         while at < stop:
-            base, end = shards[row].base, min(stop, shards[row].base + shards[row].tokens)
-            if at < end:
-                call.used[row] = clock
-                if call.files[row, STREAM] < 0:
-                    state.row = row
-                    return NOT_OPEN
-                code = fill_piece(call, Piece(row, at - base, end - base, at - start, sample, document), member)
-                if code != OK:
-                    return code
-                at = end
-                state.position = at - start
-            row += 1
+            end, shift, run = stop, np.int64(0), NO_DOCUMENT
+            if member.runs > 0:
+                found = find_run(call, member, at)
+                end = min(stop, call.runs[found + 1].first)
+                shift = call.runs[found].source - call.runs[found].first
+                run = found - member.first_run
+            row = find_shard(call, member, at + shift, False)
+            base = shards[row].base - shift
+            end = min(end, base + shards[row].tokens)
+            call.used[row] = clock
+            if call.files[row, STREAM] < 0:
+                state.row = row
+                return NOT_OPEN
+            code = fill_piece(call, Piece(row, at - base, end - base, at - start, sample, document, run), member)
+            if code != OK:
+                return code
+            at = end
+            state.position = at - start
         sequences = array_at(batch.cu_seqlens, state.sequences, 1, np.int32)
         for i in range(len(sequences)):
             sequences[i] = np.int32((sample + 1) * batch.seq_len)

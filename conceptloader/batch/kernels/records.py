@@ -27,9 +27,13 @@ TRACK = record("kind field entries records data_size top_concept id_bytes score_
 NONE, DENSE, SPANS = map(np.int64, range(3))
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
-# one. pad: what padding holds. first_range, end_range: rows of the quarantine.
-MEMBER = record("first_shard shards start count by_document dataset_id eos pad first_range end_range")
+# one. pad: what padding holds. first_range, end_range: rows of the quarantine. first_run, runs: rows of the runs of a
+# view, 0 of them in other datasets; one more row closes them.
+MEMBER = record("first_shard shards start count by_document dataset_id eos pad first_range end_range first_run runs")
 QUARANTINE = record("start stop")
+
+# A run of a view: its first token in the view, and in the source, whose shards these are.
+RUN = record("first source")
 
 # The arrays of a batch: addresses of its arrays, under their names, 0 for one that is not wanted; and what its layout
 # says. row_length: items of a row of input_ids and of labels, one more than seq_len if they share their memory: label j
@@ -70,6 +74,7 @@ class Call(NamedTuple):
     tracks: Array  # [shards, tracks]
     members: Array
     quarantine: Array
+    runs: Array
     files: Array
     used: Array
     arrays: Array
@@ -82,7 +87,8 @@ class Call(NamedTuple):
 
 class Piece(NamedTuple):
     """Tokens [start, stop) of the shard in `row`, which are tokens `place` and following of sample `sample` of the
-    batch; document: the number of the document if the sample is one, or -1."""
+    batch; document: the number of the document if the sample is one, or -1; run: that of a view, which is the document
+    then, or -1."""
 
     row: Any
     start: Any
@@ -90,3 +96,4 @@ class Piece(NamedTuple):
     place: Any
     sample: Any
     document: Any
+    run: Any

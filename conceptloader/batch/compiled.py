@@ -237,6 +237,7 @@ class _Workspace:
             members=tables.members,
             quarantine=tables.quarantine,
             runs=tables.runs,
+            excluded=tables.excluded,
             files=files.files,
             used=files.used,
             arrays=self.numbers[:array_numbers].view(ARRAYS),

@@ -84,7 +84,11 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"dataset {view.name}: found a field {LOSS_FIELD} of type {', '.join(map(str, types))}, expected u1; "
             "build it with that type, or under another name"
         )
-    masked = {"quarantined ranges": view.quarantine, f"a field {LOSS_FIELD}": types != {None}}
+    masked = {
+        "quarantined ranges": view.quarantine,
+        "excluded documents": len(view.excluded.at) > 0,
+        f"a field {LOSS_FIELD}": types != {None},
+    }
     masked["documents, which are padded"] = by_document(view)
     for reason, found in masked.items():
         if found and not outputs.loss_mask:

@@ -76,7 +76,7 @@ class ReferenceReader:
             self._in_progress[thread] = f"sample {samples[row]}, {kind} {window} of dataset {view.name}"
             found: dict[str, _Values] = {name: ([], []) for name in values}
             try:
-                return self._fill(arrays, found, row, view, window), found
+                return self._fill(arrays, found, row, view, int(samples[row]), window), found
             except (FormatError, ReadError) as error:
                 if self.dp_rank is None:
                     raise
@@ -116,9 +116,9 @@ class ReferenceReader:
                 yield from view.dataset.ahead(*token_range(view, window, self.layout.seq_len))
 
     def _fill(
-        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, number: int
+        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, sample: int, number: int
     ) -> list[int]:
-        """Fill one row. Returns the document borders within the inputs."""
+        """Fill one row with window, or document, `number` of a view. Returns the document borders within the inputs."""
         layout, dataset, size = self.layout, view.dataset, self.layout.seq_len
         tokenizer = dataset.tokenizer
         eos = tokenizer.eos_id if tokenizer else None
@@ -131,7 +131,7 @@ class ReferenceReader:
         if in_quarantined_shard(view, number):
             return []
         start, stop = token_range(view, number, size)
-        if quarantined(view, start, stop):
+        if quarantined(view, start, stop) or view.excluded.touched(start, stop, sample):
             return []
         sample = dataset.read(start, stop)
         inputs = min(stop - start, size)

@@ -53,7 +53,7 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     Columns: step, sample, micro_batch, dp_rank, slot, dataset, epoch, window; document (its number) and id; start, end:
     its tokens of the dataset that the sample reads, the last one as a label only; if a dataset is a view,
     source_document, the document's number in its source; and for each track of concepts the ids of those that its
-    tokens in input_ids carry. A quarantined sample has one row without document, start and end.
+    tokens in input_ids carry. A quarantined or excluded sample has one row without document, start and end.
 
     Raises ConfigError if steps are not known, or lie before the run log; or without pyarrow.
     """
@@ -84,7 +84,7 @@ def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks:
     done = 0
     for index in np.unique(members).tolist():
         member, rows = run.member(index), np.flatnonzero(members == index)
-        for found, pairs in _pieces(member, windows[rows].astype(np.int64), tracks):
+        for found, pairs in _pieces(member, windows[rows].astype(np.int64), samples[rows].astype(np.int64), tracks):
             parts.append(found._replace(row=rows[found.row]))
             names.append(document_ids(arrow, member.dataset, found.document))
             sources.append(member.dataset.sources(found.document))
@@ -129,12 +129,13 @@ def id_lists(arrow: Any, part: Ints, ids: Ints, order: Ints) -> Any:
 
 
 def _pieces(
-    member: Member, windows: Ints, tracks: Sequence[str]
+    member: Member, windows: Ints, samples: Ints, tracks: Sequence[str]
 ) -> Iterator[tuple[_Parts, dict[str, tuple[Ints, Ints]]]]:
     """Documents of some windows of a member, and for each track (number of the part, concept), in order."""
     start, stop = token_ranges(member, windows)
     order = np.argsort(start, kind="stable")
-    order = order[(is_read(member, windows, start, stop) & (start < stop))[order]]
+    read = is_read(member, windows, start, stop) & (member.view.excluded.first_at(start, stop) > samples)
+    order = order[(read & (start < stop))[order]]
     left = np.setdiff1d(np.arange(len(windows)), order)
     yield _Parts(left, *[np.full(len(left), -1)] * 3), {}
     for shard, rows, cut in _by_shard(member.dataset, order, start[order], stop[order]):

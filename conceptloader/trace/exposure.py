@@ -26,17 +26,20 @@ NEVER = np.iinfo(np.int64).max
 class Windows:
     """What was seen of a member, by its windows: how often, and the sample and step of the first time, or NEVER.
 
-    samples: all that were drawn, quarantined ones included, which are counted nowhere else.
+    samples: all that were drawn, quarantined and excluded ones included, which are counted nowhere else.
     """
 
     def __init__(self, member: Member) -> None:
         self.member, self.samples, count = member, 0, member.view.count
         self.counts = np.zeros(count, np.int64)
         self.first_sample, self.first_step = np.full((2, count), NEVER)
+        self._excluded = member.view.excluded.first_at(*token_ranges(member, np.arange(count)))
 
     def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
         """Note that windows were drawn, in the order of the run."""
         self.samples += len(windows)
+        read = samples < self._excluded[windows]
+        windows, samples, steps = windows[read], samples[read], steps[read]
         found, first, counts = np.unique(windows, return_index=True, return_counts=True)
         self.counts[found] += counts
         new = self.first_sample[found] == NEVER

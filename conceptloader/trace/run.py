@@ -40,9 +40,12 @@ class Member:
         """Tokens [start, stop) of the dataset that a window (or document) reads: the inputs and one more."""
         return token_range(self.view, window, self.seq_len)
 
-    def is_read(self, window: int) -> bool:
-        """False for a window that is quarantined."""
-        return not in_quarantined_shard(self.view, window) and not quarantined(self.view, *self.token_range(window))
+    def is_read(self, window: int, sample: int = 0) -> bool:
+        """False for a window that is quarantined, or excluded from the sample that it is."""
+        if in_quarantined_shard(self.view, window):
+            return False
+        tokens = self.token_range(window)
+        return not quarantined(self.view, *tokens) and not self.view.excluded.touched(*tokens, sample)
 
     def windows_of(self, document: int) -> range:
         """The windows that read any token of a document of the dataset, be it only as the label of their last input."""

@@ -59,8 +59,8 @@ class SpanPart:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleTrace(Seen):
-    """tokens: [start, stop) of the dataset that the sample reads; None if it touches a quarantined range: nothing is
-    read then.
+    """tokens: [start, stop) of the dataset that the sample reads; None if it touches what is quarantined or excluded:
+    nothing is read then.
     """
 
     tokens: Interval | None = None
@@ -73,7 +73,7 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
     index, epoch, window = run.blend.order.sample(sample)
     member = run.member(index)
     found = SampleTrace(sample=sample, places=run.places(sample), dataset=run.name(index), epoch=epoch, window=window)
-    if not member.is_read(window):
+    if not member.is_read(window, sample):
         return found
     return replace(
         found,

@@ -95,10 +95,8 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
         part = windows[low : low + some]
         samples = np.array([run.blend.order.indices_of_windows(index, epoch, part) for epoch in epochs])
         for k, window in enumerate(part.tolist()):
-            if not member.is_read(window):
-                continue
             for epoch, sample in zip(epochs, samples[:, k].tolist(), strict=True):
-                if sample >= 0 and (num_samples is None or sample < num_samples):
+                if 0 <= sample < (num_samples or sample + 1) and member.is_read(window, sample):
                     places = run.places(sample)
                     time = {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch}
                     yield low + k, {**time, "window": window}

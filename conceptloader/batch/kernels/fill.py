@@ -29,61 +29,63 @@ NO_DOCUMENT = np.int64(-1)
 
 
 @inner
-def find_shard(call: Call, member: Any, number: int, by_document: bool) -> int:
-    """The row of the shard that holds a token of the files, or a document of theirs."""
-    shards, row, end = call.shards, member.first_shard, member.first_shard + member.shards
+def find_tokens(call: Call, member: Any, window: int, sample: Any) -> tuple[Code, int, int, int, int]:
+    """(code, start, stop, row, run): tokens [start, stop) of the dataset that a sample reads, none if they are
+    quarantined or excluded; the shard of `start` and, of a view, its run."""
+    shards, runs, size, number = call.shards, call.runs, call.arrays[0].seq_len, member.start + window
+    start = number if member.by_document else member.start + window * size
+    run, end = member.first_run, member.first_run + member.runs
+    wanted, by_number = start, member.by_document
+    if member.runs > 0:
+        if member.by_document:
+            run += number
+            start = runs[run].first
+        while not member.by_document and end - run > 1:
+            middle = (run + end) // 2
+            if runs[middle].first <= start:
+                run = middle
+            else:
+                end = middle
+        wanted, by_number = start - runs[run].first + runs[run].source, np.int64(0)
+    row, end = member.first_shard, member.first_shard + member.shards
     while end - row > 1:
         middle = (row + end) // 2
-        if (shards[middle].first_document if by_document else shards[middle].base) <= number:
+        if (shards[middle].first_document if by_number else shards[middle].base) <= wanted:
             row = middle
         else:
             end = middle
-    return row
-
-
-@inner
-def find_run(call: Call, member: Any, token: int) -> int:
-    """The row of the run that holds a token of a view."""
-    runs, low, high = call.runs, member.first_run, member.first_run + member.runs
-    while high - low > 1:
-        middle = (low + high) // 2
-        if runs[middle].first <= token:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@inner
-def find_tokens(call: Call, member: Any, window: int) -> tuple[Code, int, int]:
-    """(code, start, stop): tokens [start, stop) of the dataset that a sample reads, none if they are quarantined."""
-    shards, size, number = call.shards, call.arrays[0].seq_len, member.start + window
-    start = member.start + window * size
     stop = start + size + 1
     ranges = call.quarantine[member.first_range : member.end_range]
     left_out = False
     if member.by_document and member.runs > 0:
-        run = member.first_run + number
-        start = call.runs[run].first
-        stop = min(call.runs[run + 1].first, start + size + 1)
+        stop = min(stop, runs[run + 1].first)
     elif member.by_document:
-        row = find_shard(call, member, number, True)
         base, top = shards[row].base, shards[row].base + shards[row].tokens
         for k in range(len(ranges)):
             left_out |= ranges[k].start <= base and top <= ranges[k].stop
         if left_out:  # the document table included
-            return OK, base, base
+            return OK, base, base, row, run
         code = read(call, row, DOCUMENTS, call.buffer, 16, 8 * (number - shards[row].first_document))
         if code != OK:
-            return code, 0, 0
+            return code, 0, 0, row, run
         start = base + load(np.int64(call.buffer.ctypes.data), np.int64)
         stop = base + load(np.int64(call.buffer.ctypes.data) + 8, np.int64)
         if not base <= start <= stop <= top:
-            return DAMAGED, 0, 0
+            return DAMAGED, 0, 0, row, run
         stop = min(stop, start + size + 1)
     for k in range(len(ranges)):
         left_out |= ranges[k].start < stop and start < ranges[k].stop
-    return OK, start, start if left_out else stop
+    low, high = member.first_excluded, member.end_excluded
+    while low < high:  # the first one that ends behind `start`
+        middle = (low + high) // 2
+        if call.excluded[middle].stop <= start:
+            low = middle + 1
+        else:
+            high = middle
+    while low < member.end_excluded and call.excluded[low].start < stop:
+        left_out |= call.excluded[low].at <= np.int64(sample)
+        low += 1
+    return OK, start, start if left_out else stop, row, run
 
 
 @inner
@@ -266,7 +268,7 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
             return ABSENT
         if state.position == 0:
             state.sequences_before = state.sequences
-        code, start, stop = find_tokens(call, member, window)
+        code, start, stop, row, run = find_tokens(call, member, window, samples[sample])
         if code != OK:
             return code
         if state.position == 0:
@@ -274,20 +276,23 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
         document = member.start + window if member.by_document else NO_DOCUMENT
         at = start + state.position
         while at < stop:
-            end, shift, run = stop, np.int64(0), NO_DOCUMENT
+            end, shift, number = stop, np.int64(0), NO_DOCUMENT
             if member.runs > 0:
-                found = find_run(call, member, at)
-                end = min(stop, call.runs[found + 1].first)
-                shift = call.runs[found].source - call.runs[found].first
-                run = found - member.first_run
-            row = find_shard(call, member, at + shift, False)
+                while call.runs[run + 1].first <= at:
+                    run += 1
+                end = min(stop, call.runs[run + 1].first)
+                shift = call.runs[run].source - call.runs[run].first
+                number = run - member.first_run
             base = shards[row].base - shift
             end = min(end, base + shards[row].tokens)
+            if at >= end:
+                row += 1
+                continue
             call.used[row] = clock
             if call.files[row, STREAM] < 0:
                 state.row = row
                 return NOT_OPEN
-            code = fill_piece(call, Piece(row, at - base, end - base, at - start, sample, document, run), member)
+            code = fill_piece(call, Piece(row, at - base, end - base, at - start, sample, document, number), member)
             if code != OK:
                 return code
             at = end

@@ -28,9 +28,15 @@ NONE, DENSE, SPANS = map(np.int64, range(3))
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
 # one. pad: what padding holds. first_range, end_range: rows of the quarantine. first_run, runs: rows of the runs of a
-# view, 0 of them in other datasets; one more row closes them.
-MEMBER = record("first_shard shards start count by_document dataset_id eos pad first_range end_range first_run runs")
+# view, 0 of them in other datasets; one more row closes them. first_excluded, end_excluded: rows of what is excluded.
+MEMBER = record(
+    "first_shard shards start count by_document dataset_id eos pad first_range end_range first_run runs "
+    "first_excluded end_excluded"
+)
 QUARANTINE = record("start stop")
+
+# Tokens that are excluded from the trainer's sample `at` on: rising and apart in a member.
+EXCLUDED = record("start stop at")
 
 # A run of a view: its first token in the view, and in the source, whose shards these are.
 RUN = record("first source")
@@ -75,6 +81,7 @@ class Call(NamedTuple):
     members: Array
     quarantine: Array
     runs: Array
+    excluded: Array
     files: Array
     used: Array
     arrays: Array

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conceptloader.batch.kernels.native import DOCUMENTS
-from conceptloader.batch.kernels.records import DENSE, MEMBER, NONE, QUARANTINE, RUN, SHARD, SPANS, TRACK
+from conceptloader.batch.kernels.records import DENSE, EXCLUDED, MEMBER, NONE, QUARANTINE, RUN, SHARD, SPANS, TRACK
 from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout
 from conceptloader.blend import View
 from conceptloader.blend.samples import by_document
@@ -19,15 +19,16 @@ FILES = ("index", "data", "spans")  # of a track
 
 @dataclass(frozen=True)
 class Tables:
-    """Arrays of records.py: shards [n], tracks [n, t], members [m], quarantine [q], runs [r]; kinds: the file kind of
-    each column of Call.files; needed: bool [n, columns], which files are read; owners: (dataset, first row) in row
-    order."""
+    """Arrays of records.py: shards [n], tracks [n, t], members [m], quarantine [q], runs [r], excluded [e]. kinds: the
+    file kind of each column of Call.files; needed: bool [n, columns], which files are read; owners: (dataset, first
+    row) in row order."""
 
     shards: Array
     tracks: Array
     members: Array
     quarantine: Array
     runs: Array
+    excluded: Array
     kinds: tuple[str, ...]
     needed: Array
     owners: tuple[tuple[Dataset, int], ...]
@@ -40,6 +41,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     rows: dict[tuple[int, tuple[str, ...]], int] = {}
     first_runs: dict[int, int] = {}
     runs, num_runs = [np.zeros(0, RUN)], 0
+    excluded, num_excluded = [np.zeros(0, EXCLUDED)], 0
     shards, tracks = [np.zeros(0, SHARD)], [np.zeros((0, len(names)), TRACK)]
     members = np.zeros(len(views), MEMBER)
     quarantine: list[tuple[int, int]] = []
@@ -69,6 +71,9 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         member["dataset_id"], member["eos"], member["pad"] = view.dataset_id, eos, max(eos, 0)
         member["first_range"], member["end_range"] = len(quarantine), len(quarantine) + len(ranges)
         quarantine += ranges
+        excluded.append(np.array(list(zip(*view.excluded, strict=True)), EXCLUDED))
+        member["first_excluded"], num_excluded = num_excluded, num_excluded + len(excluded[-1])
+        member["end_excluded"] = num_excluded
     kinds = ("stream.bin", "documents.bin", *(f"{name}.{file}" for name in names for file in FILES))
     all_shards, all_tracks = np.concatenate(shards), np.concatenate(tracks)
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
@@ -81,6 +86,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         members=members,
         quarantine=np.array(quarantine, QUARANTINE),
         runs=np.concatenate(runs),
+        excluded=np.concatenate(excluded),
         kinds=kinds,
         needed=needed,
         owners=tuple(owners),

@@ -116,9 +116,12 @@ class ReferenceReader:
                 yield from view.dataset.ahead(*token_range(view, window, self.layout.seq_len))
 
     def _fill(
-        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, sample: int, number: int
+        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, index: int, number: int
     ) -> list[int]:
-        """Fill one row with window, or document, `number` of a view. Returns the document borders within the inputs."""
+        """Fill one row with window, or document, `number` of a view, which is sample `index` of the run.
+
+        Returns: the document borders within the inputs.
+        """
         layout, dataset, size = self.layout, view.dataset, self.layout.seq_len
         tokenizer = dataset.tokenizer
         eos = tokenizer.eos_id if tokenizer else None
@@ -131,7 +134,7 @@ class ReferenceReader:
         if in_quarantined_shard(view, number):
             return []
         start, stop = token_range(view, number, size)
-        if quarantined(view, start, stop) or view.excluded.touched(start, stop, sample):
+        if quarantined(view, start, stop) or view.excluded.touched(start, stop, index):
             return []
         sample = dataset.read(start, stop)
         inputs = min(stop - start, size)

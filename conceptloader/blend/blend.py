@@ -179,7 +179,7 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
 
 
 def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Dataset]:
-    """By name; two parts of one dataset share it, and its manifest, documents and descriptors."""
+    """By name; two parts of one dataset share it, and views of one its manifest, document table and descriptors."""
     opened: dict[tuple[str, bool], Dataset] = {}
     for entry in config.datasets.values():
         key = entry.path, entry.allow_pickle
@@ -191,6 +191,9 @@ def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Datas
                 codecs=codecs,
                 check_files=config.loader.check_files,
             )
+    same: dict[tuple[str, ...], Dataset] = {}
+    for dataset in opened.values():
+        dataset.share_files(same.setdefault((dataset.source, *dataset.source_fingerprints), dataset))
     return {name: opened[config.datasets[name].path, config.datasets[name].allow_pickle] for name in config.names}
 
 

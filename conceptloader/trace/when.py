@@ -16,6 +16,7 @@ from conceptloader.trace.run import Interval, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
 
+_FIRST = 1 << 20  # tokens that are looked at before the first answers
 _ANSWERS = 1 << 16
 """About how many are looked up at once."""
 
@@ -103,7 +104,7 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
 
 
 def _concept_seen(run: Run, index: int, track: str, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for windows, inputs, labels, _ in concept_windows(run.member(index), track, where):
+    for windows, inputs, labels, _ in concept_windows(run.member(index), track, where, tokens=_FIRST):
         for k, time in _times(run, index, windows, num_samples):
             yield ConceptSeen(**time, inputs=int(inputs[k]), labels=int(labels[k]))
 

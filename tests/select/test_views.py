@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import open_reader
 from conceptloader.cli import main
 from conceptloader.cli.stats import dataset_stats
@@ -263,3 +264,20 @@ def test_doors(folder: Path) -> None:
     with cl.open_dataset(inner, roots=[folder]) as view:
         assert view.runs is not None
         assert count_spans(view, view.runs, "topics") == list(view.manifest.tracks["topics"].max_spans)
+
+
+def test_views_of_one_source_share_its_files(folder: Path) -> None:
+    """And its shard table in the compiled engine; a hundred cells of a mixture are as many manifests of one source."""
+    select(folder / "data", folder / "cell", Ask(by="document:0,50,100,150"))
+    paths = [*(f"cell-{name}" for name in ("0-50", "50-100", "100-150")), "data"]
+    config = {**BASE, "datasets": {path: {"path": str(folder / path), "weight": 1} for path in paths}}
+    blend = cl.open_blend(config)
+    reader = open_reader(blend)
+    assert isinstance(reader, CompiledReader)
+    assert len(reader._tables.shards) == 4
+    assert len({id(dataset.files) for dataset in blend.datasets.values()}) == 1
+    samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
+    batch = reader.read(samples)
+    expected = open_reader(cl.open_blend({**config, "loader": {"engine": "reference"}})).read(samples)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(batch[name], values, name)

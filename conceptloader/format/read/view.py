@@ -57,6 +57,17 @@ class Viewable(Ranges):
         """Of its manifest."""
         return self.manifest.identity if self.viewed is None else self.viewed.identity
 
+    @property
+    def source_fingerprints(self) -> tuple[str, str]:
+        """Of the stream and the tracks of the dataset that has the files."""
+        if self.viewed is not None:
+            return self.viewed.stream_fingerprint, self.viewed.tracks_fingerprint
+        return self.manifest.stream_fingerprint(), self.manifest.tracks_fingerprint()
+
+    def share_files(self, other: "Viewable") -> None:
+        """Read through the open files of another one of the same source."""
+        self.files, self.manifest, self.reader = other.files, other.manifest, other.reader
+
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """See Ranges.parts."""
         if self.runs is None:
@@ -184,5 +195,5 @@ class Viewable(Ranges):
         for shard, count in enumerate(self.manifest.shards.documents.tolist()):
             for first in range(0, count, _DOCUMENTS):
                 last = min(first + _DOCUMENTS, count)
-                starts = read_items(self.files, "documents.bin", shard, OFFSET, first, last + 1)
-                yield np.diff(starts.astype(np.int64))
+                starts: Ints = read_items(self.files, "documents.bin", shard, OFFSET, first, last + 1).astype(np.int64)
+                yield starts[1:] - starts[:-1]

@@ -74,9 +74,9 @@ def verify(
         raise ConfigError("verify: found record without full, expected both: what is recorded has to be sound")
     try:
         manifest, allowed = load_manifest(path, roots)
-    except FoundView as found:
-        problems = verify(found.source, full, found.roots.roots, codecs, write_checksums, record, threads, progress)
-        return _check_view(found, problems, full)
+    except FoundView as view:
+        of_source = verify(view.source, full, view.roots.roots, codecs, write_checksums, record, threads, progress)
+        return _check_view(view, of_source, full)
     source = LocalFiles(check=record or not full)
     files = Files(manifest, allowed, source)
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
@@ -111,7 +111,7 @@ def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> li
     for one in problems:
         _, start, end = view.placed(*(np.array([token]) for token in one.tokens or (0, 0)))
         placed.append(replace(one, tokens=(int(start[0]), int(end[-1])) if len(start) else None))
-    for track in view.tracks if full and not problems and view.runs is not None else ():
+    for track in view.tracks if full and not problems else ():
         claimed, counted = list(view.tracks[track].max_spans), count_spans(view, view.runs, track)
         if claimed != counted:
             message = f"max_spans: {track}: found {claimed}, expected {counted}, as counted; make the view anew"

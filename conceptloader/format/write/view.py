@@ -57,8 +57,9 @@ def write_view(
     return manifest
 
 
-def count_spans(files: Ranges, runs: Runs, track: str) -> list[int]:
+def count_spans(files: Ranges, runs: Runs | None, track: str) -> list[int]:
     """max_spans of a view of the files: the largest number of spans that a window of 2**k of its tokens touches."""
+    assert runs is not None
     ladder = Ladder()
     total = int(runs.first[-1])
     for low in range(0, total, PIECE):

@@ -5,7 +5,7 @@ docs/views.md says what there is. Errors point at the column.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from conceptloader.base.packages import need
@@ -37,22 +37,22 @@ class Expression:
         self.columns = self._check(known)
         arrow = need("pyarrow", f"{option}: found no pyarrow package, which makes the tables")
         empty = arrow.table({name: arrow.array([], known[name]) for name in self.columns or list(known)[:1]})
-        self.kind = self._evaluate(empty).type
+        self._asked(empty, lambda query: self._database.execute(query).fetchall())  # whose errors have places
+        self.kind = self(empty).type
 
     def __call__(self, table: Any) -> Any:
         """Its value for every row of an Arrow table, a ChunkedArray. Raises: ConfigError for a value that it cannot
         work with."""
-        return self._evaluate(table)
+        return self._asked(table, lambda query: self._database.sql(query).to_arrow_table().column(0))
 
-    def _evaluate(self, table: Any) -> Any:
+    def _asked(self, table: Any, answer: Callable[[str], Any]) -> Any:
         self._database.register("documents", table)
         try:
-            found = self._database.sql(f"{_BEFORE}{self.text}\n) AS value FROM documents").to_arrow_table()
+            return answer(f"{_BEFORE}{self.text}\n) AS value FROM documents")
         except self._duckdb.Error as error:
             raise self._shown(error) from error
         finally:
             self._database.unregister("documents")
-        return found.column(0)
 
     def _check(self, known: Mapping[str, Any]) -> list[str]:
         """The columns that are named."""
@@ -89,14 +89,12 @@ class Expression:
         return ConfigError(f"{self._option}, column {at + 1}: found {found}\n{self.text}\n{' ' * max(at, 0)}^")
 
     def _shown(self, error: Exception) -> ConfigError:
-        message, _, place = str(error).partition("\n\nLINE 2: ")
-        if not place:
-            return ConfigError(f"{self._option}: {error}\n{self.text}")
+        message, _, place = str(error).partition("LINE 2: ")
         shown, _, marks = place.partition("\n")
         at = len(marks) - len(marks.lstrip()) - len("LINE 2: ")
         if shown.startswith("..."):  # cut by DuckDB, where it is long
             at += max(self.text.find(shown.strip(".")), 0) - 3
-        return self.wrong(at, message.partition(": ")[2].partition("\n")[0] or message)
+        return self.wrong(max(at, 0), message.partition(": ")[2].partition("\n")[0] or message)
 
 
 def _parts(node: Any) -> Iterator[dict[str, Any]]:

@@ -86,7 +86,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
         )
     masked = {
         "quarantined ranges": view.quarantine,
-        "excluded documents": len(view.excluded.at) > 0,
+        "excluded documents": view.left_out.at.any(),
         f"a field {LOSS_FIELD}": types != {None},
     }
     masked["documents, which are padded"] = by_document(view)

@@ -19,7 +19,7 @@ from conceptloader.batch.layout import (
 )
 from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, sample_randoms
 from conceptloader.blend import View
-from conceptloader.blend.samples import by_document, in_quarantined_shard, present, quarantined, token_range
+from conceptloader.blend.samples import by_document, in_quarantined_shard, present, token_range
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import reading_ahead
@@ -134,7 +134,7 @@ class ReferenceReader:
         if in_quarantined_shard(view, number):
             return []
         start, stop = token_range(view, number, size)
-        if quarantined(view, start, stop) or view.excluded.touched(start, stop, index):
+        if view.left_out.touched(start, stop, index):
             return []
         sample = dataset.read(start, stop)
         inputs = min(stop - start, size)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
-from conceptloader.blend.exclude import NOTHING, Excluded, read_excluded
+from conceptloader.blend.exclude import NOTHING, Excluded, left_out, read_excluded
 from conceptloader.blend.load import load_config
 from conceptloader.blend.quarantine import TokenRanges, read_quarantine
 from conceptloader.blend.schema import Config
@@ -28,7 +28,7 @@ class View:
 
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
     those to read. start: first token of window 0, or number of the first document. quarantine: token ranges that give
-    no loss; excluded: others, from some sample on.
+    no loss; left_out: these, and what is excluded from some sample on.
     """
 
     name: str
@@ -39,7 +39,7 @@ class View:
     samples: Windows | DocumentView
     start: int
     quarantine: TokenRanges = ()
-    excluded: Excluded = NOTHING
+    left_out: Excluded = NOTHING
 
     @property
     def count(self) -> int:
@@ -309,5 +309,5 @@ def _view(
         samples=samples,
         start=start,
         quarantine=quarantine.get(name, ()),
-        excluded=excluded.get(name, NOTHING),
+        left_out=left_out(excluded.get(name, NOTHING), quarantine.get(name, ())),
     )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conceptloader.base.hashing import fingerprint
+from conceptloader.blend.quarantine import TokenRanges
 from conceptloader.blend.schema import ExcludeConfig
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.format.read.dataset import Dataset, open_dataset
@@ -50,7 +51,7 @@ def read_excluded(
 
     Raises: ConfigError for ids that no dataset has, and for a view of another source; FormatError, ReadError.
     """
-    found: dict[str, list[tuple[int, Ints, Ints]]] = {}
+    found: dict[str, list[Excluded]] = {}
     for k, entry in enumerate(entries):
         names = list(datasets) if entry.dataset is None else [entry.dataset]
         ids = entry.ids if entry.file is None else _read(entry.file)
@@ -62,10 +63,10 @@ def read_excluded(
                 start, stop = _complement(datasets[name], entry.view, roots, f"exclude[{k}].view")
             total += len(start)
             if len(start):
-                found.setdefault(name, []).append((entry.at, start, stop))
+                found.setdefault(name, []).append(Excluded(start, stop, np.full(len(start), entry.at)))
         if not total:
             raise ConfigError(f"exclude[{k}]: found nothing of it in {', '.join(names)}, expected ids as in the input")
-    return {name: _apart(parts) for name, parts in found.items()}
+    return {name: apart(*map(np.concatenate, zip(*parts, strict=True))) for name, parts in found.items()}
 
 
 def _read(path: str) -> list[str]:
@@ -101,12 +102,23 @@ def _complement(dataset: Dataset, path: str, roots: Sequence[str] | None, where:
         return dataset.placed(start[some], stop[some])[1:]
 
 
-def _apart(parts: Sequence[tuple[int, Ints, Ints]]) -> Excluded:
-    """Where several hold, the earliest."""
-    borders = np.unique(np.concatenate([column for _, *columns in parts for column in columns]))
-    at = np.full(len(borders), NEVER)
-    for since, start, stop in sorted(parts, key=lambda part: -part[0]):
-        for low, high in np.searchsorted(borders, np.stack([start, stop], 1)).tolist():
-            at[low:high] = since
-    some = np.flatnonzero(at < NEVER)
-    return Excluded(borders[some], borders[some + 1], at[some])
+def left_out(excluded: Excluded, quarantine: TokenRanges) -> Excluded:
+    """Both: what is quarantined is so from the first sample on."""
+    ranges = np.array(quarantine, np.int64).reshape(-1, 2)
+    quarantined = ranges[:, 0], ranges[:, 1], np.zeros(len(ranges), np.int64)
+    return apart(*map(np.concatenate, zip(excluded, quarantined, strict=True)))
+
+
+def apart(start: Ints, stop: Ints, at: Ints) -> Excluded:
+    """Ranges [start, stop) from `at` on, in any order: where several hold, the earliest."""
+    if not len(at):
+        return NOTHING
+    borders = np.unique(np.concatenate([start, stop]))
+    since = np.full(len(borders), NEVER)
+    order = np.argsort(-at, kind="stable")
+    low, high = np.searchsorted(borders, start[order]).tolist(), np.searchsorted(borders, stop[order]).tolist()
+    for a, b, one in zip(low, high, at[order].tolist(), strict=True):
+        since[a:b] = one
+    change = np.flatnonzero(np.diff(since, prepend=NEVER))
+    found = borders[change], np.append(borders[change[1:]], borders[-1]), since[change]
+    return Excluded(*(column[found[2] < NEVER] for column in found))

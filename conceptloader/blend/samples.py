@@ -33,11 +33,6 @@ def token_range(view: View, number: int, seq_len: int) -> tuple[int, int]:
     return start, min(stop, start + seq_len + 1)
 
 
-def quarantined(view: View, start: int, stop: int) -> bool:
-    """Whether tokens [start, stop) touch a quarantined range."""
-    return any(a < stop and start < b for a, b in view.quarantine)
-
-
 def in_quarantined_shard(view: View, number: int) -> bool:
     """Whether sample `number` is a document of a shard that is quarantined as a whole, its document table included."""
     if not by_document(view) or not view.quarantine or view.dataset.runs is not None:

@@ -134,8 +134,7 @@ def _pieces(
     """Documents of some windows of a member, and for each track (number of the part, concept), in order."""
     start, stop = token_ranges(member, windows)
     order = np.argsort(start, kind="stable")
-    read = is_read(member, windows, start, stop) & (member.view.excluded.first_at(start, stop) > samples)
-    order = order[(read & (start < stop))[order]]
+    order = order[((samples < left_out_from(member, windows, start, stop)) & (start < stop))[order]]
     left = np.setdiff1d(np.arange(len(windows)), order)
     yield _Parts(left, *[np.full(len(left), -1)] * 3), {}
     for shard, rows, cut in _by_shard(member.dataset, order, start[order], stop[order]):
@@ -278,14 +277,12 @@ def _documents_by_shard(dataset: Dataset, documents: Ints) -> Iterator[tuple[int
         yield shard, chosen, documents[chosen] - dataset.first_documents[shard]
 
 
-def is_read(member: Member, windows: Ints, start: Ints, stop: Ints) -> NDArray[np.bool_]:
-    """Member.is_read of many windows."""
-    read = np.ones(len(windows), np.bool_)
-    for a, b in member.view.quarantine:
-        read &= (stop <= a) | (start >= b)
+def left_out_from(member: Member, windows: Ints, start: Ints, stop: Ints) -> Ints:
+    """From which sample on many windows, of tokens [start, stop), read nothing."""
+    since = member.view.left_out.first_at(start, stop)
     if member.by_document and member.view.quarantine:
-        read &= [not in_quarantined_shard(member.view, window) for window in windows.tolist()]
-    return read
+        since[[in_quarantined_shard(member.view, window) for window in windows.tolist()]] = 0
+    return since
 
 
 def _by_shard(dataset: Dataset, rows: Ints, start: Ints, stop: Ints) -> Iterator[tuple[int, Ints, Cut]]:

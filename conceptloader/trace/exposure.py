@@ -11,16 +11,16 @@ import numpy as np
 
 from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
+from conceptloader.blend.exclude import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.index.write import postings
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.trace.bulk import document_ids, document_ranges, is_read, sample_ranges, token_ranges
+from conceptloader.trace.bulk import document_ids, document_ranges, left_out_from, sample_ranges, token_ranges
 from conceptloader.trace.run import Member, Run
 
 _SAMPLES = 1 << 20
 _DOCUMENTS = 1 << 20
-NEVER = np.iinfo(np.int64).max
 
 
 class Windows:
@@ -33,24 +33,18 @@ class Windows:
         self.member, self.samples, count = member, 0, member.view.count
         self.counts = np.zeros(count, np.int64)
         self.first_sample, self.first_step = np.full((2, count), NEVER)
-        self._excluded = member.view.excluded.first_at(*token_ranges(member, np.arange(count)))
+        numbers = np.arange(count)
+        self._left_out = left_out_from(member, numbers, *token_ranges(member, numbers))
 
     def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
         """Note that windows were drawn, in the order of the run."""
         self.samples += len(windows)
-        read = samples < self._excluded[windows]
+        read = samples < self._left_out[windows]
         windows, samples, steps = windows[read], samples[read], steps[read]
         found, first, counts = np.unique(windows, return_index=True, return_counts=True)
         self.counts[found] += counts
         new = self.first_sample[found] == NEVER
         self.first_sample[found[new]], self.first_step[found[new]] = samples[first[new]], steps[first[new]]
-
-    def leave_out_quarantined(self) -> None:
-        """They were drawn, and not read. To be called once all are added."""
-        if self.member.view.quarantine:
-            numbers = np.arange(len(self.counts))
-            unread = ~is_read(self.member, numbers, *token_ranges(self.member, numbers))
-            self.counts[unread], self.first_sample[unread], self.first_step[unread] = 0, NEVER, NEVER
 
     @lazy
     def _inputs(self) -> tuple[Ints, Ints, Ints]:
@@ -233,8 +227,6 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
                 run.member(index)  # whose dataset has left is an error
                 chosen = np.flatnonzero(members == index)
                 windows[index].add(numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen])
-    for one in windows.values():
-        one.leave_out_quarantined()
     return Exposure(run, windows)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conceptloader.blend import Blend, View, load_config, open_blend
-from conceptloader.blend.samples import in_quarantined_shard, quarantined, token_range
+from conceptloader.blend.samples import in_quarantined_shard, token_range
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.partition import Place
@@ -44,8 +44,7 @@ class Member:
         """False for a window that is quarantined, or excluded from the sample that it is."""
         if in_quarantined_shard(self.view, window):
             return False
-        tokens = self.token_range(window)
-        return not quarantined(self.view, *tokens) and not self.view.excluded.touched(*tokens, sample)
+        return not self.view.left_out.touched(*self.token_range(window), sample)
 
     def windows_of(self, document: int) -> range:
         """The windows that read any token of a document of the dataset, be it only as the label of their last input."""

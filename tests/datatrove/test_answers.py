@@ -35,6 +35,7 @@ def test_any_number_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     blend = cl.open_blend(tmp_path / "run.yaml")
     partition = cl.Partition(micro_batch_size=2, dp_size=1)
     start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(4), partition, 32)
+    (tmp_path / "log").mkdir()
     cl.RunLog(tmp_path / "log").append(start, blend.spec)
     trace = TraceWriter(str(tmp_path / "run.yaml"), str(tmp_path / "log"), str(tmp_path / "steps"), 1, 8)
     LocalPipelineExecutor([trace], tasks=3, workers=1, logging_dir=str(tmp_path / "c")).run()

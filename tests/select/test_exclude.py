@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.blend.exclude import NEVER, _apart
+from conceptloader.blend.exclude import NEVER, apart
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
@@ -178,7 +178,8 @@ RANGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(1
 @settings(max_examples=60, deadline=None)
 @given(ranges=RANGES, asked=st.tuples(st.integers(0, 50), st.integers(1, 9)), sample=st.integers(0, 10))
 def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, int], sample: int) -> None:
-    found = _apart([(at, np.array([start]), np.array([start + length])) for at, start, length in ranges])
+    at, start, length = np.array(ranges).T
+    found = apart(start, start + length, at)
     first, stop = asked[0], asked[0] + asked[1]
     since = [at for at, start, length in ranges if start < stop and first < start + length]
     assert found.first_at(np.array([first]), np.array([stop])).tolist() == [min(since, default=NEVER)]

@@ -30,9 +30,10 @@ NO_DOCUMENT = np.int64(-1)
 
 @inner
 def find_tokens(call: Call, member: Any, window: int, sample: Any) -> tuple[Code, int, int, int, int]:
-    """(code, start, stop, row, run): tokens [start, stop) of the dataset that a sample reads, none if they are
-    quarantined or excluded; the shard of `start` and, of a view, its run."""
-    shards, runs, size, number = call.shards, call.runs, call.arrays[0].seq_len, member.start + window
+    """(code, start, stop, row, run): tokens [start, stop) of the dataset that a sample reads, none if some are left
+    out; the shard of `start` and, of a view, its run."""
+    shards, runs, ranges = call.shards, call.runs, call.left_out
+    size, number = call.arrays[0].seq_len, member.start + window
     start = number if member.by_document else member.start + window * size
     run, end = member.first_run, member.first_run + member.runs
     wanted, by_number = start, member.by_document
@@ -55,16 +56,13 @@ def find_tokens(call: Call, member: Any, window: int, sample: Any) -> tuple[Code
         else:
             end = middle
     stop = start + size + 1
-    ranges = call.quarantine[member.first_range : member.end_range]
-    left_out = False
     if member.by_document and member.runs > 0:
         stop = min(stop, runs[run + 1].first)
     elif member.by_document:
         base, top = shards[row].base, shards[row].base + shards[row].tokens
-        for k in range(len(ranges)):
-            left_out |= ranges[k].start <= base and top <= ranges[k].stop
-        if left_out:  # the document table included
-            return OK, base, base, row, run
+        for k in range(member.first_range, member.end_range * member.quarantined):
+            if ranges[k].start <= base and top <= ranges[k].stop and ranges[k].at == 0:  # the document table included
+                return OK, base, base, row, run
         code = read(call, row, DOCUMENTS, call.buffer, 16, 8 * (number - shards[row].first_document))
         if code != OK:
             return code, 0, 0, row, run
@@ -73,19 +71,18 @@ def find_tokens(call: Call, member: Any, window: int, sample: Any) -> tuple[Code
         if not base <= start <= stop <= top:
             return DAMAGED, 0, 0, row, run
         stop = min(stop, start + size + 1)
-    for k in range(len(ranges)):
-        left_out |= ranges[k].start < stop and start < ranges[k].stop
-    low, high = member.first_excluded, member.end_excluded
+    low, high = member.first_range, member.end_range
     while low < high:  # the first one that ends behind `start`
         middle = (low + high) // 2
-        if call.excluded[middle].stop <= start:
+        if ranges[middle].stop <= start:
             low = middle + 1
         else:
             high = middle
-    while low < member.end_excluded and call.excluded[low].start < stop:
-        left_out |= call.excluded[low].at <= np.int64(sample)
+    while low < member.end_range and ranges[low].start < stop:
+        if ranges[low].at <= np.int64(sample):
+            return OK, start, start, row, run
         low += 1
-    return OK, start, start if left_out else stop, row, run
+    return OK, start, stop, row, run
 
 
 @inner

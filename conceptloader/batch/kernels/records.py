@@ -27,16 +27,14 @@ TRACK = record("kind field entries records data_size top_concept id_bytes score_
 NONE, DENSE, SPANS = map(np.int64, range(3))
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
-# one. pad: what padding holds. first_range, end_range: rows of the quarantine. first_run, runs: rows of the runs of a
-# view, 0 of them in other datasets; one more row closes them. first_excluded, end_excluded: rows of what is excluded.
+# one. pad: what padding holds. first_range, end_range: rows of what is left out; quarantined: whether shards may be.
+# first_run, runs: rows of the runs of a view, 0 of them in other datasets; one more row closes them.
 MEMBER = record(
-    "first_shard shards start count by_document dataset_id eos pad first_range end_range first_run runs "
-    "first_excluded end_excluded"
+    "first_shard shards start count by_document dataset_id eos pad first_range end_range quarantined first_run runs"
 )
-QUARANTINE = record("start stop")
 
-# Tokens that are excluded from the trainer's sample `at` on: rising and apart in a member.
-EXCLUDED = record("start stop at")
+# Tokens that are left out from the trainer's sample `at` on: rising and apart in a member.
+LEFT_OUT = record("start stop at")
 
 # A run of a view: its first token in the view, and in the source, whose shards these are.
 RUN = record("first source")
@@ -79,9 +77,8 @@ class Call(NamedTuple):
     shards: Array
     tracks: Array  # [shards, tracks]
     members: Array
-    quarantine: Array
+    left_out: Array
     runs: Array
-    excluded: Array
     files: Array
     used: Array
     arrays: Array

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conceptloader.batch.kernels.native import DOCUMENTS
-from conceptloader.batch.kernels.records import DENSE, EXCLUDED, MEMBER, NONE, QUARANTINE, RUN, SHARD, SPANS, TRACK
+from conceptloader.batch.kernels.records import DENSE, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout
 from conceptloader.blend import View
 from conceptloader.blend.samples import by_document
@@ -19,16 +19,15 @@ FILES = ("index", "data", "spans")  # of a track
 
 @dataclass(frozen=True)
 class Tables:
-    """Arrays of records.py: shards [n], tracks [n, t], members [m], quarantine [q], runs [r], excluded [e]. kinds: the
-    file kind of each column of Call.files; needed: bool [n, columns], which files are read; owners: (dataset, first
+    """Arrays of records.py: shards [n], tracks [n, t], members [m], left_out [l], runs [r]. kinds: the file kind
+    of each column of Call.files; needed: bool [n, columns], which files are read; owners: (dataset, first
     row) in row order."""
 
     shards: Array
     tracks: Array
     members: Array
-    quarantine: Array
+    left_out: Array
     runs: Array
-    excluded: Array
     kinds: tuple[str, ...]
     needed: Array
     owners: tuple[tuple[Dataset, int], ...]
@@ -41,10 +40,9 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     rows: dict[tuple[int, tuple[str, ...]], int] = {}
     first_runs: dict[int, int] = {}
     runs, num_runs = [np.zeros(0, RUN)], 0
-    excluded, num_excluded = [np.zeros(0, EXCLUDED)], 0
     shards, tracks = [np.zeros(0, SHARD)], [np.zeros((0, len(names)), TRACK)]
     members = np.zeros(len(views), MEMBER)
-    quarantine: list[tuple[int, int]] = []
+    left_out, num_ranges = [np.zeros(0, LEFT_OUT)], 0
     count = 0
     for member, view in zip(members, views, strict=True):
         member["first_shard"] = -1
@@ -59,7 +57,6 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             count += len(shards[-1])
         tokenizer = view.dataset.tokenizer
         eos = tokenizer.eos_id if tokenizer and tokenizer.eos_id is not None else -1
-        ranges = [(start, stop) for start, stop in view.quarantine]
         member["first_shard"], member["shards"] = rows[key], view.dataset.num_shards
         if view.dataset.runs is not None:
             if id(view.dataset) not in first_runs:
@@ -69,11 +66,9 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             member["first_run"], member["runs"] = first_runs[id(view.dataset)], len(view.dataset.runs)
         member["start"], member["count"], member["by_document"] = view.start, view.count, by_document(view)
         member["dataset_id"], member["eos"], member["pad"] = view.dataset_id, eos, max(eos, 0)
-        member["first_range"], member["end_range"] = len(quarantine), len(quarantine) + len(ranges)
-        quarantine += ranges
-        excluded.append(np.array(list(zip(*view.excluded, strict=True)), EXCLUDED))
-        member["first_excluded"], num_excluded = num_excluded, num_excluded + len(excluded[-1])
-        member["end_excluded"] = num_excluded
+        left_out.append(np.array(list(zip(*view.left_out, strict=True)), LEFT_OUT))
+        member["first_range"], member["end_range"] = num_ranges, num_ranges + len(left_out[-1])
+        num_ranges, member["quarantined"] = member["end_range"], len(view.quarantine) > 0
     kinds = ("stream.bin", "documents.bin", *(f"{name}.{file}" for name in names for file in FILES))
     all_shards, all_tracks = np.concatenate(shards), np.concatenate(tracks)
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
@@ -84,9 +79,8 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         shards=all_shards,
         tracks=all_tracks,
         members=members,
-        quarantine=np.array(quarantine, QUARANTINE),
+        left_out=np.concatenate(left_out),
         runs=np.concatenate(runs),
-        excluded=np.concatenate(excluded),
         kinds=kinds,
         needed=needed,
         owners=tuple(owners),

@@ -13,13 +13,14 @@ import numpy as np
 from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
+from conceptloader.batch.kernels.packs import fill_packs, make_room
 from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, sample_randoms
 from conceptloader.blend import View
-from conceptloader.blend.samples import present
+from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.mixture import NO_TABLES, KernelTables
 from conceptloader.storage.descriptors import Budget
@@ -27,6 +28,7 @@ from conceptloader.storage.reads import retrying
 
 BUFFER_BYTES = 1 << 16
 RAGGED_VALUES = 1024  # room for them at first
+PIECES = 4096  # of documents in a block of packs; room for them at first
 _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for dense tracks
 
 
@@ -42,6 +44,7 @@ class CompiledReader:
         budget: Budget | None = None,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
+        self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
         self.follow(order)
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, budget)
@@ -56,7 +59,8 @@ class CompiledReader:
 
     def follow(self, order: Order) -> None:
         """See BatchReader."""
-        self.order, self._kernel_tables = order, order.kernel_tables if isinstance(order, CompiledOrder) else None
+        compiled = order if isinstance(order, CompiledOrder) and not self._packed else None
+        self.order, self._kernel_tables = order, None if compiled is None else compiled.kernel_tables
 
     def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
         """See BatchReader; by default in memory that is used again once the batch is gone."""
@@ -107,7 +111,7 @@ class CompiledReader:
 
     def _call(self, work: "_Workspace") -> int:
         """Let the kernel go on with a batch."""
-        budget, kernel = self._files.budget, fill_samples
+        budget, kernel = self._files.budget, fill_packs if self._packed else fill_samples
         clock = budget.begin()
         try:
             work.code = kernel(work.call, work.picks, work.order, clock)
@@ -138,6 +142,10 @@ class CompiledReader:
                         work.restart_sample()
                 elif work.code == native.FULL:
                     work.grow()
+                elif work.code == native.MORE:
+                    room = work.call.room
+                    more = make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms))
+                    work.call = work.call._replace(room=more)
                 elif work.code == native.FAILED:
                     error, message = int(state["error"]), f"cannot read {self._describe(work)}"
                     work.restart_sample()
@@ -227,6 +235,7 @@ class _Workspace:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
         array_numbers = ARRAYS.itemsize // 8
+        bins = int(tables.members["bins"].max(initial=0))
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
         self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
@@ -245,8 +254,10 @@ class _Workspace:
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),
             state=np.zeros(1, STATE),
+            room=make_room(PIECES if bins else 0, layout.seq_len if bins else 0, bins),
         )
         self.state = self.call.state[0]
+        self.state["packed_member"] = -1
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
 

@@ -8,6 +8,7 @@ from typing import Any
 from conceptloader.base.hashing import fingerprint
 from conceptloader.blend.exclude import NOTHING, Excluded, left_out, read_excluded
 from conceptloader.blend.load import load_config
+from conceptloader.blend.packing import PACKING_VERSION, Packing, Packs
 from conceptloader.blend.quarantine import TokenRanges, read_quarantine
 from conceptloader.blend.schema import Config
 from conceptloader.blend.strict import nearest
@@ -24,11 +25,11 @@ from conceptloader.order.weights import tempered
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
-    """The windows or documents of a dataset that one member of the order draws: view[w] for w in range(count).
+    """The windows, documents or packs of a dataset that one member of the order draws: view[w] for w in range(count).
 
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
-    those to read. start: first token of window 0, or number of the first document. quarantine: token ranges that give
-    no loss; left_out: these, and what is excluded from some sample on.
+    those to read. start: first token of window or pack 0, or number of the first document. quarantine: token ranges
+    that give no loss; left_out: these, and what is excluded from some sample on.
     """
 
     name: str
@@ -36,14 +37,14 @@ class View:
     dataset: Dataset
     member: Member
     tracks: tuple[str, ...]
-    samples: Windows | DocumentView
+    samples: Windows | DocumentView | Packs
     start: int
     quarantine: TokenRanges = ()
     left_out: Excluded = NOTHING
 
     @property
     def count(self) -> int:
-        """Windows or documents."""
+        """Windows, documents or packs."""
         return self.member.windows
 
     def __len__(self) -> int:
@@ -201,10 +202,10 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
     """Refuse what cannot be blended, and tracks that nobody has."""
     first = next(iter(datasets))
     for name, ds in datasets.items():
-        if (ds.mode == "document") != (datasets[first].mode == "document"):
+        if config.packing is None and (ds.mode == "document") != (datasets[first].mode == "document"):
             raise ConfigError(
                 f"datasets.{name}: found mode {ds.mode}, but datasets.{first} has mode {datasets[first].mode}; "
-                "documents and windows cannot be blended"
+                "documents and windows cannot be blended, but as packs they can (packing)"
             )
         for track in config.datasets[name].tracks or ():
             if track not in ds.tracks:
@@ -228,12 +229,20 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
     try:
         split = config.datasets[name].split
         token_range = (0, ds.num_tokens) if split is None else ds.split(*split)
-        if ds.mode == "document":
+        seq_len, packing = config.seq_len, None
+        if ds.mode == "document" and config.packing is None:
             seq_len, windows = None, _document(ds, token_range[1]) - _document(ds, token_range[0])
-        elif config.seq_len is None:
-            raise ConfigError("seq_len: missing, expected the number of tokens of a window")
+        elif seq_len is None:
+            raise ConfigError("seq_len: missing, expected the number of tokens of a window or a pack")
+        elif config.packing is not None and ds.runs is not None:
+            raise ConfigError(
+                "packing: found a view, expected a dataset with files of its own; take one of the two out"
+            )
+        elif config.packing is not None:
+            packing = {**vars(config.packing), "version": PACKING_VERSION}
+            windows = len(Packs(ds, Packing(seq_len=seq_len, **packing), token_range, tracks=()))
         else:
-            seq_len, windows = config.seq_len, len(ds.windows(config.seq_len, token_range, tracks=()))
+            windows = len(ds.windows(seq_len, token_range, tracks=()))
     except ConfigError as error:
         raise ConfigError(f"datasets.{name}: {error}") from error
     return Member(
@@ -243,6 +252,7 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         stream_fingerprint=ds.stream_fingerprint,
         token_range=token_range,
         tracks_fingerprint=ds.tracks_fingerprint,
+        packing=packing,
     )
 
 
@@ -295,9 +305,13 @@ def _view(
         return None
     ds, wanted = datasets[name], config.datasets[name].tracks
     tracks = [track for track in config.concepts if track in ds.tracks] if wanted is None else list(wanted)
-    samples: Windows | DocumentView
+    samples: Windows | DocumentView | Packs
     if member.seq_len is None:
         samples, start = ds.documents(tracks), _document(ds, member.token_range[0])
+    elif member.packing is not None:
+        packing = Packing(seq_len=member.seq_len, **member.packing)
+        samples = Packs(ds, packing, member.token_range, tracks, quarantine.get(name, ()))
+        start = member.token_range[0]
     else:
         samples, start = ds.windows(member.seq_len, member.token_range, tracks), member.token_range[0]
     return View(

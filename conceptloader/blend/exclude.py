@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,17 +22,13 @@ class Excluded(NamedTuple):
     stop: Ints
     at: Ints
 
-    def touched(self, start: int, stop: int, sample: int) -> bool:
-        """Whether any of tokens [start, stop) is excluded from a sample."""
+    def first_at(self, start: Any, stop: Any) -> Any:
+        """From which sample on any of tokens [start, stop) is left out, of one range or of many; NEVER for none."""
         low, high = np.searchsorted(self.stop, start, side="right"), np.searchsorted(self.start, stop)
-        return bool((self.at[low:high] <= sample).any())
-
-    def first_at(self, start: Ints, stop: Ints) -> Ints:
-        """From which sample on any of tokens [start, stop) is excluded, of many ranges; NEVER for none."""
-        low, high = np.searchsorted(self.stop, start, side="right"), np.searchsorted(self.start, stop)
-        pairs = np.stack([low, np.maximum(low, high)], 1).reshape(-1)
-        found = np.minimum.reduceat(np.append(self.at, NEVER), pairs)[::2] if len(low) else low
-        return np.where(low < high, found, NEVER)
+        pairs = np.stack([low, np.maximum(low, high)], -1).reshape(-1)
+        found = np.minimum.reduceat(np.append(self.at, NEVER), pairs)[::2] if len(pairs) else pairs
+        found = np.where(low < high, found.reshape(np.shape(low)), NEVER)
+        return found if found.ndim else int(found)
 
     def prints(self) -> list[list[int | str]]:
         """[at, fingerprint of what is excluded from there on], for each `at`, rising."""

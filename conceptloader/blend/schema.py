@@ -8,6 +8,8 @@ from conceptloader.blend.strict import Count, Natural, Positive, Section, neares
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
 
+MAX_BINS = 4096
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Section):
@@ -65,10 +67,10 @@ class ExcludeConfig(Section):
 class Outputs(Section):
     """Which tensors a batch has besides input_ids and labels.
 
-    position_ids: from 0 at the start of the window, or of every document, or none. loss_mask_borders: no loss where the
-    label is the first token of another document. eos_loss: False for no loss on end-of-document labels. shared_labels:
-    input_ids and labels are views of one tensor, `tokens`. random: a number for each sample, of the seed and
-    the sample's index alone.
+    position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
+    loss_mask_borders: no loss where the label is the first token of another document. eos_loss: False for no loss on
+    end-of-document labels. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a number for
+    each sample, of the seed and the sample's index alone.
     """
 
     shared_labels: bool = False
@@ -93,6 +95,18 @@ class Outputs(Section):
     def needs_documents(self) -> bool:
         """Whether the document table has to be read."""
         return self.position_ids == "document" or self.document_ids or self.cu_seqlens or self.loss_mask_borders
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackingConfig(Section):
+    """Samples are packs of whole documents, see docs/packing.md.
+
+    bins: packs that the documents of a block are sorted into. overflow: of a document that does not fit whole, the rest
+    goes into another pack, is left out, or the document is an error.
+    """
+
+    bins: Annotated[int, within(2, MAX_BINS)] = 64
+    overflow: Literal["split", "crop", "refuse"] = "split"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,6 +164,7 @@ class Config(Section):
     skip: tuple[SkipConfig, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
+    packing: PackingConfig | None = None
     on_new_seq_len: Literal["refuse", "restart"] = "refuse"
     allow_mixed_tokenizers: bool = False
     roots: tuple[str, ...] | None = None

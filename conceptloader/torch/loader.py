@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from conceptloader.base.checks import as_count
-from conceptloader.batch.open import open_reader
+from conceptloader.batch.open import LossWatch, open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend, ConfigLike, open_blend
@@ -133,6 +133,11 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         """A copy stands where this loader stands, without its loop."""
         return {**self.__dict__, "_ahead": None}
+
+    @property
+    def samples_without_loss(self) -> int:
+        """How many that this rank has read, ahead ones included, have a loss mask that is all 0."""
+        return self._reader.samples_without_loss if isinstance(self._reader, LossWatch) else 0
 
     def _begin(self, consumed: int, step_start: int | None = None, default_tail: Tail = "short") -> None:
         """Stand at `consumed`, in the global batch that began at `step_start`. Changes nothing if it raises."""

@@ -10,7 +10,8 @@ import numpy as np
 from conceptloader.format.index.read import Coverage, open_index
 from conceptloader.format.read.bulk import concepts_of
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.columns import Ints
+from conceptloader.trace.ranges import ranges_of, runs_of_samples, samples_touching
 from conceptloader.trace.run import Member
 from conceptloader.trace.where import Intervals, Where
 
@@ -20,14 +21,16 @@ _CHUNK_TOKENS = 1 << 20
 
 
 class Holding(NamedTuple):
-    """Windows (or documents) that hold tokens with a concept, in order: how many of the inputs, how many labels.
+    """Windows (documents, packs) that hold tokens with a concept, in order: how many of the inputs, how many labels.
 
-    next: all windows before it have been looked at.
+    A window of which some is excluded has a row for each sample `since` which that is so, NEVER for the rest. next: all
+    windows before it have been looked at.
     """
 
     windows: Ints
     inputs: Ints
     labels: Ints
+    since: Ints
     next: int
 
 
@@ -90,59 +93,26 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
 def concept_windows(
     member: Member, track: str, where: Where, begin: int = 0, tokens: int | None = None
 ) -> Iterator[Holding]:
-    """The windows of which `where` holds for some token, some at a time, in order; its concepts are ids.
+    """The samples of which `where` holds for some token, some at a time, in order; its concepts are ids.
 
-    track: of codec "concepts". begin: the first window that is looked at. tokens: as many are looked at first, then
+    track: of codec "concepts". begin: the first sample that is looked at. tokens: as many are looked at first, then
     twice as many each time, up to what is best asked for at once; None: that from the start on. The last token of a
     window is a label only, the first one an input only.
     """
-    source, size = concept_source(member.dataset, track), member.seq_len
-    tokens = min(tokens or source.chunk, source.chunk)
-    while begin < member.view.count:
-        end = min(begin + max(1, tokens // size), member.view.count)
-        windows = (_Documents if member.by_document else _Windows)(member, begin, end)
-        first, last = member.token_range(begin)[0], member.token_range(end - 1)[1]
+    source = concept_source(member.dataset, track)
+    for low, high, first, last in runs_of_samples(member, source.chunk, begin, tokens):
 
         def spans(concept: str | int, first: int = first, last: int = last) -> Intervals:
             return source.spans(int(concept), first, last)
 
         found = where.intervals(spans, first, last)
-        numbers, start, stop = windows(found)
-        before = Coverage(*found)
-        inputs = before(np.minimum(stop, start + size)) - before(start)
-        labels = before(stop) - before(np.minimum(start + 1, stop))
-        some = (inputs + labels) > 0
-        yield Holding(numbers[some], inputs[some], labels[some], end)
-        begin, tokens = end, min(2 * tokens, source.chunk)
-
-
-class _Windows:
-    """Windows [low, high) of a member."""
-
-    def __init__(self, member: Member, low: int, high: int) -> None:
-        self._member, self._low, self._high = member, low, high
-
-    def __call__(self, found: Intervals) -> tuple[Ints, Ints, Ints]:
-        """Number, first token and end of the windows that touch intervals."""
-        size, base = self._member.seq_len, self._member.view.start
-        first = np.maximum((found[0] - base - 1) // size, self._low)
-        last = np.minimum((found[1] - 1 - base) // size, self._high - 1)
-        counts = last - first + 1
-        windows = np.unique(np.repeat(first - offsets_of(counts)[:-1], counts) + np.arange(counts.sum()))
-        begin = base + windows * size
-        return windows, begin, begin + size + 1
-
-
-class _Documents(_Windows):
-    """The same where a sample is a document."""
-
-    def __call__(self, found: Intervals) -> tuple[Ints, Ints, Ints]:
-        member = self._member
-        base, stop = (
-            member.token_range(self._low)[0],
-            member.dataset.document_range(member.view.start + self._high - 1)[1],
-        )
-        documents = member.dataset.documents_in(base, stop)
-        ends = np.append(documents.first[1:], stop)
-        begin = documents.first
-        return documents.ids - member.view.start, begin, np.minimum(ends, begin + member.seq_len + 1)
+        numbers = samples_touching(member, *found, low, high)
+        parts, before = ranges_of(member, numbers), Coverage(*found)
+        inputs = before(parts.start + parts.inputs) - before(parts.start)
+        labels = before(parts.stop) - before(np.minimum(parts.start + 1, parts.stop))
+        some = np.flatnonzero((parts.since > 0) & (inputs + labels > 0) & (numbers[parts.row] >= begin))
+        some = some[np.lexsort((parts.since[some], parts.row[some]))]
+        row, since = parts.row[some], parts.since[some]
+        cuts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(since, prepend=-1) != 0))
+        sums = [np.add.reduceat(counts[some], cuts) if len(cuts) else counts[cuts] for counts in (inputs, labels)]
+        yield Holding(numbers[row[cuts]], *sums, since[cuts], high)

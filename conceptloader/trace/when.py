@@ -64,10 +64,13 @@ def when_document(
     seen = []
     for index, number in found:
         member = run.member(index)
-        windows, tokens = np.array(member.windows_of(number), np.int64), member.dataset.document_range(number)
-        for _, time in _times(run, index, windows, num_samples):
-            inputs, labels = member.positions(time["window"], *tokens)
-            seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
+        parts, tokens = member.parts_with(number), member.dataset.document_range(number)
+        windows = np.array([window for window, _ in parts], np.int64)
+        for k, time in _times(run, index, windows, num_samples):
+            part = parts[k][1]
+            if time["sample"] < part.since:
+                inputs, labels = part.positions(*tokens)
+                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 
 
@@ -89,24 +92,28 @@ def when_concept(
 
 
 def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each time that one of some windows is read: its place in `windows`, and the fields of Seen."""
-    member, epochs = run.member(index), run.epochs(index, num_samples)
+    """Each time that one of some windows, none quarantined, is read: its place there, and the fields of Seen."""
+    epochs = run.epochs(index, num_samples)
     some = max(1, _ANSWERS // max(1, len(epochs)))
     for low in range(0, len(windows), some):
         part = windows[low : low + some]
         samples = np.array([run.blend.order.indices_of_windows(index, epoch, part) for epoch in epochs])
         for k, window in enumerate(part.tolist()):
             for epoch, sample in zip(epochs, samples[:, k].tolist(), strict=True):
-                if 0 <= sample < (num_samples or sample + 1) and member.is_read(window, sample):
+                if sample >= 0 and (num_samples is None or sample < num_samples):
                     places = run.places(sample)
                     time = {"sample": sample, "places": places, "dataset": run.name(index), "epoch": epoch}
                     yield low + k, {**time, "window": window}
 
 
 def _concept_seen(run: Run, index: int, track: str, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for windows, inputs, labels, _ in concept_windows(run.member(index), track, where, tokens=_FIRST):
+    for found in concept_windows(run.member(index), track, where, tokens=_FIRST):
+        windows, begin = np.unique(found.windows, return_index=True)
+        end = np.append(begin[1:], len(found.windows))
         for k, time in _times(run, index, windows, num_samples):
-            yield ConceptSeen(**time, inputs=int(inputs[k]), labels=int(labels[k]))
+            read = np.arange(begin[k], end[k])[found.since[begin[k] : end[k]] > time["sample"]]
+            if len(read):
+                yield ConceptSeen(**time, inputs=int(found.inputs[read].sum()), labels=int(found.labels[read].sum()))
 
 
 def _resolve(run: Run, indices: Sequence[int], track: str, where: Where) -> dict[int, Where]:

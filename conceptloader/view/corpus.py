@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from conceptloader.cli.stats import TrackCounts, count_spans, dataset_stats, percentiles, track_stats
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
@@ -48,7 +50,8 @@ def concept(looked: Looked, query: Query) -> dict[str, Any]:
     until = time.monotonic() + _SECONDS
     hits: list[dict[str, Any]] = []
     for found in concept_windows(source, track, Where("is", number), first, _CHUNK):
-        inputs = zip(found.windows.tolist(), found.inputs.tolist(), strict=True)
+        windows, rows = np.unique(found.windows, return_inverse=True)
+        inputs = zip(windows.tolist(), np.bincount(rows, found.inputs).astype(int).tolist(), strict=True)
         hits += [{"i": i, "tokens": tokens} for i, tokens in inputs if tokens]
         window = found.next
         if len(hits) >= MOST_HITS or time.monotonic() >= until:

@@ -43,6 +43,20 @@ def test_batches_are_equal(local: Path, server: Server, engine: str) -> None:
         assert np.array_equal(found[name], expected[name]), name
 
 
+def test_packs_are_equal(local: Path, server: Server) -> None:
+    """Blocks of documents are read through the store, and packed as from a local disk."""
+    config = {"seq_len": 32, "packing": {"bins": 4}, "outputs": {"cu_seqlens": True}, "concepts": {"c": {}}}
+    near, far = (
+        open_reader(open_blend(load_config({**config, "datasets": {"a": {"path": path}}})))
+        for path in (str(local), upload(local, server))
+    )
+    samples = np.arange(20, dtype=np.uint64)
+    found, expected = far.read(samples), near.read(samples)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert np.array_equal(found[name], expected[name]), name
+
+
 def test_a_forked_process_is_told(local: Path, server: Server) -> None:
     far = cl.open_dataset(upload(local, server))
     child = os.fork()

@@ -182,8 +182,7 @@ def widen(data: Array, at: int, shard: Any, out: Array) -> Code:
 def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     """A piece of a row; one read of the stream."""
     batch, shard, row, start, stop = call.arrays[0], call.shards[piece.row], piece.row, piece.start, piece.stop
-    size, length, item = batch.seq_len, batch.row_length, shard.item
-    inputs_stop = min(stop, start + size - piece.place)  # the last token of a full window is a label only
+    size, length, item, inputs_stop = batch.seq_len, batch.row_length, shard.item, piece.inputs_stop
     low, high = start, stop
     for t in range(call.tracks.shape[1]):
         if call.tracks[row, t].kind == DENSE:
@@ -198,7 +197,7 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     at = (start - low) * item
     inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
     code = widen(call.scratch, at, shard, inputs)
-    if piece.place == 0:  # the first token of a row is no label
+    if piece.place == 0 or piece.document >= 0:  # the first token of a row or a document is no label
         at += item
         count = stop - start - 1
     else:
@@ -223,7 +222,7 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
             if call.scratch[at + i * item + field] == 0:
                 mask[i] = 0.0
 
-    inside = Piece(row, start, inputs_stop, piece.place, piece.sample, piece.document, piece.run)
+    inside = Piece(row, start, inputs_stop, inputs_stop, piece.place, piece.sample, piece.document, piece.run)
     if piece.document >= 0:
         ids = array_at(batch.document_ids, piece.sample * size + piece.place, inputs_stop - start, np.int64)
         for i in range(len(ids)):
@@ -289,7 +288,9 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
             if call.files[row, STREAM] < 0:
                 state.row = row
                 return NOT_OPEN
-            code = fill_piece(call, Piece(row, at - base, end - base, at - start, sample, document, number), member)
+            inputs_stop = min(end, start + batch.seq_len) - base  # the last token of a full window is a label only
+            piece = Piece(row, at - base, end - base, inputs_stop, at - start, sample, document, number)
+            code = fill_piece(call, piece, member)
             if code != OK:
                 return code
             at = end

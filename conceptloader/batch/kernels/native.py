@@ -21,6 +21,7 @@ FAILED: Code = np.int64(3)  # a read; see `error`
 FULL: Code = np.int64(4)  # the values of ragged track `track`, of which there are `needed`
 DAMAGED: Code = np.int64(5)  # a file breaks the format, and the plain reader will say how
 ABSENT: Code = np.int64(6)  # a sample of a member that has left
+MORE: Code = np.int64(7)  # there are more pieces of documents in a block than there is room for
 
 # Columns of Call.files; those of tracks are in their OUTPUT.
 STREAM: Any = np.int64(0)

@@ -28,10 +28,13 @@ NONE, DENSE, SPANS = map(np.int64, range(3))
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
 # one. pad: what padding holds. first_range, end_range: rows of what is left out; quarantined: whether shards may be.
-# first_run, runs: rows of the runs of a view, 0 of them in other datasets; one more row closes them.
+# first_run, runs: rows of the runs of a view, 0 of them in other datasets; one more row closes them. Of packs: bins (0
+# for other samples), stop: the token behind the last one, overflow: see below.
 MEMBER = record(
-    "first_shard shards start count by_document dataset_id eos pad first_range end_range quarantined first_run runs"
+    "first_shard shards start count by_document dataset_id eos pad first_range end_range quarantined first_run runs "
+    "bins stop overflow"
 )
+SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
 
 # Tokens that are left out from the trainer's sample `at` on: rising and apart in a member.
 LEFT_OUT = record("start stop at")
@@ -62,9 +65,26 @@ SLOT = record("key begin count taken target")
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
 # hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. reads, read_bytes: of all calls so far.
+# packed_member, packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are.
 STATE = record(
-    "sample position sequences sequences_before longest row column at size error track needed reads read_bytes"
+    "sample position sequences sequences_before longest row column at size error track needed reads read_bytes "
+    "packed_member packed_block pieces parts"
 )
+
+# Of a document that ends at token `end` of the dataset: tokens [start, start + tokens). And where they are packed, once
+# that is known: in which pack of the block, at which place.
+PART = record("bin place start tokens end document")
+
+
+class Room(NamedTuple):
+    """What packing works with. pieces, parts: PART, of which the first ones are used; there must be room for `bins`
+    parts more than pieces. order: i64, a place for each piece; tally: i64 [seq_len + 1]; rooms: i64 [bins]."""
+
+    pieces: Array
+    parts: Array
+    order: Array
+    tally: Array
+    rooms: Array
 
 
 class Call(NamedTuple):
@@ -87,16 +107,18 @@ class Call(NamedTuple):
     scratch: Array
     buffer: Array
     state: Array
+    room: Room
 
 
 class Piece(NamedTuple):
     """Tokens [start, stop) of the shard in `row`, which are tokens `place` and following of sample `sample` of the
-    batch; document: the number of the document if the sample is one, or -1; run: that of a view, which is the document
-    then, or -1."""
+    batch; those from inputs_stop on are labels only. document: its number if they are of one alone, or -1; run: that of
+    a view, which is the document then, or -1."""
 
     row: Any
     start: Any
     stop: Any
+    inputs_stop: Any
     place: Any
     sample: Any
     document: Any

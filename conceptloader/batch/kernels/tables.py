@@ -9,7 +9,8 @@ from conceptloader.batch.kernels.native import DOCUMENTS
 from conceptloader.batch.kernels.records import DENSE, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout
 from conceptloader.blend import View
-from conceptloader.blend.samples import by_document
+from conceptloader.blend.packing import OVERFLOWS, Packs
+from conceptloader.blend.samples import by_document, kind_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.viewfile import Runs
@@ -52,7 +53,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         if key not in rows:
             rows[key] = count
             owners.append((view.dataset, count))
-            shards.append(_shard_rows(view.dataset, by_document(view) or layout.outputs.needs_documents))
+            shards.append(_shard_rows(view.dataset, kind_of(view) != "window" or layout.outputs.needs_documents))
             tracks.append(_track_rows(view, names))
             count += len(shards[-1])
         tokenizer = view.dataset.tokenizer
@@ -69,6 +70,10 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         left_out.append(np.array(list(zip(*view.left_out, strict=True)), LEFT_OUT))
         member["first_range"], member["end_range"] = num_ranges, num_ranges + len(left_out[-1])
         num_ranges, member["quarantined"] = member["end_range"], len(view.quarantine) > 0
+        if isinstance(view.samples, Packs):
+            packing = view.samples.packing
+            member["bins"], member["stop"] = packing.bins, view.samples.stop
+            member["overflow"] = OVERFLOWS.index(packing.overflow)
     kinds = ("stream.bin", "documents.bin", *(f"{name}.{file}" for name in names for file in FILES))
     all_shards, all_tracks = np.concatenate(shards), np.concatenate(tracks)
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)

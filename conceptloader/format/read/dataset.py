@@ -186,7 +186,7 @@ class Dataset(Shown, Viewable):
         return chosen
 
 
-class _MapStyle(Shown):
+class MapStyle(Shown):
     """What makes a class a map-style dataset for torch's DataLoader, batched fetching included."""
 
     def __init__(self, dataset: Dataset, tracks: Sequence[str] | None, count: int) -> None:
@@ -231,7 +231,7 @@ class _MapStyle(Shown):
         return (self._get(i) for i in range(len(self)))
 
 
-class Windows(_MapStyle):
+class Windows(MapStyle):
     """Window i covers the tokens from start + i * seq_len on, seq_len + 1 of them: the first seq_len are inputs, the
     last seq_len labels. The tail that fills no window is dropped.
 
@@ -270,7 +270,7 @@ class Windows(_MapStyle):
     _ahead = token_range
 
 
-class DocumentView(_MapStyle, Tabular):
+class DocumentView(MapStyle, Tabular):
     """Document i of a dataset with a document table; it has any number of tokens, 0 included.
 
     documents[i]: {"tokens": int64 [n], <field>: [n], <track>: Spans}.

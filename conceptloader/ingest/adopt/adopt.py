@@ -18,7 +18,7 @@ from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, read_content
-from conceptloader.ingest.rows.inputs import unreadable
+from conceptloader.ingest.rows.inputs import files_below
 from conceptloader.storage.durable import Spool
 
 _SUFFIXES = {".idx": "megatron", ".ds": "datatrove", ".npy": "flat", ".u16": "flat", ".u32": "flat"}
@@ -123,18 +123,18 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     known = {suffix: found for suffix, found in _SUFFIXES.items() if kind in ("auto", found)}
     if kind == "flat":  # else a .bin belongs to an .idx
         known[".bin"] = "flat"
-    walk = [(root, name) for root, _, names in sorted(os.walk(folder, onerror=unreadable)) for name in sorted(names)]
-    files = [(root, *os.path.splitext(name)) for root, name in walk if os.path.splitext(name)[1] in known]
-    kinds = sorted({known[suffix] for root, _, suffix in files if root == folder})
+    files = [path for path in files_below(folder) if os.path.splitext(path)[1] in known]
+    here = [path for path in files if os.path.dirname(path) == folder]
+    kinds = sorted({known[os.path.splitext(path)[1]] for path in here})
     if len(kinds) > 1:
         raise ConfigError(f"{folder}: found files of {', '.join(kinds)} in it, expected one kind; choose with --kind")
-    below = next((os.path.join(root, stem + suffix) for root, stem, suffix in files if root != folder), None)
-    if below is not None:
+    if len(here) < len(files):
+        below = next(path for path in files if path not in here)
         raise ConfigError(f"{folder}: found {below} below it, expected files in it only; name each folder to adopt")
     if not files:
         wanted = "Megatron, datatrove or .npy files" if kind == "auto" else f"files of kind {kind}"
         raise ConfigError(f"{folder}: found no {wanted} in it, expected some; check the path")
-    return [(kinds[0], os.path.join(folder, stem if kinds[0] == "megatron" else stem + s)) for _, stem, s in files]
+    return [(kinds[0], os.path.splitext(path)[0] if kinds[0] == "megatron" else path) for path in files]
 
 
 def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, source: str | None) -> None:

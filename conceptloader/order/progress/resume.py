@@ -70,8 +70,9 @@ def _member_differences(name: str, saved: Member, current: Member | None) -> Ite
     if current is None:
         yield Difference(f"datasets.{name}", "present", "absent")
         return
-    for key, value in saved.identity.items():
-        yield from _changed(f"datasets.{name}.{key}", value, current.identity[key])
+    old, new = saved.identity, current.identity
+    for key in old | new:
+        yield from _changed(f"datasets.{name}.{key}", old.get(key), new.get(key))
 
 
 def _weight_differences(start: int, saved: Mapping[str, float], current: Mapping[str, float]) -> Iterator[Difference]:

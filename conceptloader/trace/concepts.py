@@ -114,5 +114,5 @@ def concept_windows(
         some = some[np.lexsort((parts.since[some], parts.row[some]))]
         row, since = parts.row[some], parts.since[some]
         cuts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(since, prepend=-1) != 0))
-        sums = [np.add.reduceat(counts[some], cuts) if len(cuts) else counts[cuts] for counts in (inputs, labels)]
-        yield Holding(numbers[row[cuts]], *sums, since[cuts], high)
+        inputs, labels = (np.add.reduceat(one[some], cuts) if len(cuts) else one[cuts] for one in (inputs, labels))
+        yield Holding(numbers[row[cuts]], inputs, labels, since[cuts], high)

@@ -21,8 +21,8 @@ Bools = NDArray[np.bool_]
 
 class Ranges(NamedTuple):
     """Parts of samples: which sample, by its place among those that were asked for; tokens [start, stop) of the
-    dataset, of which the first `inputs` are inputs and all but the first are labels; since: from which sample of the run
-    on they are not read."""
+    dataset, of which the first `inputs` are inputs and all but the first are labels; since: from which sample on
+    they are not read."""
 
     row: Ints
     start: Ints

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.kernels.tables import make_tables
 from conceptloader.batch.open import open_reader
 from conceptloader.cli import main
 from conceptloader.cli.stats import dataset_stats
@@ -256,6 +256,9 @@ def test_doors(folder: Path) -> None:
         assert not (folder / "no").exists()
     with pytest.raises(ConfigError, match="found a view, whose index is that of its source"):
         build_index(folder / "view")
+    packed = {**BASE, "packing": {"bins": 4}, "datasets": {"some": {"path": str(folder / "view"), "weight": 1}}}
+    with pytest.raises(ConfigError, match=r"packing: found a view|mode"):
+        cl.open_blend(packed)
     inner = folder / "deep/inner"
     select(folder / "data", inner, Ask(where="true"))
     with pytest.raises(FormatError, match="roots"):
@@ -273,8 +276,7 @@ def test_views_of_one_source_share_its_files(folder: Path) -> None:
     config = {**BASE, "datasets": {path: {"path": str(folder / path), "weight": 1} for path in paths}}
     blend = cl.open_blend(config)
     reader = open_reader(blend)
-    assert isinstance(reader, CompiledReader)
-    assert len(reader._tables.shards) == 4
+    assert len(make_tables(blend.views, reader.layout).shards) == 4
     assert len({id(dataset.files) for dataset in blend.datasets.values()}) == 1
     samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
     batch = reader.read(samples)

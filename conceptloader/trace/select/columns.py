@@ -12,7 +12,8 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import spans_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
-from conceptloader.trace.bulk import concepts_in, document_ids, document_ranges, id_lists
+from conceptloader.trace.bulk import concepts_in, document_ids, id_lists
+from conceptloader.trace.ranges import document_ranges
 
 _RANGES = ("_min", "_max")
 

@@ -18,8 +18,8 @@ from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.tools.derived import check_new_directory, new_directory
 from conceptloader.format.write.view import write_view
 from conceptloader.storage.durable import make_directories, write_file
-from conceptloader.trace.bulk import document_ranges
 from conceptloader.trace.concepts import concept_source
+from conceptloader.trace.ranges import document_ranges
 from conceptloader.trace.select.columns import DocumentColumns
 from conceptloader.trace.select.expression import Expression
 from conceptloader.trace.where import Intervals, Where, parse_where

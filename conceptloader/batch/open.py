@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, TrackLayout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
+from conceptloader.batch.warm import open_engine
 from conceptloader.blend import Blend, ConceptOptions, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE
 
 MAX_SAMPLE_BYTES = 1 << 30
+RANDOM = "sample random"  # what the key of outputs.random is derived for
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
 _TELL = {10**k for k in range(12)}
@@ -25,10 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
-    """A reader of the samples of `blend`, with the engine that its configuration names. dp_rank: for messages.
-    layout: of its batches, if others decide it with theirs.
-
-    The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
+    """A reader of the samples of `blend`, with the engine that its configuration names; the compiled one may begin with
+    plain batches, see warm.py. dp_rank: for messages. layout: of its batches, if others decide it with theirs.
     """
     layout = layout or batch_layout(blend)
     # Members of an earlier sequence length or packing are part of the order, but none of their samples lies ahead.
@@ -37,14 +36,11 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
         None if view is None or view.member.seq_len not in (None, layout.seq_len) or bool(view.member.packing) != packed
         else view for view in blend.views
     ]  # fmt: skip
-    remote = [view.name for view in views if view is not None and view.dataset.files.descriptors is None]
-    if remote:
-        logger.info("loader: reads %s from object stores, with the reference engine", ", ".join(remote))
     reader: BatchReader
-    if remote or blend.config.loader.engine == "reference":
+    if blend.config.loader.engine == "reference":
         reader = ReferenceReader(blend.order, views, layout, dp_rank)
     else:
-        reader = CompiledReader(blend.order, views, layout, dp_rank)
+        reader = open_engine(blend.order, views, layout, dp_rank)
     present = [view for view in views if view is not None]
     masked = any(kind_of(view) != "window" or LOSS_FIELD in view.dataset.field_names for view in present)
     masked = masked and layout.outputs.loss_mask
@@ -89,7 +85,7 @@ def batch_layout(blend: Blend) -> BatchLayout:
     if config.seq_len is None:
         raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
     layout = decide_layout(blend.views, config.seq_len, config.outputs, config.concepts)
-    return replace(layout, random_key=derive_key(config.seed, "sample random"))
+    return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
 
 def decide_layout(
@@ -201,7 +197,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     return {
         # Manifests know windows; of a pack, each part may be cut out of the place that has most.
         "max_spans": seq_len if view.member.packing else min(track.spans_in(seq_len), seq_len, runs),
-        "max_concepts": max(0, min(track.max_items or 0, concepts)),
+        "max_concepts": min(track.max_items or 0, concepts),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.batch.descriptors import in_sample
 from conceptloader.batch.layout import (
     BEGINS_BEFORE,
     CUT_OFF,
@@ -79,8 +80,7 @@ class ReferenceReader:
             except (FormatError, ReadError) as error:
                 if self.dp_rank is None:
                     raise
-                message = f"sample {samples[row]}, dp_rank {self.dp_rank}: {error.args[-1]}"
-                raise type(error)(*error.args[:-1], message) from error
+                raise in_sample(error, f"sample {samples[row]}, dp_rank {self.dp_rank}") from error
 
         with reading_ahead(self._ahead(members, windows)):
             for row, (borders, found) in enumerate(self._map(fill, range(len(samples)))):

@@ -128,11 +128,13 @@ class ConceptOptions(Section):
 class LoaderConfig(Section):
     """threads that read, micro batches that are read ahead; seconds after which a blocked read is logged, and ended.
 
+    prefetch_bytes: what may be read ahead while a late read holds up the rest and threads have nothing to do.
     check_files: compare a sample of each file with the manifest when it is first opened.
     """
 
     threads: Count = 2
     prefetch: Natural = 4
+    prefetch_bytes: Natural = 1 << 29
     pin_memory: bool = False
     engine: Literal["compiled", "reference"] = "compiled"
     check_files: bool = True
@@ -197,7 +199,7 @@ class Config(Section):
 
         Raises ConfigError if it gives another one itself, or outputs that are for one's own training loop only.
         """
-        for key, expected in {"shared_labels": False, "loss_mask": True, "random": False}.items():
+        for key, expected in {"shared_labels": False, "loss_mask": True}.items():
             if getattr(self.outputs, key) != expected:
                 raise ConfigError(f"outputs.{key}: expected {expected} with a framework; leave it out")
         if self.seq_len not in (None, seq_len):

@@ -281,3 +281,10 @@ def windows_many(
         else:
             windows[x] = feistel(draw, n, shape_a[d], shape_bits[d], key)
         epochs[x] = epoch
+
+
+def load() -> None:
+    """Compile what many samples are found with, or load it."""
+    u64, i64 = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    locate_many(u64, i64, u64, u64, u64, i64, i64, i64, u64, np.zeros((0, 0), np.uint64), np.int64(1))
+    windows_many(i64, u64, u64, u64, u64, u64, u64, u64, i64, np.int64(0))

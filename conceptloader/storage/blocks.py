@@ -120,13 +120,13 @@ class BlockCache:
     """Ranges of objects, read block by block through a cache; what is missing side by side is fetched together."""
 
     def __init__(self, blocks: MemoryBlocks | DiskBlocks) -> None:
-        self._blocks = blocks
+        self._blocks, self.block_bytes = blocks, blocks.block_bytes
         # Threads that want the same block wait for the one that fetches it.
         self._locks = [threading.Lock() for _ in range(256)]
 
     def read(self, name: str, object_bytes: int, offset: int, size: int, fetch: Callable[[int, int], bytes]) -> bytes:
         """Bytes [offset, offset + size) of the object `name`; fetch(offset, size) gets them from the store."""
-        unit = self._blocks.block_bytes
+        unit = self.block_bytes
         first, last = offset // unit, (offset + size - 1) // unit
         with self._locks[hash((name, first)) % len(self._locks)]:
             found = [self._blocks.get((name, number)) for number in range(first, last + 1)]

@@ -3,89 +3,40 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from megatron.core import parallel_state
 from megatron.core.datasets.utils import Split
 
-from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import decide_layout, open_reader
 from conceptloader.blend import Blend, Config, open_blend
-from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.progress.resume import ChangedPast
+from conceptloader.blend.vocabulary import check_vocabulary
+from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
+from conceptloader.torch.live import new_weights, require_agreement
 
-from .batches import BatchReader, SplitIterator, is_first_or_last_stage
-from .dataset import ConceptDataset, Reader, SampleRules, data_loader, fields_of
-from .options import Stage, for_evaluation, load_configs, one_pass, wanted
+from .batches import BatchReader, SplitIterator, takes_tokens
+from .dataset import ConceptDataset, SampleRules, data_loader, fields_of
+from .options import Stage, for_evaluation, in_place, load_configs, one_pass
+from .splits import OurSplit, SampleSource, continued, stock_order
 from .takeover_reader import StockSplit, open_taken_over
 
 logger = logging.getLogger(__name__)
 
 Built = ConceptDataset | list[ConceptDataset | None] | None
-WHERE = "conceptloader's state in the checkpoint"
 TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
-NO_STATE = "loader"  # the name under which a checkpoint without our state is accepted
-
-
-@dataclass(frozen=True)
-class OurSplit:
-    """The samples of a split in an order of ours. Those taken over from Megatron are a takeover_reader.StockSplit.
-
-    shared: arrays of batches with concepts, for the training and all of its evaluation alike.
-    """
-
-    blend: Blend
-    rules: SampleRules
-    shared: BatchLayout | None = None
-
-    @property
-    def spec(self) -> OrderSpec:
-        return self.blend.spec
-
-    @property
-    def one_pass(self) -> int:
-        """Samples of all datasets together."""
-        return sum(view.count for view in self.blend.views if view is not None)
-
-    def check(self, num_samples: int) -> None:
-        """Raise ConfigError if a run of `num_samples` samples is longer than the data may give."""
-        self.blend.order.check_run(num_samples)
-
-    def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "OurSplit":
-        """The split with which a run goes on. Raises ResumeError if its past has changed."""
-        return dataclasses.replace(self, blend=self.blend.resume(saved, consumed, allow_changed=accept))
-
-    def layout(self, concepts: bool, others: Sequence[Blend] = ()) -> BatchLayout:
-        """Arrays of a batch, with or without the concept tensors, which hold the samples of `others` too."""
-        config = self._blend(concepts).config
-        views = [view for blend in (self.blend, *others) for view in blend.views]
-        return decide_layout(views, self.rules.seq_length, config.outputs, config.concepts)
-
-    def reader(self, concepts: bool) -> Reader:
-        """Reads samples by their index."""
-        return open_reader(self._blend(concepts), layout=self.shared if concepts else None)
-
-    def _blend(self, concepts: bool) -> Blend:
-        config = wanted(self.blend.config, concepts)
-        borders = config.outputs.loss_mask_borders or self.rules.eod_mask_loss
-        outputs = dataclasses.replace(config.outputs, cu_seqlens=self.rules.needs_borders, loss_mask_borders=borders)
-        return dataclasses.replace(self.blend, config=dataclasses.replace(config, outputs=outputs))
-
-
-SampleSource = OurSplit | StockSplit
 
 
 class MegatronData:
     """The data of a run, on every rank alike. Making one opens manifests only.
 
     Args:
-        config: YAML of the training data.
-        dataset_config: Megatron's GPTDatasetConfig, which says what a sample holds. Its blend is used with
-            `order: megatron` only.
+        config: YAML of the training data; None for the files of dataset_config's blend, adopted where they are.
+        dataset_config: Megatron's GPTDatasetConfig, which says what a sample holds. Its blend is used without a YAML,
+            and with `order: megatron`.
         micro_batch_size: samples of a micro batch.
         valid, test: YAMLs of the evaluation data; without them `split`, as in --split, cuts it off the training data.
         stage: pipeline stages that get concept tensors, see options.Stage.
@@ -93,6 +44,7 @@ class MegatronData:
         saved: what state() gave when the checkpoint was written; None at the start of a run.
         accept: differences from the past that are meant (progress/resume.py), "loader" for a checkpoint without state.
         sizes: train, valid and test samples that Megatron asks for; `order: megatron` finds its index files by them.
+        pipeline_layout: the model's own, which says where layers of multi-token prediction are.
 
     Raises:
         ResumeError: what decided the consumed samples has changed.
@@ -101,7 +53,7 @@ class MegatronData:
 
     def __init__(
         self,
-        config: Path | str,
+        config: Path | str | None,
         dataset_config: Any,
         *,
         micro_batch_size: int,
@@ -113,21 +65,26 @@ class MegatronData:
         saved: Mapping[str, Any] | None = None,
         accept: Collection[str] = (),
         sizes: Sequence[int | None] | None = None,
+        pipeline_layout: Any = None,
     ) -> None:
         self.dataset_config = dataset_config
         self.consumed = consumed
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself
         length, seed = self.rules.seq_length, dataset_config.random_seed
-        self._configs = load_configs(config, valid, test, split, length, seed)
-        self._evaluates = (split, valid, test) != (None, None, None)
+        files: dict[str, Any] = {"config": config, "valid": valid, "test": test, "split": split}
+        if config is None:
+            files |= in_place(dataset_config, stock_order(saved, consumed, accept))
+        self._configs = load_configs(**files, seq_length=length, seed=seed)
+        self._evaluates = any(files[name] is not None for name in ("valid", "test", "split"))
         self._stock: Sequence[StockSplit | None] | None = None
+        self._readers: list[Any] = []  # of the training
         opened: SampleSource
         if self._configs[0].order == "megatron":
             if sizes is None or self._evaluates:
                 raise ConfigError("order: megatron: takes its splits from Megatron's arguments, and needs their sizes")
             opened, *_ = self._stock = open_taken_over(self._configs[0], dataset_config, sizes, self.rules)
         else:
-            if dataset_config.blend or dataset_config.blend_per_split:
+            if config is not None and (dataset_config.blend or dataset_config.blend_per_split):
                 raise ConfigError("--data-path: found with --conceptloader-config as well; give one of the two")
             opened = OurSplit(open_blend(self._configs[0]), self.rules)
         self._whole: list[Blend | None] = [None] * 3  # all that may be read for evaluation
@@ -142,7 +99,10 @@ class MegatronData:
             layout = self.train.layout(concepts=True)
         fields = fields_of(layout)
         stage = stage if isinstance(stage, Stage) else Stage(stage)
-        self.batches = BatchReader(rules=self.rules, fields=fields, stage=stage, micro_batch_size=micro_batch_size)
+        self.batches = BatchReader(
+            rules=self.rules, fields=fields, stage=stage, micro_batch_size=micro_batch_size,
+            pipeline_layout=pipeline_layout,
+        )  # fmt: skip
         self.concepts, self.get_batch = self.batches.concepts, self.batches.get_batch
 
     @property
@@ -158,22 +118,18 @@ class MegatronData:
         """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
         or another end-of-document token, which may be accepted. embedding: rows of it, None if not known."""
         eod = getattr(self.dataset_config.tokenizer, "eod", None)
-        blends = [self.train.blend, *filter(None, self._whole)] if isinstance(self.train, OurSplit) else []
-        for name, tokenizer in ((n, ds.tokenizer) for blend in blends for n, ds in blend.datasets.items()):
-            if tokenizer is None:
-                continue
-            found = f"datasets.{name}: found tokens of {tokenizer.name}"
-            if embedding is not None and tokenizer.vocab_size > embedding:
-                raise ConfigError(
-                    f"{found}, which has {tokenizer.vocab_size}, expected at most the {embedding} of the model's "
-                    "embedding (--vocab-size, padded); start with the tokenizer that the data were built with"
-                )
-            if None not in (eod, tokenizer.eos_id) and eod != tokenizer.eos_id and TOKENIZER not in accept:
-                raise ConfigError(
-                    f"{found}, whose documents end with {tokenizer.eos_id}, but Megatron's tokenizer has {eod} for "
-                    "that; start with the tokenizer that the data were built with, or, if the others mean the same, "
-                    f"--conceptloader-accept {TOKENIZER}"
-                )
+        remedy = "start with the tokenizer that the data were built with"
+        for datasets in (self.train.datasets, *(blend.datasets for blend in self._whole if blend is not None)):
+            check_vocabulary(datasets, embedding, "the model's embedding (--vocab-size, padded)", remedy)
+            for name, tokenizer in ((name, dataset.tokenizer) for name, dataset in datasets.items()):
+                if tokenizer is None or None in (eod, tokenizer.eos_id) or TOKENIZER in accept:
+                    continue
+                if eod != tokenizer.eos_id:
+                    raise ConfigError(
+                        f"datasets.{name}: found tokens of {tokenizer.name}, whose documents end with "
+                        f"{tokenizer.eos_id}, but Megatron's tokenizer has {eod} for that; {remedy}, or, if the others "
+                        f"mean the same, --conceptloader-accept {TOKENIZER}"
+                    )
 
     def datasets(
         self,
@@ -199,7 +155,9 @@ class MegatronData:
                 "--conceptloader-valid-config, or switch it off with --eval-iters 0"
             )
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
-        asked = is_built_on_rank() if is_built_on_rank is not None else is_first_or_last_stage(vp_stage)
+        asked = (
+            is_built_on_rank() if is_built_on_rank is not None else takes_tokens(self.batches.pipeline_layout, vp_stage)
+        )
         # With inter-document masking Megatron's get_batch reads on every stage.
         tokens = reads and (asked or self.rules.inter_document_masking)
         concepts = reads and self.batches.stage.here(vp_stage)
@@ -207,9 +165,11 @@ class MegatronData:
         def build(opened: SampleSource, split: Any, first: int = 0) -> ConceptDataset | None:
             if not tokens and not concepts:
                 return None
-            size = sizes[split.value]
+            size, reader = sizes[split.value], opened.reader(concepts)
+            if opened is self.train:
+                self._readers.append(reader)
             return ConceptDataset(
-                opened.reader(concepts),
+                reader,
                 opened.one_pass if size is None else size,
                 split,
                 self.dataset_config,
@@ -227,6 +187,23 @@ class MegatronData:
             else:
                 built.append(None if found is None else build(found, split))
         return built
+
+    def set_weights(self, weights: Mapping[str, float], plan: Plan, at: int | None = None) -> int:
+        """Draw datasets in other proportions from the sample `at` on, by default from the second step of `plan` on.
+
+        On all ranks, which compare what they are about to do, with datasets that are read in this process.
+
+        Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
+        """
+        if not isinstance(self.train, OurSplit):
+            raise ConfigError("set_weights: found order megatron, whose samples are chosen by Megatron's index files")
+        first, edge = plan.schedule.range_of(plan.schedule.step)
+        start, blend = new_weights(self.train.blend, weights, plan, edge, at)
+        require_agreement(start, first, blend.spec, torch.distributed.get_world_size(), None)
+        for reader in self._readers:
+            reader.follow(blend.order)
+        self.train = dataclasses.replace(self.train, blend=blend)
+        return start
 
     def iterator(self, dataset: ConceptDataset | None, *, num_workers: int = 0) -> SplitIterator | None:
         """Micro batches of this data-parallel rank from the consumed samples on, for get_batch and the schedules."""
@@ -255,40 +232,3 @@ class MegatronData:
         if split == Split.valid and getattr(self.dataset_config, "multiple_validation_sets", None):
             return [part(one_pass(config, [name])) for name in config.names]
         return part(one_pass(config) if size is None else for_evaluation(config))
-
-
-def continued(
-    split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
-) -> SampleSource:
-    """The split with which a run goes on from a checkpoint at `consumed` samples, `saved` being our state in it.
-
-    `order: megatron` is meant to go on from a checkpoint of Megatron's own loader, which has none.
-
-    Raises ResumeError if what decided the consumed samples has changed, or is not known: the state is missing, damaged,
-    of a later release, or of another position.
-    """
-    if not consumed:
-        return split
-    if saved is not None:
-        state = OrderState.read(saved, WHERE)
-        if state.consumed not in (None, consumed):
-            raise ResumeError(
-                f"{WHERE}: saved at {state.consumed} consumed samples, but the run goes on at {consumed}; take the "
-                "state and the count from one checkpoint. For a state at another position ask "
-                "MegatronData.state(consumed)"
-            )
-        try:
-            return split.resumed(state.spec, consumed, accept)
-        except ChangedPast as error:
-            raise ResumeError(f"{error.refusal}--conceptloader-accept {' '.join(error.keys)}") from error
-    if split.spec.order == "megatron":
-        logger.info("taking over a run of Megatron's own loader at %d consumed samples", consumed)
-    elif NO_STATE in accept:
-        logger.warning("the first %d samples came from another loader, as accepted", consumed)
-    else:
-        raise ResumeError(
-            f"checkpoint: found {consumed} consumed samples without a state of conceptloader, so another loader chose "
-            "them; expected one of ours. To go on with the samples of Megatron's loader use `order: megatron`; "
-            f"to go on with sample {consumed} of this configuration, accept the difference by its name, {NO_STATE}"
-        )
-    return split

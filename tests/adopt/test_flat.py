@@ -52,8 +52,8 @@ def test_bad_files(tmp_path: Path) -> None:
         adopt([path], out, dtype="float32")
     with pytest.raises(InputError, match=r"x\.npy: found 10 bytes, expected a multiple of 4"):
         adopt([path], out, dtype="uint32")
-    with pytest.raises(ConfigError, match=r"document_end: found 70000"):
-        adopt([path], out, dtype="u2", document_end=70000)
+    with pytest.raises(ConfigError, match=r"document_end: found 65536"):
+        adopt([path], out, dtype="u2", document_end=65536)
     np.save(path, np.arange(5, dtype=np.uint16))
     with pytest.raises(InputError, match=r"tokens of type u2 in its head, expected u4"):
         adopt([path], out, dtype="u4")

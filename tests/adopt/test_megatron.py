@@ -152,6 +152,7 @@ def damage(path: Path, offset: int, data: bytes) -> None:
 CORPUS: Documents = [[[1, 2], [3]], [], [[4, 5, 6]]]
 BAD = {
     "truncated head": (lambda p: p.write_bytes(p.read_bytes()[:20]), r"found 20 bytes, expected at least 34"),
+    "a head alone": (lambda p: p.write_bytes(p.read_bytes()[:34]), r"found 34 bytes, expected 102 for 3 sequences"),
     "truncated": (lambda p: p.write_bytes(p.read_bytes()[:-3]), r"found 99 bytes, expected 102"),
     "magic": (lambda p: damage(p, 0, b"TNTIDX\x00\x00\x00"), r"TNTIDX.*expected b'MMIDIDX"),
     "version": (lambda p: damage(p, 9, struct.pack("<Q", 2)), r"version 2, expected 1"),

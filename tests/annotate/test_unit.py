@@ -10,6 +10,9 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import build as build_tokens
 from tests.annotate.test_annotate import owners, write_rows
@@ -120,6 +123,20 @@ def test_tokens_where_nothing_else_is_known(tmp_path: Path) -> None:
     build_tokens(tmp_path / "ds", [[[1, 2, 3]]])
     made = attach(tmp_path / "ds", [{"id": "d0", "start": 1, "end": 2, "concepts": [1]}])
     assert owners(made, "c") == [None, [1], None]
+    assert made.manifest.extra["annotated"]["c"]["unit"] == "tokens"
+
+
+def test_tokens_where_tokens_were_given(tmp_path: Path) -> None:
+    """Though the tokenizer that they are of is kept beside them."""
+    (tmp_path / "tokenizer.json").write_bytes(definition("byte-level"))
+    tokenizer = load_tokenizer(str(tmp_path / "tokenizer.json"))
+    tokens = tokenizer.encode([TEXT], [False])[0].values.tolist()
+    source = write_rows(tmp_path / "in.jsonl", [{"id": "d0", "tokens": tokens}])
+    options = IngestOptions(columns=Columns(text=None, tokens="tokens", tracks={}), tokenizer=tokenizer)
+    build_dataset(find_sources([source]), tmp_path / "ds", options)
+    assert (tmp_path / "ds" / ".tokenizer.json").exists()
+    made = attach(tmp_path / "ds", [{"id": "d0", "start": 1, "end": 2, "concepts": [1]}])
+    assert owners(made, "c")[:3] == [None, [1], None]
     assert made.manifest.extra["annotated"]["c"]["unit"] == "tokens"
 
 

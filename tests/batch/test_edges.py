@@ -4,6 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import conceptloader as cl
@@ -82,6 +83,17 @@ def test_records_of_more_than_one_read(tmp_path: Path, engine: str, layout: str)
         assert (found["t_ids"] >= 0).sum() == sum(counts)
 
 
+def test_windows_over_more_blocks_than_are_read_at_a_time(tmp_path: Path) -> None:
+    size, windows = BUFFER_BYTES // 8 + 1000, 9
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(block_tokens=1))
+    with build.shard(0) as writer:  # documents of one token
+        numbers = np.arange(windows * size + 1)
+        writer.add_documents(numbers, np.append(numbers, len(numbers)), {}, [""] * len(numbers))
+    cl.finalize(tmp_path / "ds")
+    found = batch(str(tmp_path / "ds"), "compiled", windows, seq_len=size, outputs={"document_ids": True})
+    assert found["document_ids"].flatten().tolist() == list(range(windows * size))
+
+
 @pytest.mark.parametrize("engine", ["compiled", "reference"])
 @pytest.mark.parametrize("name", ["documents.bin", "t.spans"])
 def test_a_first_border_below_zero(tmp_path: Path, engine: str, name: str) -> None:
@@ -93,6 +105,19 @@ def test_a_first_border_below_zero(tmp_path: Path, engine: str, name: str) -> No
         (Path(path) / file).write_bytes(data)
     with pytest.raises(FormatError, match=name.replace(".", "\\.")):
         batch(path, engine, 1, seq_len=4, concepts={"t": {}}, outputs={"document_ids": True})
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_a_block_table_that_names_too_late_an_item(tmp_path: Path, engine: str) -> None:
+    """More is read than has to be, up to the end of the shard, and what is found is right."""
+    path = write(tmp_path / "ds", [(3, []), (9, []), (2, [])], block_tokens=4)
+    files = {file.name: file.read_bytes() for file in Path(path).iterdir()}
+    table = bytearray(files["00000.documents.bin"])
+    table[8 * (4 + 2) : 8 * (4 + 3)] = b"\xff" * 8  # behind 3 documents: the third block's
+    for file, data in with_matching_manifest(files, {"00000.documents.bin": bytes(table)}).items():
+        (Path(path) / file).write_bytes(data)
+    found = batch(path, engine, 1, seq_len=5, outputs={"document_ids": True})
+    assert found["document_ids"].tolist() == [[0, 0, 0, 1, 1]]
 
 
 def test_how_large_a_track_of_a_sample_may_be(tmp_path: Path) -> None:

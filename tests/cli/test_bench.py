@@ -1,5 +1,6 @@
 """`conceptloader bench`: what it reads, what it says, its exit codes. How fast it is, is nobody's promise."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -148,6 +149,15 @@ def test_where_the_bytes_came_from(data: Path, capsys: Capture, monkeypatch: pyt
     assert (found["single"]["from"], found["single"]["bytes_asked"]) == ("unknown", None)
     assert main(["bench", str(data / "stream"), *BRIEF]) == 0
     assert "unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fetched", "source"),
+    [(None, "unknown"), (0, "page cache"), (9, "page cache"), (10, "both"), (89, "both"), (90, "storage")],
+)
+def test_shares_of_what_is_fetched(fetched: int | None, source: str) -> None:
+    names = [field.name for field in dataclasses.fields(measure.Pass)]
+    assert measure.Pass(**{**dict.fromkeys(names, 0), "bytes_asked": 100, "bytes_fetched": fetched}).source == source
 
 
 def test_an_object_store(data: Path, capsys: Capture) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
-from conceptloader.format.spec.codecs import get_codec
+from conceptloader.format.spec.codecs import ConceptsCodec, get_codec
 from conceptloader.format.tools.verify import verify
 
 ROUND_TRIPS: list[tuple[str, dict[str, Any], Any]] = [
@@ -127,6 +127,16 @@ def test_built_in_names_cannot_be_replaced() -> None:
         get_codec("json", {}, {"json": Upper()}, "test")
 
 
+def test_ids_of_a_small_vocabulary() -> None:
+    codec = ConceptsCodec({"ids": "u2"}, num_ids=1)
+    for ids in ([], [0], [0, 0]):
+        assert codec.decode(memoryview(codec.encode(ids))).tolist() == ids
+    with pytest.raises(ValueError, match="found concept id 1, expected ids below 1"):
+        codec.decode(memoryview(codec.encode([0, 1])))
+    with pytest.raises(InputError, match=r"integers in \[0, 2\*\*16\)"):
+        codec.encode([1 << 16])
+
+
 @pytest.mark.parametrize(
     ("codec", "parameters", "value"),
     [
@@ -135,6 +145,7 @@ def test_built_in_names_cannot_be_replaced() -> None:
         ("numpy", {"dtype": "i4"}, [0.5]),
         ("numpy", {"dtype": "f4"}, [[1.0]]),
         ("concepts", {}, [2**32]),
+        ("concepts", {"ids": "u2"}, [2**16]),
         ("concepts", {}, [[1]]),
         ("bytes", {}, "text"),
         ("msgpack", {}, object()),

@@ -54,6 +54,12 @@ def test_equal_hashes_of_different_ids(tmp_path: Path, monkeypatch: pytest.Monke
     assert ds.find_document("other") == []
 
 
+@pytest.mark.parametrize("count", [lookup._READ - 1, lookup._READ, lookup._READ + 1])
+def test_as_many_ids_as_are_read_at_a_time(tmp_path: Path, count: int) -> None:
+    ds = write(tmp_path / "ds", [[str(i) for i in range(count)]])
+    assert [ds.find_document(str(i)) for i in range(count)] == [[1 + i] for i in range(count)]
+
+
 def test_few_reads_find_one_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = write(tmp_path / "ds", [[f"document {i}" for i in range(20_000)]])
     reads = []

@@ -83,6 +83,16 @@ def test_bad_documents_are_refused_and_leave_no_trace(
     assert verify(ds.path, full=True) == []
 
 
+@pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 3, 3], [1, 2, 3], [0, 2, 2], [0, 4, 3]])
+def test_batches_whose_offsets_do_not_fit_are_refused(tmp_path: Path, offsets: list[int]) -> None:
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    with build.shard(0) as writer:
+        with pytest.raises(InputError, match=r"documents 0 to .*: found offsets that do not fit tokens and ids"):
+            writer.add_documents(np.arange(3), np.array(offsets), {}, ["x"] if len(offsets) == 3 else ["x", "y"])
+        writer.add_documents(np.arange(3), np.array([0, 1, 3]), {}, ["x", "y"])
+    assert cl.finalize(build.path).num_documents == 2
+
+
 def test_limits_of_records(writer: ShardWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackwriter.fmt, "MAX_RECORD_BYTES", 8)
     with pytest.raises(InputError, match="found a record of 12 bytes, expected at most 8"):

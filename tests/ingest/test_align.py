@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.ingest.place.align import find_places
+from conceptloader.ingest.place.align import _spaces, find_places
 from conceptloader.ingest.place.rules import ALIGNS
 from conceptloader.ingest.rows.batch import Ragged, RawSpans
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
@@ -107,6 +107,11 @@ def test_the_tokens_of_a_word_say_the_word(family: str, found: list[tuple[str, s
             assert tokenizer.decode(ids[chosen].tolist()).strip() == text[start:end]
     covered = [i for chosen in tokens_of(tokenizer, [text], spans, "first") for i in chosen]
     assert len(covered) == len(set(covered))
+
+
+def test_white_space_is_what_python_calls_so() -> None:
+    text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    assert _spaces([text]).tolist() == [*(one.isspace() for one in text), False]
 
 
 def test_an_emoji_in_four_tokens() -> None:

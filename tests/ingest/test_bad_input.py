@@ -54,6 +54,7 @@ LINES: dict[str, tuple[str | bytes, str]] = {
     "before the text": (span(start=-1), r"found span \[-1, 2\)"),
     "reversed": (span(start=2, end=1), r"found \[2, 1\), expected start <= end"),
     "enormous": (span(end=10**30), "expected start <= end"),
+    "as large as an offset can be": (span(end=2**62), "expected start <= end"),
     "unknown concept": (span(concepts=["animal", "plant"]), "the unknown concept 'plant'"),
     "unknown concept id": (span(concepts=[4]), "found the concept 4, expected one of the 4 names"),
     "negative concept id": (span(concepts=[-1]), "found the concept -1"),

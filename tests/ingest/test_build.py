@@ -17,6 +17,7 @@ from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.detect import detect_columns
 from conceptloader.ingest.rows.inputs import find_sources
 from tests.corpora.records import build, check, content, records, write
+from tests.corpora.tokenizers import END, definition
 
 KINDS = ("jsonl", "gz", "zst", "parquet")
 
@@ -77,6 +78,7 @@ def test_workers_do_not_matter(tmp_path: Path) -> None:
         summary = build(inputs, out, workers=workers, shard_input_bytes=1500)
         assert summary.documents == 4 * len(found)
         assert summary.shards > 5
+        assert [dict(track.parameters) for track in cl.open_dataset(out).tracks.values()] == 3 * [{}]  # as ever
         results.append(content(out))
     assert results[0] == results[1] == results[2]
     check(tmp_path / "out1", found * 4, 256)
@@ -179,3 +181,21 @@ def test_progress_adds_up(tmp_path: Path) -> None:
     assert sum(one.tokens for one in news) == summary.tokens
     assert all(one.bytes >= 0 for one in news)
     assert sum(one.bytes for one in news) == total
+
+
+def test_the_build_in_python_and_its_eos(tmp_path: Path) -> None:
+    """By name with a tokenizer, by id without one."""
+    (tmp_path / "tokenizer.json").write_bytes(definition("byte-level"))
+    (tmp_path / "text.jsonl").write_text('{"text": "the red cat"}\n')
+    (tmp_path / "tokens.jsonl").write_text('{"tokens": [1, 2]}\n')
+    cl.build(tmp_path / "text.jsonl", tmp_path / "a", tokenizer=str(tmp_path / "tokenizer.json"), eos=END)
+    found = cl.open_dataset(tmp_path / "a")
+    assert found.tokenizer is not None
+    assert found.tokens(found.num_tokens - 1, found.num_tokens).tolist() == [found.tokenizer.eos_id]
+    cl.build(tmp_path / "tokens.jsonl", tmp_path / "b", vocab_size=9, eos=8)
+    assert cl.open_dataset(tmp_path / "b").tokens(0, 3).tolist() == [1, 2, 8]
+    with pytest.raises(ConfigError, match="eos: found '</s>', expected an id"):
+        cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", vocab_size=9, eos="</s>")
+    for both in ({}, {"tokenizer": "bytes", "vocab_size": 9}):
+        with pytest.raises(ConfigError, match="expected either tokenizer or"):
+            cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", **both)  # type: ignore[arg-type]

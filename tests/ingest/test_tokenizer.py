@@ -48,6 +48,7 @@ def folder(tmp_path: Path) -> Path:
 @given(st.lists(st.text("aé€😀\n", max_size=9)), st.booleans())
 def test_bytes(texts: list[str], wanted: bool) -> None:
     tokenizer = BytesTokenizer()
+    assert (tokenizer.vocab_size, tokenizer.eos_id) == (257, 256)
     tokens, found = tokenizer.encode(texts, [wanted] * len(texts))
     for i, text in enumerate(texts):
         part = slice(tokens.offsets[i], tokens.offsets[i + 1])

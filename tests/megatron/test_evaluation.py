@@ -127,7 +127,9 @@ def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest
 
     data("wide").check_tokenizer(300, ())
     data("wide").check_tokenizer(None, ())
-    with pytest.raises(ConfigError, match=r"datasets\.wide: .* has 300, expected at most the 299 of the model's"):
+    with pytest.raises(
+        ConfigError, match=r"datasets\.wide: .* has 300 tokens, expected at most the 299 of the model's"
+    ):
         data("wide").check_tokenizer(299, ())
     with pytest.raises(
         ConfigError, match=rf"datasets\.other: .* end with 9, but .* {EOD} .*--conceptloader-accept tok"

@@ -8,63 +8,85 @@ MODULES = [
 ]  # fmt: skip
 
 # Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).
-_NEAR: dict[str, tuple[dict[str, str], str]] = {
+NEAR: dict[str, tuple[dict[str, str], str]] = {
     "order": (
         {
-            "partition": "partition", "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
-            "resume": "resume", "runlog": "runlog", "skips": "mixture resume", "checks": "spec partition",
-            "permutation": "permutation", "wide": "permutation mixture", "state": "resume versions",
+            "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
+            "resume": "resume edges", "runlog": "runlog", "skips": "mixture resume inverse", "inverse": "inverse",
+            "permutation": "permutation",
         },
-        "golden mixture permutation",
+        "golden mixture permutation inverse",
     ),
     "batch": (
-        {"descriptors": "files", "files": "files", "layout": "memory engine", "measure": "engine memory"},
-        "engine reference",
+        {
+            "layout": "memory engine edges", "measure": "engine memory edges",
+            "native": "engine edges files", "items": "engine edges ids scores damage files",
+        },
+        "engine reference edges ids scores damage",
     ),
     "format": (
         {
-            "checks": "verify damage", "verify": "verify claims damage", "codecs": "codecs",
+            "checks": "verify claims damage", "verify": "verify claims damage", "codecs": "codecs golden",
             "convert": "convert golden", "join": "join golden", "ladder": "ladder join",
-            "lookup": "lookup golden", "overlap": "overlap", "ranges": "windows golden", "reader": "windows golden",
-            "files": "damage windows foreign", "shard": "writer golden",
-            "tables": "writer golden", "track": "writer golden", "build": "build golden",
-            "finalize": "build golden damage",
+            "lookup": "lookup golden", "overlap": "overlap", "ranges": "windows golden",
+            "reader": "windows golden threads", "files": "damage windows foreign", "shard": "writer golden build",
+            "tables": "writer golden build", "track": "writer golden build", "build": "build golden edges",
+            "finalize": "build golden damage", "shardtable": "golden manifest damage",
+            "dataset": "windows golden foreign damage", "columns": "writer codecs golden edges",
+            "layout": "golden writer manifest", "values": "windows codecs golden",
         },
-        "manifest golden build",
+        "manifest golden build edges",
     ),
     "ingest": (
         {
-            "lines": "lines bad_input", "digits": "digits", "overlap": "overlap", "tokenizer": "tokenizer",
-            "batch": "batches", "records": "batches bad_input", "table": "batches bad_input", "spans": "overlap build",
-            "columns": "batches bad_input", "align": "align", "lost": "lost", "inputs": "changed_inputs build",
+            "lines": "lines bad_input", "digits": "digits", "overlap": "overlap",
+            "tokenizer": "tokenizer align lost edges",
+            "batch": "batches", "records": "batches bad_input", "table": "batches bad_input",
+            "spans": "overlap tokenizer lost build", "columns": "batches bad_input edges", "align": "align",
+            "lost": "lost", "inputs": "changed_inputs build", "rules": "align tokenizer lost",
+            "detect": "build changed_inputs", "vocabulary": "byte_order_marks bad_input build",
+            "builder": "build lost bad_input edges changed_inputs interrupted", "plan": "edges build interrupted",
+            "complete": "interrupted build", "workers": "interrupted build",
         },
-        "build bad_input",
+        "build bad_input edges",
     ),
 }  # fmt: skip
 # Modules, or folders, whose tests are elsewhere.
-_ELSEWHERE = {
-    "ingest/adopt/megatron": "adopt/test_megatron.py",
-    "ingest/adopt/datatrove": "adopt/test_datatrove.py",
-    "ingest/adopt/flat": "adopt/test_flat.py",
-    "ingest/adopt": "adopt/test_flat.py adopt/test_datatrove.py adopt/test_megatron.py",
-    "ingest/annotate": "annotate",
-    "format/tools/derived": "annotate adopt/test_flat.py",
-    "format/read/remote": "remote",
-    "batch/prefetch": "loader/test_prefetch.py",
+ELSEWHERE = {
     "batch/digest": "loader/test_digest.py",
+    "batch/open": "batch/test_edges.py loader/test_loader.py batch/test_engine.py batch/test_ids.py",
+    "batch/prefetch": "loader/test_prefetch.py",
+    "batch/warm": "batch/test_kernel_cache.py",
+    "format/index": "trace/test_index.py",
+    "format/read/bulk": "trace/test_bulk.py trace/test_index.py",
+    "format/spec/paths": "format/test_edges.py format/test_manifest.py remote/test_doors.py",
+    "format/tools/derived": "annotate adopt/test_flat.py",
+    "ingest/adopt": "adopt/test_flat.py adopt/test_datatrove.py adopt/test_megatron.py adopt/test_content.py",
+    "ingest/adopt/datatrove": "adopt/test_datatrove.py adopt/test_content.py",
+    "ingest/adopt/flat": "adopt/test_flat.py adopt/test_content.py",
+    "ingest/adopt/megatron": "adopt/test_megatron.py adopt/test_content.py",
+    "ingest/annotate": "annotate",
+    "ingest/chunks": "ingest/test_chunks.py ingest/test_import.py",
+    "ingest/index": "trace/test_index.py",
+    "order/partition": "order/test_partition.py loader/test_state.py",
+    "order/progress/state": "order/test_resume.py order/test_versions.py loader/test_state.py",
+    "order/weights": "order/test_mixture.py order/test_golden.py loader/test_samplers.py",
     "storage": "remote",
     "storage/descriptors": "batch/test_files.py faults/test_reads.py",
     "storage/durable": "format/test_durability.py",
     "storage/lock": "concurrency/test_locks.py",
-    "storage/reads": "faults/test_reads.py",
-    "storage/sample": "format/test_sample.py",
-    "torch/loader": "loader/test_loader.py loader/test_dataset.py",
-    "torch/samplers": "loader/test_samplers.py",
+    "storage/reads": "faults/test_reads.py format/test_sources.py",
+    "storage/sample": "format/test_sample.py faults/test_identity.py",
+    "storage/source": "format/test_sources.py faults/test_reads.py remote",
+    "storage/threads": "remote format/test_threads.py",
+    "torch/loader": "loader/test_loader.py loader/test_dataset.py loader/test_state.py",
+    "torch/samplers": "loader/test_samplers.py loader/test_stateful.py",
 }
 _WIDE = {
     "order": "golden order schedule config loader testing trace",
     "batch": "golden batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
-    "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults",
+    "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults "
+    "trace",
     "ingest": "golden ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",
     "storage": "golden faults format batch corruption concurrency remote",
     "torch": "golden loader testing faults trace cli",
@@ -75,10 +97,10 @@ def near_and_wide(path: str) -> tuple[list[str], list[str]]:
     """(near, wide) tests of a module."""
     name = path.removeprefix("conceptloader/").removesuffix(".py")
     wide = [f"tests/{test}" for test in _WIDE[name.split("/")[0]].split()]
-    found = max((key for key in _ELSEWHERE if name.startswith(key)), key=len, default=None)
+    found = max((key for key in ELSEWHERE if f"{name}/".startswith(f"{key}/")), key=len, default=None)
     if found is not None:
-        return [f"tests/{test}" for test in _ELSEWHERE[found].split()], wide
+        return [f"tests/{test}" for test in ELSEWHERE[found].split()], wide
     folder, words = name.split("/")[0], Path(name).name.split("_")
-    named, others = _NEAR[folder]
+    named, others = NEAR[folder]
     stems = next((named[word] for word in words if word in named), others)
     return [f"tests/{folder}/test_{stem}.py" for stem in stems.split()], wide

@@ -1,5 +1,6 @@
 import logging
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.mixture import Phase
-from conceptloader.order.progress.resume import Difference, compare, reread_shares, resume, splice
+from conceptloader.order.progress.resume import Difference, _readable, compare, reread_shares, resume, splice
 from conceptloader.order.skips import Skip
 
 from .test_spec import member, spec
@@ -223,3 +224,4 @@ def test_only_shuffled_orders_follow_each_other():
 
 def test_difference_reads_well():
     assert str(Difference("seed", 1, 2)) == "seed: saved 1, now 2"
+    assert [_readable(Fraction(1, 10**6 + n)) for n in (-1, 0)] == ["1/999999", "1e-06"]

@@ -130,6 +130,18 @@ def test_lines_of_another_process_are_kept(tmp_path):
     assert [one.step for one in RunLog(tmp_path).starts] == [0, 10]
 
 
+@pytest.mark.parametrize("change", ["a line more", "a line less"])
+def test_a_change_right_before_writing_is_noticed(tmp_path, monkeypatch, change):
+    log = RunLog(tmp_path)
+    log.append(start(), SPEC)
+    changed = log.path.read_bytes() + b"{}\n" if change == "a line more" else log.path.read_bytes()[:-1]
+    check = RunLog._check_continuity
+    monkeypatch.setattr(RunLog, "_check_continuity", lambda *a: (check(*a), log.path.write_bytes(changed)))
+    with pytest.raises(ReadError, match="another process has just changed it"):
+        log.append(start(1, 8), SPEC)
+    assert log.path.read_bytes() == changed
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -15,7 +15,7 @@ import conceptloader as cl
 from conceptloader.blend import open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.bulk import concepts_of, documents_of, spans_of
+from conceptloader.format.read.bulk import concepts_of, documents_of, gather, spans_of
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_build
@@ -54,6 +54,29 @@ def one_by_one(run: Run, first: int, stop: int) -> list[dict[str, Any]]:
                     row[track] = sorted({concept for record in touching for concept in record})
                 rows.append(row)
     return rows
+
+
+class Noted:
+    """Files of the numbers 0, 1, ..., and what was read of them."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
+        self.sizes.append(size)
+        return np.arange(offset // 8, (offset + size) // 8, dtype=np.int64).tobytes()
+
+
+def test_ranges_near_each_other_are_one_read_and_others_are_not() -> None:
+    for low, high, sizes in (
+        ([0, 10, 5], [3, 12, 6], [12]),
+        ([90_000, 10, 0, 12], [90_002, 12, 3, 13], [13, 2]),  # in the order of the file
+        ([1 << 40, (1 << 40) + 1_000, 0], [(1 << 40) + 1, (1 << 40) + 1_001, 1], [1, 1_001]),
+    ):
+        files = Noted()
+        found = gather(files, "x", 0, np.int64, np.array(low), np.array(high))  # type: ignore[arg-type]
+        assert found.tolist() == [n for a, b in zip(low, high, strict=True) for n in range(a, b)]
+        assert files.sizes == [8 * size for size in sizes]
 
 
 @pytest.fixture(params=[None, 5])

@@ -64,11 +64,13 @@ SLOT = record("key begin count taken target")
 
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
-# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. reads, read_bytes: of all calls so far.
-# packed_member, packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are.
+# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. announced: of samples behind this one,
+# the first read is only announced to the system, so that those of a batch are under way together. packed_member,
+# packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of all
+# calls so far.
 STATE = record(
-    "sample position sequences sequences_before longest row column at size error track needed reads read_bytes "
-    "packed_member packed_block pieces parts"
+    "sample position sequences sequences_before longest row column at size error track needed announced "
+    "reads read_bytes packed_member packed_block pieces parts"
 )
 
 # Of a document that ends at token `end` of the dataset: tokens [start, start + tokens). And where they are packed, once
@@ -87,11 +89,16 @@ class Room(NamedTuple):
     rooms: Array
 
 
+# Bytes [start, stop) of an object in a store, at an address. file: row and column of Call.files, as one number.
+HELD = record("file start stop address")
+
+
 class Call(NamedTuple):
     """All that one thread's calls work with. Arrays of the records above; arrays and state have one each.
 
-    files: i32 [shards, columns], descriptors, -1 for closed; used: i64 [shards], clock of the last use. slots: one for
-    each span that a sample may have. scratch: u8, room for the stream items of a sample. buffer: u8, for other reads.
+    files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; held: of such, in order;
+    used: i64 [shards], clock of the last use. slots: one for each span that a sample may have. scratch: u8, room for
+    the stream items of a sample. buffer: u8, for other reads.
     """
 
     shards: Array
@@ -100,6 +107,7 @@ class Call(NamedTuple):
     left_out: Array
     runs: Array
     files: Array
+    held: Array
     used: Array
     arrays: Array
     outputs: Array  # [tracks]

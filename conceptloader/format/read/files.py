@@ -188,7 +188,7 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     guard = ManifestGuard(file, status, load, status()) if check else None
     manifest = load()
     check_paths(manifest, there, file)
-    return Files(manifest, there, RemoteObjects(there.directory, there.allows, check), guard)
+    return Files(manifest, there, RemoteObjects(there.allows, check), guard)
 
 
 def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:

@@ -50,7 +50,7 @@ class Track:
     codec: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: Vocabulary | None = None
-    max_spans: tuple[int, ...] = (0,) * LADDER_STEPS
+    max_spans: tuple[int, ...]
     max_items: int | None = None
 
     @property

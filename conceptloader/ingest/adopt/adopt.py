@@ -1,7 +1,7 @@
 """Token files of other libraries as datasets, in place: only a manifest and tables of documents are written."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -35,6 +35,7 @@ def adopt(
     tokenizer_source: str | None = None,
     allow_mixed_tokenizers: bool = False,
     full: bool = False,
+    roots: Collection[str] = (),
 ) -> Manifest:
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
 
@@ -45,6 +46,7 @@ def adopt(
     allow_mixed_tokenizers: accept files whose notes name different tokenizers. full: read all tokens for their
     checksums, so that the stream fingerprint is that of the tokens alone; otherwise it is that of a sample of each
     file and its time of modification. Files of up to 32 KiB are always read whole.
+    roots: directories that will be allowed when it is opened, so that files there need no warning.
 
     The files stay where they are and must not change: size, time of modification and sample of each are checked when
     it is opened, its index by `verify`. Files outside of the directory that holds `out` need `roots` when the dataset
@@ -60,8 +62,14 @@ def adopt(
     with new_directory(out) as working:
         manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full)
         write_manifest(manifest, working)
-    warn_of_roots(manifest, os.path.abspath(out))
+    warn_of_roots(manifest, os.path.abspath(out), roots)
     return manifest
+
+
+def token_files(path: str) -> list[str]:
+    """All files that `path` stands for, indexes included. Raises: see `adopt`."""
+    suffixes = {"megatron": (".bin", ".idx"), "datatrove": ("", ".index"), "flat": ("",)}
+    return [found + suffix for kind, found in _expand(path, "auto") for suffix in suffixes[kind]]
 
 
 def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end: int | None) -> list[TokenFile]:

@@ -240,9 +240,9 @@ class RunLog:
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             try:
-                torn = os.pread(file, max(0, os.fstat(file).st_size - self._end), self._end)
-                if b"\n" in torn:
-                    raise OSError("another process has just appended; only one process of a run may")
+                torn = os.fstat(file).st_size - self._end
+                if torn < 0 or b"\n" in os.pread(file, torn, self._end):
+                    raise OSError("another process has just changed it; only one process of a run may")
                 os.ftruncate(file, self._end)
                 if os.write(file, data) != len(data):
                     os.ftruncate(file, self._end)

@@ -203,7 +203,9 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
         return config
     datasets = {n: dataclasses.replace(config.datasets[n], max_epochs=None, weight=w) for n, w in kept.items()}
     quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
-    return dataclasses.replace(config, phases=(), skip=(), datasets=datasets, quarantine=quarantine, **changes)
+    return dataclasses.replace(
+        config, phases=(), skip=(), exclude=(), datasets=datasets, quarantine=quarantine, **changes
+    )
 
 
 def wanted(config: Config, concepts: bool) -> Config:

@@ -202,7 +202,8 @@ warm.load_engine = load
 warm._CHILD = warm._CHILD.replace("compile_for_parent()", "import stand_in; stand_in.compiles(); compile_for_parent()")
 """
 BEGIN = """
-import logging, sys, time
+import logging, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it starts in the background ignore it
 sys.path.insert(0, {folder!r})
 logging.basicConfig()
 import stand_in

@@ -191,7 +191,7 @@ class _Courier(Store):
         mine, theirs = socket.socketpair()
         code = f"import sys; sys.path[:] = {sys.path!r}; from conceptloader.storage import stores; stores.serve()"
         with theirs:  # a session of its own: an interrupt is the business of the trainer
-            subprocess.Popen([sys.executable, "-c", code], stdin=theirs, start_new_session=True)
+            subprocess.Popen([sys.executable, "-c", code], stdin=theirs.fileno(), start_new_session=True)
         self._connection = Connection(mine.detach())
         self._lock, self._numbers = threading.Lock(), itertools.count()
         self._waiting: dict[int, Future[Any]] = {}

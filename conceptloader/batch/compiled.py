@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.descriptors import Held, OpenFiles, in_sample
+from conceptloader.batch.descriptors import Held, OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
 from conceptloader.batch.kernels.packs import fill_packs, make_room
@@ -19,7 +19,7 @@ from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Cal
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, sample_randoms
+from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, in_sample, sample_randoms
 from conceptloader.blend import View
 from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError

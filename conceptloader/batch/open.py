@@ -118,7 +118,11 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"dataset {view.name}: found a field {LOSS_FIELD} of type {', '.join(map(str, types))}, expected u1; "
             "build it with that type, or under another name"
         )
-    masked = {"quarantined ranges": view.quarantine, f"a field {LOSS_FIELD}": types != {None}}
+    masked = {
+        "quarantined ranges": view.quarantine,
+        "excluded documents": view.left_out.at.any(),
+        f"a field {LOSS_FIELD}": types != {None},
+    }
     kind = kind_of(view)
     if kind == "pack" and outputs.shared_labels:
         raise ConfigError(
@@ -188,6 +192,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     track, table = view.dataset.tracks[name], view.dataset.manifest.shards
     dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
+    runs += 0 if view.dataset.runs is None else len(view.dataset.runs)  # each may cut a span
     concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
     return {
         # Manifests know windows; of a pack, each part may be cut out of the place that has most.

@@ -75,7 +75,7 @@ class ReferenceReader:
             self._in_progress[thread] = f"sample {samples[row]}, {kind_of(view)} {window} of dataset {view.name}"
             found: dict[str, _Values] = {name: ([], []) for name in values}
             try:
-                return self._fill(arrays, found, row, view, window), found
+                return self._fill(arrays, found, row, view, int(samples[row]), window), found
             except (FormatError, ReadError) as error:
                 if self.dp_rank is None:
                     raise
@@ -115,9 +115,12 @@ class ReferenceReader:
                     yield from view.dataset.ahead(part.start, part.stop)
 
     def _fill(
-        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, number: int
+        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, index: int, number: int
     ) -> list[int]:
-        """Fill one row. Returns the document borders within the inputs."""
+        """Fill one row with window, or document, `number` of a view, which is sample `index` of the run.
+
+        Returns: the document borders within the inputs.
+        """
         layout, dataset, size = self.layout, view.dataset, self.layout.seq_len
         eos = dataset.tokenizer.eos_id if dataset.tokenizer else None
         if "dataset_id" in arrays:
@@ -129,7 +132,7 @@ class ReferenceReader:
         for part in parts:
             if part.place:
                 borders.append(part.place)
-            if part.quarantined:
+            if part.since <= index:
                 continue
             self._fill_tokens(arrays, row, part, dataset.read(part.start, part.stop), eos)
             if part.document >= 0:

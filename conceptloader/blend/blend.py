@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
+from conceptloader.blend.exclude import NOTHING, Excluded, left_out, read_excluded
 from conceptloader.blend.load import load_config
 from conceptloader.blend.packing import PACKING_VERSION, Packing, Packs
 from conceptloader.blend.quarantine import TokenRanges, read_quarantine
@@ -28,7 +29,7 @@ class View:
 
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
     those to read. start: first token of window or pack 0, or number of the first document. quarantine: token ranges
-    that give no loss.
+    that give no loss; left_out: these, and what is excluded from some sample on.
     """
 
     name: str
@@ -39,6 +40,7 @@ class View:
     samples: Windows | DocumentView | Packs
     start: int
     quarantine: TokenRanges = ()
+    left_out: Excluded = NOTHING
 
     @property
     def count(self) -> int:
@@ -60,12 +62,14 @@ class Blend:
 
     datasets: by name. spec: what to save with a checkpoint. order: sample index -> (k, epoch, window), where k is a
     position in `views`; None there stands for a member of the past whose dataset has left the configuration.
-    quarantine: dataset -> token ranges that give no loss, sorted and apart.
+    quarantine: dataset -> token ranges that give no loss, sorted and apart. excluded: dataset -> others, from some
+    sample on.
     """
 
     config: Config
     datasets: Mapping[str, Dataset]
     quarantine: Mapping[str, TokenRanges]
+    excluded: Mapping[str, Excluded]
     spec: OrderSpec
     order: Mixture | Sequential
     views: tuple[View | None, ...]
@@ -90,7 +94,7 @@ class Blend:
             on_new_seq_len=self.config.on_new_seq_len,
             new_stage=new_stage,
         )
-        return _blend(self.config, self.datasets, self.quarantine, spec)
+        return _blend(self.config, self.datasets, self.quarantine, self.excluded, spec)
 
     def look_ahead(self, consumed: int) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will: a missing
@@ -146,6 +150,7 @@ def open_blend(
     opened = _open(config, codecs) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
     quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
+    excluded = read_excluded(config.exclude, opened, config.roots)
     members = {name: _member(name, ds, config) for name, ds in opened.items()}
     spec = OrderSpec(
         seed=config.seed,
@@ -154,10 +159,11 @@ def open_blend(
         phases=_phases(config, members) if config.order == "shuffled" else (),
         skips=[Skip(at=skip.at, count=skip.count) for skip in config.skip],
         quarantine={name: fingerprint(quarantine[name]) for name in sorted(quarantine)},
+        exclude={name: excluded[name].prints() for name in sorted(excluded)},
         order=config.order,
         order_version=config.order_version or ORDER_VERSION,
     )
-    return _blend(config, opened, quarantine, spec)
+    return _blend(config, opened, quarantine, excluded, spec)
 
 
 def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
@@ -174,7 +180,7 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
 
 
 def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Dataset]:
-    """By name; two parts of one dataset share it, and its manifest, documents and descriptors."""
+    """By name; two parts of one dataset share it, and views of one its manifest, document table and descriptors."""
     opened: dict[tuple[str, bool], Dataset] = {}
     for entry in config.datasets.values():
         key = entry.path, entry.allow_pickle
@@ -186,6 +192,9 @@ def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Datas
                 codecs=codecs,
                 check_files=config.loader.check_files,
             )
+    same: dict[tuple[str, ...], Dataset] = {}
+    for dataset in opened.values():
+        dataset.share_files(same.setdefault((dataset.source, *dataset.source_fingerprints), dataset))
     return {name: opened[config.datasets[name].path, config.datasets[name].allow_pickle] for name in config.names}
 
 
@@ -225,6 +234,10 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
             seq_len, windows = None, _document(ds, token_range[1]) - _document(ds, token_range[0])
         elif seq_len is None:
             raise ConfigError("seq_len: missing, expected the number of tokens of a window or a pack")
+        elif config.packing is not None and ds.runs is not None:
+            raise ConfigError(
+                "packing: found a view, expected a dataset with files of its own; take one of the two out"
+            )
         elif config.packing is not None:
             packing = {**vars(config.packing), "version": PACKING_VERSION}
             windows = len(Packs(ds, Packing(seq_len=seq_len, **packing), token_range, tracks=()))
@@ -262,21 +275,30 @@ def _phases(config: Config, members: Mapping[str, Member]) -> list[Phase]:
 
 
 def _blend(
-    config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[str, TokenRanges], spec: OrderSpec
+    config: Config,
+    datasets: Mapping[str, Dataset],
+    quarantine: Mapping[str, TokenRanges],
+    excluded: Mapping[str, Excluded],
+    spec: OrderSpec,
 ) -> Blend:
     max_epochs = {name: entry.max_epochs for name, entry in config.datasets.items()}
     return Blend(
         config=config,
         datasets=datasets,
         quarantine=quarantine,
+        excluded=excluded,
         spec=spec,
         order=spec.build(max_epochs),
-        views=tuple(_view(config, datasets, member, quarantine) for member in spec.members.values()),
+        views=tuple(_view(config, datasets, member, quarantine, excluded) for member in spec.members.values()),
     )
 
 
 def _view(
-    config: Config, datasets: Mapping[str, Dataset], member: Member, quarantine: Mapping[str, TokenRanges]
+    config: Config,
+    datasets: Mapping[str, Dataset],
+    member: Member,
+    quarantine: Mapping[str, TokenRanges],
+    excluded: Mapping[str, Excluded],
 ) -> View | None:
     name = member.dataset
     if name not in datasets or datasets[name].stream_fingerprint != member.stream_fingerprint:
@@ -301,4 +323,5 @@ def _view(
         samples=samples,
         start=start,
         quarantine=quarantine.get(name, ()),
+        left_out=left_out(excluded.get(name, NOTHING), quarantine.get(name, ())),
     )

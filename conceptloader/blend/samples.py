@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from conceptloader.blend import View
+from conceptloader.blend.exclude import NEVER
 from conceptloader.blend.packing import Packs
 from conceptloader.errors import ConfigError
 
@@ -13,14 +14,14 @@ from conceptloader.errors import ConfigError
 class Part(NamedTuple):
     """Tokens [start, stop) of the dataset, in a sample's inputs from `place` on; the first `inputs` of them are inputs,
     and all but the first are labels, from `place` on too. document: its number, -1 where a part is a window of many.
-    quarantined: it must not be read, and gives no loss."""
+    since: the sample of the run from which on it must not be read and gives no loss, 0 if it is quarantined."""
 
     start: int
     stop: int
     inputs: int
     place: int = 0
     document: int = -1
-    quarantined: bool = False
+    since: int = NEVER
 
     def inputs_of(self, start: int, stop: int) -> int:
         """How many of tokens [start, stop) of the dataset, which lie in one part, are inputs of this one."""
@@ -72,9 +73,9 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
         start, stop = view.dataset.document_range(view.start + number)
         stop = min(stop, start + seq_len + 1)
         found = [Part(start, stop, min(stop - start, seq_len), 0, view.start + number)]
-    if not view.quarantine:
+    if not len(view.left_out.at):
         return found
-    return [p._replace(quarantined=any(a < p.stop and p.start < b for a, b in view.quarantine)) for p in found]
+    return [p._replace(since=view.left_out.first_at(p.start, p.stop)) for p in found]
 
 
 def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]]:
@@ -92,7 +93,8 @@ def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]
 
 
 def in_quarantined_shard(view: View, number: int) -> bool:
-    if not view.quarantine:
+    """Whether document `number` of a view is in a shard that is quarantined as a whole, its document table included."""
+    if not view.quarantine or view.dataset.runs is not None:
         return False
     manifest = view.dataset.manifest
     shard = int(np.searchsorted(np.cumsum(manifest.shards.documents), view.start + number, side="right"))

@@ -52,6 +52,18 @@ class QuarantineConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ExcludeConfig(Section):
+    """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out: those with
+    these ids, with the ids in a text file, one a line, or all that a view of the dataset lacks."""
+
+    at: Natural
+    dataset: str | None = None
+    ids: tuple[str, ...] | None = None
+    file: str | None = None
+    view: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs(Section):
     """Which tensors a batch has besides input_ids and labels.
 
@@ -153,6 +165,7 @@ class Config(Section):
     phases: tuple[PhaseConfig, ...] = ()
     skip: tuple[SkipConfig, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
+    exclude: tuple[ExcludeConfig, ...] = ()
     packing: PackingConfig | None = None
     on_new_seq_len: Literal["refuse", "restart"] = "refuse"
     allow_mixed_tokenizers: bool = False
@@ -169,6 +182,7 @@ class Config(Section):
         self._check_unblended()
         self._check_weights()
         self._check_quarantine()
+        self._check_excluded()
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
                 f"megatron_cache: found {self.megatron_cache!r} with order {self.order}; order megatron needs the "
@@ -268,6 +282,17 @@ class Config(Section):
                 raise ConfigError(f"{where}: expected either tokens: [first, end] or file")
             if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
                 raise ConfigError(f"{where}.tokens: found {list(entry.tokens)}, expected [first, end], first < end")
+
+    def _check_excluded(self) -> None:
+        for k, entry in enumerate(self.exclude):
+            where = f"exclude[{k}]"
+            self._check_known([] if entry.dataset is None else [entry.dataset], f"{where}.dataset: ")
+            if (entry.ids is None) + (entry.file is None) + (entry.view is None) != 2:
+                raise ConfigError(f"{where}: expected one of ids, file and view")
+            if entry.view is not None and entry.dataset is None:
+                raise ConfigError(f"{where}.dataset: missing, expected the dataset that the view is of")
+            if self.order == "megatron":
+                raise ConfigError("exclude: not with order megatron, whose samples are not windows; leave it out")
 
 
 def _plain(value: Any) -> Any:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--track", default="concepts", metavar="NAME", help="a track of concepts (default: concepts)")
     add("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
-    add("--task", type=_task, metavar="K/N", help="write only the shards of task K of N, and join nothing")
+    add("--task", type=task, metavar="K/N", help="write only the shards of task K of N, and join nothing")
     add("--anew", action="store_true", help="remove the index that is there first")
     add("--top", type=positive, default=10, metavar="N", help="print the N most frequent concepts (default: 10)")
     add("--together", nargs="+", metavar="NAME", help="print how many tokens carry both of these concepts, by pairs")
@@ -88,7 +88,7 @@ def _together(index: "ConceptIndex", asked: list[str], output: Output) -> None:
     output.result({"concepts": asked, "tokens": counts}, table(rows, ["tokens with both", *asked]))
 
 
-def _task(text: str) -> tuple[int, int]:
+def task(text: str) -> tuple[int, int]:
     number, slash, tasks = text.partition("/")
     if not (slash and number.isdecimal() and tasks.isdecimal() and int(number) < int(tasks)):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected K/N with K below N, such as 0/16")

@@ -14,9 +14,7 @@ from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset, positive
 from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.read.lookup import read_items
 from conceptloader.format.spec.codecs import ConceptsCodec
-from conceptloader.format.spec.layout import OFFSET
 
 SUMMARY = "count documents, spans and concepts"
 DESCRIPTION = """\
@@ -75,14 +73,11 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
     """Counts of a dataset as JSON values. Memory grows with the number of concepts and of distinct lengths only."""
     documents: Counter[int] = Counter()
     counts = {track: TrackCounts() for track in dataset.chosen_tracks(tracks)}
-    for shard in range(dataset.num_shards):
-        count = int(dataset.manifest.shards.documents[shard])
-        for first in range(0, count, _CHUNK):
-            last = min(first + _CHUNK, count)
-            starts = read_items(dataset.files, "documents.bin", shard, OFFSET, first, last + 1).astype(np.int64)
-            _add(documents, np.diff(starts))
+    for some in dataset.document_lengths():
+        _add(documents, some)
+    for shard, first, end, _ in dataset.parts(0, dataset.num_tokens):
         for track, found in counts.items():
-            for lengths, records in _runs(dataset, shard, track):
+            for lengths, records in _runs(dataset, shard, first, end, track):
                 codec = dataset.codec(track)
                 count_spans(found, lengths, records, codec if isinstance(codec, ConceptsCodec) else None)
     result: dict[str, Any] = {
@@ -130,18 +125,20 @@ def percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
     return {str(p): values[int(np.searchsorted(ends, rank))] for p, rank in zip(_PERCENTILES, ranks, strict=True)}
 
 
-def _runs(dataset: Dataset, shard: int, track: str) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
-    """(lengths, records) of the spans of a shard, each span once, in pieces."""
-    tokens = int(dataset.manifest.shards.tokens[shard])
+def _runs(
+    dataset: Dataset, shard: int, low: int, high: int, track: str
+) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
+    """(lengths, records) of the spans of tokens [low, high) of a shard, each span once, in pieces."""
     cut = 0  # tokens, so far, of a span that the border of pieces cuts
-    for start in range(0, tokens, _CHUNK):
-        first, end, _, ends_after, numbers = dataset.reader.runs(shard, track, start, min(start + _CHUNK, tokens))
+    for start in range(low, high, _CHUNK):
+        stop = min(start + _CHUNK, high)
+        first, end, _, ends_after, numbers = dataset.reader.runs(shard, track, start, stop)
         if not len(first):
             continue
         lengths = end - first
         lengths[0] += cut
         cut = 0
-        if ends_after[-1]:
+        if ends_after[-1] and stop < high:
             cut = int(lengths[-1])
             lengths, numbers = lengths[:-1], numbers[:-1]
         yield lengths, dataset.reader.records(shard, track, numbers)

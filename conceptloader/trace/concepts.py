@@ -21,11 +21,17 @@ _CHUNK_TOKENS = 1 << 20
 
 
 class Holding(NamedTuple):
-    """Windows (documents, packs) that hold tokens with a concept, in order: how many of the inputs, how many labels."""
+    """Windows (documents, packs) that hold tokens with a concept, in order: how many of the inputs, how many labels.
+
+    A window of which some is excluded has a row for each sample `since` which that is so, NEVER for the rest. next: all
+    windows before it have been looked at.
+    """
 
     windows: Ints
     inputs: Ints
     labels: Ints
+    since: Ints
+    next: int
 
 
 class ConceptSource(Protocol):
@@ -84,25 +90,29 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
     return Scanned(dataset, track)
 
 
-def concept_windows(member: Member, track: str, where: Where) -> Iterator[Holding]:
+def concept_windows(
+    member: Member, track: str, where: Where, begin: int = 0, tokens: int | None = None
+) -> Iterator[Holding]:
     """The samples of which `where` holds for some token, some at a time, in order; its concepts are ids.
 
-    track: of codec "concepts". The last token of a window is a label only, the first one an input only.
+    track: of codec "concepts". begin: the first sample that is looked at. tokens: as many are looked at first, then
+    twice as many each time, up to what is best asked for at once; None: that from the start on. The last token of a
+    window is a label only, the first one an input only.
     """
     source = concept_source(member.dataset, track)
-    for low, high, first, last in runs_of_samples(member, source.chunk):
+    for low, high, first, last in runs_of_samples(member, source.chunk, begin, tokens):
 
         def spans(concept: str | int, first: int = first, last: int = last) -> Intervals:
             return source.spans(int(concept), first, last)
 
         found = where.intervals(spans, first, last)
-        if not len(found[0]):
-            continue
         numbers = samples_touching(member, *found, low, high)
-        parts = ranges_of(member, numbers)
-        parts, before = parts.take(parts.read), Coverage(*found)
-        counts = np.zeros((2, len(numbers)), np.int64)
-        np.add.at(counts[0], parts.row, before(parts.start + parts.inputs) - before(parts.start))
-        np.add.at(counts[1], parts.row, before(parts.stop) - before(np.minimum(parts.start + 1, parts.stop)))
-        some = counts.any(0)
-        yield Holding(numbers[some], *counts[:, some])
+        parts, before = ranges_of(member, numbers), Coverage(*found)
+        inputs = before(parts.start + parts.inputs) - before(parts.start)
+        labels = before(parts.stop) - before(np.minimum(parts.start + 1, parts.stop))
+        some = np.flatnonzero((parts.since > 0) & (inputs + labels > 0) & (numbers[parts.row] >= begin))
+        some = some[np.lexsort((parts.since[some], parts.row[some]))]
+        row, since = parts.row[some], parts.since[some]
+        cuts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(since, prepend=-1) != 0))
+        inputs, labels = (np.add.reduceat(one[some], cuts) if len(cuts) else one[cuts] for one in (inputs, labels))
+        yield Holding(numbers[row[cuts]], inputs, labels, since[cuts], high)

@@ -11,8 +11,10 @@ import numpy as np
 
 from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
+from conceptloader.blend.exclude import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.index.write import postings
+from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.trace.bulk import document_ids, sample_ranges
@@ -21,7 +23,6 @@ from conceptloader.trace.run import Member, Run
 
 _SAMPLES = 1 << 20
 _DOCUMENTS = 1 << 20
-NEVER = np.iinfo(np.int64).max
 
 
 class Windows:
@@ -29,17 +30,23 @@ class Windows:
 
     NEVER stands for none.
 
-    samples: all that were drawn, quarantined ones included, which are counted nowhere else.
+    samples: all that were drawn, quarantined and excluded ones included, which are counted nowhere else.
     """
 
     def __init__(self, member: Member) -> None:
         self.member, self.samples, count = member, 0, member.view.count
         self.counts = np.zeros(count, np.int64)
         self.first_sample, self.first_step = np.full((2, count), NEVER)
+        some = ranges_of(member, np.arange(count if member.view.left_out.at.any() else 0))
+        self._excluded = some.take(np.flatnonzero((some.since > 0) & (some.since < NEVER)))
+        self._late = np.zeros(len(self._excluded.row), np.int64)  # how often they were drawn too late
 
     def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
         """Note that windows were drawn, in the order of the run."""
         self.samples += len(windows)
+        low, high = (np.searchsorted(self._excluded.row, windows, side=side) for side in ("left", "right"))
+        parts, draws = ragged(low, high - low), np.repeat(np.arange(len(windows)), high - low)
+        np.add.at(self._late, parts[samples[draws] >= self._excluded.since[parts]], 1)
         found, first, counts = np.unique(windows, return_index=True, return_counts=True)
         self.counts[found] += counts
         new = self.first_sample[found] == NEVER
@@ -49,8 +56,11 @@ class Windows:
     def _parts(self) -> tuple[Ranges, Ints, Ints]:
         """The parts of all samples as they lie in the data, how often each was seen, and how many tokens before it."""
         parts = ranges_of(self.member, np.arange(len(self.counts)))
-        parts = parts.take(np.argsort(parts.start, kind="stable"))
-        counts = self.counts[parts.row] * parts.read
+        counts = self.counts[parts.row] * (parts.since > 0)
+        if len(self._late):
+            counts[(parts.since > 0) & (parts.since < NEVER)] -= self._late
+        order = np.argsort(parts.start, kind="stable")
+        parts, counts = parts.take(order), counts[order]
         return parts, counts, offsets_of(counts * parts.inputs)
 
     def seen_before(self, tokens: Ints) -> Ints:
@@ -68,7 +78,7 @@ class Windows:
         pairs = np.stack([low[some], high[some]], 1).reshape(-1)
         found = np.full((2, len(start)), NEVER)
         for first, by_sample in zip(found, (self.first_sample, self.first_step), strict=True):
-            by_part = np.where(parts.read, by_sample[parts.row], NEVER)
+            by_part = np.where(self.first_sample[parts.row] < parts.since, by_sample[parts.row], NEVER)
             if some.any():
                 first[some] = np.minimum.reduceat(np.append(by_part, NEVER), pairs)[::2]
         return found[0], found[1]
@@ -195,8 +205,9 @@ class Exposure:
         for shard in range(dataset.num_shards):
             base = dataset.shard_starts[shard]
             for ids, start, end in postings(dataset, track, shard):
-                found, which = np.unique(ids, return_inverse=True)
-                times = sum(one.seen_before(end + base) - one.seen_before(start + base) for one in some)
+                inside, start, end = dataset.placed(start + base, end + base)
+                found, which = np.unique(ids[inside], return_inverse=True)
+                times = sum(one.seen_before(end) - one.seen_before(start) for one in some)
                 for sums, values in ((tokens, end - start), (seen, times)):
                     total = np.zeros(len(found), np.int64)
                     np.add.at(total, which, values)

@@ -220,7 +220,7 @@ def explain(
             if loss is None or part["start"] is None:
                 continue
             member = run.member(run.blend.order.names.index(part["dataset"]))
-            read = member.parts(part["window"])
+            read = member.parts(part["window"], part["sample"])
             inputs = sum(p.inputs_of(part["start"], part["end"]) for p in read)
             excess = (loss - level) * inputs / member.seq_len / len(losses)
             names = member.dataset.vocabulary(track) if track in member.dataset.tracks else None

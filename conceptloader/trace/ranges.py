@@ -21,17 +21,18 @@ Bools = NDArray[np.bool_]
 
 class Ranges(NamedTuple):
     """Parts of samples: which sample, by its place among those that were asked for; tokens [start, stop) of the
-    dataset, of which the first `inputs` are inputs and all but the first are labels; read: whether they may be."""
+    dataset, of which the first `inputs` are inputs and all but the first are labels; since: from which sample on
+    they are not read."""
 
     row: Ints
     start: Ints
     stop: Ints
     inputs: Ints
-    read: Bools
+    since: Ints
 
     def take(self, rows: Ints | Bools) -> "Ranges":
         """Some of them."""
-        return Ranges(self.row[rows], self.start[rows], self.stop[rows], self.inputs[rows], self.read[rows])
+        return Ranges(self.row[rows], self.start[rows], self.stop[rows], self.inputs[rows], self.since[rows])
 
 
 def ranges_of(member: Member, samples: Ints) -> Ranges:
@@ -47,12 +48,10 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
     else:
         start = view.start + samples * size
         stop, inputs = start + size + 1, np.full(len(samples), size)
-    read = np.ones(len(row), np.bool_)
-    for a, b in view.quarantine:
-        read &= (stop <= a) | (start >= b)
+    since = view.left_out.first_at(start, stop)
     if member.by_document and view.quarantine:
-        read &= [not in_quarantined_shard(view, number) for number in samples.tolist()]
-    return Ranges(row, start, stop, inputs, read)
+        since[[in_quarantined_shard(view, number) for number in samples.tolist()]] = 0
+    return Ranges(row, start, stop, inputs, since)
 
 
 def _parts_of_packs(packs: Packs, samples: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -88,12 +87,19 @@ def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int
     return samples[samples < high]
 
 
-def runs_of_samples(member: Member, tokens: int) -> Iterator[tuple[int, int, int, int]]:
-    """(low, high, first token, end) of runs of samples [low, high) that read about so many tokens, all in there."""
+def runs_of_samples(
+    member: Member, most: int, begin: int = 0, tokens: int | None = None
+) -> Iterator[tuple[int, int, int, int]]:
+    """(low, high, first token, end) of runs of samples [low, high) that read about `most` tokens, all in there.
+
+    begin: a sample of the first run, which reads about so many tokens; each of the others twice as many as before.
+    """
     width, reach, bins = _widths(member)
-    some = max(1, tokens // member.seq_len // bins) * bins
-    for low in range(0, member.view.count, some):
-        high = min(low + some, member.view.count)
+    high, tokens = begin // bins * bins, min(tokens or most, most)
+    while high < member.view.count:
+        low = high
+        high = min(low + max(1, tokens // member.seq_len // bins) * bins, member.view.count)
+        tokens = min(2 * tokens, most)
         if bins == 1:
             yield low, high, member.token_range(low)[0], member.token_range(high - 1)[1]
         else:
@@ -111,6 +117,8 @@ def _widths(member: Member) -> tuple[int, int, int]:
 
 def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:
     """Tokens [start, stop) of many documents, by their numbers in the dataset."""
+    if dataset.runs is not None:
+        return dataset.runs.first[documents], dataset.runs.first[documents + 1]
     start, stop = np.empty_like(documents), np.empty_like(documents)
     for shard, chosen, ordinals in documents_by_shard(dataset, documents):
         pairs = gather(dataset.files, "documents.bin", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)

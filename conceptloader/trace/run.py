@@ -46,22 +46,23 @@ class Member:
         parts = parts_of(self.view, window, self.seq_len)
         return min((p.start for p in parts), default=0), max((p.stop for p in parts), default=0)
 
-    def is_read(self, window: int) -> bool:
-        """False if all of a sample is quarantined, or it is an empty pack."""
-        return bool(self.parts(window))
+    def is_read(self, window: int, sample: int = 0) -> bool:
+        """False if all of a window is quarantined, or excluded from the sample that it is; or of an empty pack."""
+        return bool(self.parts(window, sample))
 
     def windows_of(self, document: int) -> range:
         """From the first to the last sample that reads a token of a document; of packs, some between may read none."""
         numbers = [number for number, _ in parts_with(self.view, document, self.seq_len)]
         return range(min(numbers), max(numbers) + 1) if numbers else range(0)
 
-    def parts(self, window: int) -> list[Part]:
-        """What a sample reads of the dataset; nothing of what is quarantined."""
-        return [part for part in parts_of(self.view, window, self.seq_len) if not part.quarantined]
+    def parts(self, window: int, sample: int = 0) -> list[Part]:
+        """What a sample reads of the dataset; nothing of what is quarantined, or excluded from this sample on."""
+        return [part for part in parts_of(self.view, window, self.seq_len) if part.since > sample]
 
     def parts_with(self, document: int) -> list[tuple[int, Part]]:
-        """(sample, part) of each part that holds any token of a document, be it only as the label of its last input."""
-        return [found for found in parts_with(self.view, document, self.seq_len) if not found[1].quarantined]
+        """(sample, part) of each part that holds any token of a document, be it only as the label of its last input;
+        nothing of what is quarantined."""
+        return [found for found in parts_with(self.view, document, self.seq_len) if found[1].since]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ class DocumentPart:
 
     document: its number in the dataset, -1 without a document table; id: the one it had in the input. tokens: of the
     dataset, [start, stop). inputs, labels: their positions [start, end) in input_ids and in labels, None for none.
+    source_document: its number in the source, if the dataset is a view.
     """
 
     document: int
@@ -39,6 +40,7 @@ class DocumentPart:
     tokens: Interval
     inputs: Interval | None
     labels: Interval | None
+    source_document: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ class SpanPart:
 @dataclass(frozen=True, kw_only=True)
 class SampleTrace(Seen):
     """kind: window, document or pack. tokens: [start, stop) of the dataset that the sample reads, of a pack from the
-    first one to the last; None if it touches a quarantined range, or is an empty pack: nothing is read then.
+    first one to the last; None if nothing is read: it touches what is quarantined or excluded, or is an empty pack.
     """
 
     kind: str = "window"
@@ -73,7 +75,7 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
     """Everything about one sample. Reads its documents and spans, not its tokens."""
     index, epoch, window = run.blend.order.sample(sample)
     member = run.member(index)
-    parts, places = member.parts(window), run.places(sample)
+    parts, places = member.parts(window, sample), run.places(sample)
     found = SampleTrace(
         sample=sample, places=places, dataset=run.name(index), epoch=epoch, window=window, kind=member.kind
     )
@@ -100,7 +102,10 @@ def _documents(member: Member, part: Part) -> Iterator[DocumentPart]:
         tokens = max(first, start), last
         inputs, labels = part.positions(*tokens)
         known = dataset.document_id(number) if number >= 0 else None
-        yield DocumentPart(document=number, id=known, tokens=tokens, inputs=inputs, labels=labels)
+        source = None if dataset.runs is None else int(dataset.sources(np.array([number]))[0])
+        yield DocumentPart(
+            document=number, id=known, tokens=tokens, inputs=inputs, labels=labels, source_document=source
+        )
 
 
 def _spans(member: Member, part: Part, track: str) -> Iterator[SpanPart]:

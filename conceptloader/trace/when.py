@@ -16,6 +16,7 @@ from conceptloader.trace.run import Interval, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
 
+_FIRST = 1 << 20  # tokens that are looked at before the first answers
 _ANSWERS = 1 << 16
 """About how many are looked up at once."""
 
@@ -66,8 +67,10 @@ def when_document(
         parts, tokens = member.parts_with(number), member.dataset.document_range(number)
         windows = np.array([window for window, _ in parts], np.int64)
         for k, time in _times(run, index, windows, num_samples):
-            inputs, labels = parts[k][1].positions(*tokens)
-            seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
+            part = parts[k][1]
+            if time["sample"] < part.since:
+                inputs, labels = part.positions(*tokens)
+                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 
 
@@ -104,9 +107,13 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
 
 
 def _concept_seen(run: Run, index: int, track: str, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for windows, inputs, labels in concept_windows(run.member(index), track, where):
+    for found in concept_windows(run.member(index), track, where, tokens=_FIRST):
+        windows, begin = np.unique(found.windows, return_index=True)
+        end = np.append(begin[1:], len(found.windows))
         for k, time in _times(run, index, windows, num_samples):
-            yield ConceptSeen(**time, inputs=int(inputs[k]), labels=int(labels[k]))
+            read = np.arange(begin[k], end[k])[found.since[begin[k] : end[k]] > time["sample"]]
+            if len(read):
+                yield ConceptSeen(**time, inputs=int(found.inputs[read].sum()), labels=int(found.labels[read].sum()))
 
 
 def _resolve(run: Run, indices: Sequence[int], track: str, where: Where) -> dict[int, Where]:

@@ -209,6 +209,8 @@ def open_taken_over(
         open_dataset(config.datasets[name].path, roots=config.roots, check_files=config.loader.check_files)
         for name in config.names
     ]
+    if any(dataset.runs is not None for dataset in datasets):
+        raise ConfigError("order: megatron: found a view, expected whole datasets; take the run over without it")
     if config.quarantine:
         raise ConfigError("quarantine: not with order megatron, whose samples are not windows; leave it out")
     if any(isinstance(data, list) for data in built):

@@ -102,7 +102,7 @@ def add_document(call: Call, piece: Piece, number: int, first: int, end: int) ->
     size, row = batch.seq_len, piece.sample * batch.seq_len
     begin = piece.place + max(first, piece.start) - piece.start
     count = min(piece.place + min(end, piece.stop) - piece.start, size) - begin
-    if begin > 0 and first >= piece.start:
+    if begin > 0:  # what goes on from before the piece begins with it, and that only in the first one
         if batch.mask_borders:
             array_at(batch.loss_mask, row + begin - 1, 1, np.float32)[0] = 0.0
         if batch.cu_seqlens and begin < size:

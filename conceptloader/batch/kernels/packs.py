@@ -177,12 +177,13 @@ def find_parts(call: Call, number: int, block: int, clock: int) -> Code:
     left_out = False
     while row < member.first_shard + member.shards and shards[row].base < last:
         base, tokens = shards[row].base, shards[row].tokens
-        for k in range(member.first_range, member.end_range):
-            left_out |= tokens > 0 and call.quarantine[k].start <= base and base + tokens <= call.quarantine[k].stop
+        for k in range(member.first_range, member.end_range * member.quarantined):
+            known = call.left_out[k]
+            left_out |= tokens > 0 and known.start <= base and base + tokens <= known.stop and known.at == 0
         low, high = max(first - base, 0), min(last - base, tokens)
         if low < high and not left_out:
             call.used[row] = clock
-            code = walk_items(call, Piece(row, low, high, high, 0, 0, NO_DOCUMENT), PIECES)
+            code = walk_items(call, Piece(row, low, high, high, 0, 0, NO_DOCUMENT, NO_DOCUMENT), PIECES)
             if code != OK:
                 return code
         row += 1
@@ -206,7 +207,7 @@ def find_parts(call: Call, number: int, block: int, clock: int) -> Code:
 def fill_pack(call: Call, picked: Any, number: int, pack: int, clock: int) -> Code:
     """The parts of a pack of member `number` that are not in the row yet. picked: its sample index."""
     state, member, sample = call.state[0], call.members[number], call.state[0].sample
-    size, ranges = call.arrays[0].seq_len, call.quarantine[member.first_range : member.end_range]
+    size, ranges = call.arrays[0].seq_len, call.left_out
     code = find_parts(call, number, pack // member.bins, clock)
     if code != OK:
         return code
@@ -222,9 +223,17 @@ def fill_pack(call: Call, picked: Any, number: int, pack: int, clock: int) -> Co
             continue
         start, stop = part.start, min(part.start + part.tokens + 1, part.end)
         row = find_row(call, member, start)
+        low, high = member.first_range, member.end_range
+        while low < high:  # the first one that ends behind `start`
+            middle = (low + high) // 2
+            if ranges[middle].stop <= start:
+                low = middle + 1
+            else:
+                high = middle
         left_out = False
-        for r in range(len(ranges)):
-            left_out |= ranges[r].start < stop and start < ranges[r].stop
+        while low < member.end_range and ranges[low].start < stop:
+            left_out |= ranges[low].at <= np.int64(picked)
+            low += 1
         if not left_out:
             call.used[row] = clock
             if call.files[row, STREAM] < 0:
@@ -233,7 +242,9 @@ def fill_pack(call: Call, picked: Any, number: int, pack: int, clock: int) -> Co
             start -= call.shards[row].base
             stop -= call.shards[row].base
             code = fill_piece(
-                call, Piece(row, start, stop, start + part.tokens, part.place, sample, part.document), member
+                call,
+                Piece(row, start, stop, start + part.tokens, part.place, sample, part.document, NO_DOCUMENT),
+                member,
             )
             if code != OK:
                 return code

@@ -27,13 +27,20 @@ TRACK = record("kind field entries records data_size top_concept id_bytes score_
 NONE, DENSE, SPANS = map(np.int64, range(3))
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
-# one. pad: what padding holds. first_range, end_range: rows of the quarantine. Of packs: bins (0 for other samples),
-# stop: the token behind the last one, overflow: see below.
+# one. pad: what padding holds. first_range, end_range: rows of what is left out; quarantined: whether shards may be.
+# first_run, runs: rows of the runs of a view, 0 of them in other datasets; one more row closes them. Of packs: bins (0
+# for other samples), stop: the token behind the last one, overflow: see below.
 MEMBER = record(
-    "first_shard shards start count by_document dataset_id eos pad first_range end_range bins stop overflow"
+    "first_shard shards start count by_document dataset_id eos pad first_range end_range quarantined first_run runs "
+    "bins stop overflow"
 )
 SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
-QUARANTINE = record("start stop")
+
+# Tokens that are left out from the trainer's sample `at` on: rising and apart in a member.
+LEFT_OUT = record("start stop at")
+
+# A run of a view: its first token in the view, and in the source, whose shards these are.
+RUN = record("first source")
 
 # The arrays of a batch: addresses of its arrays, under their names, 0 for one that is not wanted; and what its layout
 # says. row_length: items of a row of input_ids and of labels, one more than seq_len if they share their memory: label j
@@ -59,8 +66,8 @@ SLOT = record("key begin count taken target")
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
 # hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. announced: of samples behind this one,
 # the first read is only announced to the system, so that those of a batch are under way together. packed_member,
-# packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of all
-# calls so far.
+# packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of
+# all calls so far.
 STATE = record(
     "sample position sequences sequences_before longest row column at size error track needed announced "
     "reads read_bytes packed_member packed_block pieces parts"
@@ -97,7 +104,8 @@ class Call(NamedTuple):
     shards: Array
     tracks: Array  # [shards, tracks]
     members: Array
-    quarantine: Array
+    left_out: Array
+    runs: Array
     files: Array
     held: Array
     used: Array
@@ -112,7 +120,8 @@ class Call(NamedTuple):
 
 class Piece(NamedTuple):
     """Tokens [start, stop) of the shard in `row`, which are tokens `place` and following of sample `sample` of the
-    batch; those from inputs_stop on are labels only. document: its number if they are of one alone, or -1."""
+    batch; those from inputs_stop on are labels only. document: its number if they are of one alone, or -1; run: that of
+    a view, which is the document then, or -1."""
 
     row: Any
     start: Any
@@ -121,3 +130,4 @@ class Piece(NamedTuple):
     place: Any
     sample: Any
     document: Any
+    run: Any

@@ -16,7 +16,7 @@ from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
-SPEC_VERSION = 3  # with packing; 2 with live phases, and no packing; 1, as ever, for all others
+SPEC_VERSION = 4  # with excluded documents; without, 3 with packing, 2 with live phases, and 1, as ever, for all others
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 
 
@@ -59,6 +59,8 @@ class OrderSpec:
         the same proportion. Empty unless order is "shuffled".
     skips: of the trainer's sample index, see order/skips.py.
     quarantine: dataset -> fingerprint of its quarantined ranges; changes the loss mask, never the order.
+    exclude: dataset -> [at, fingerprint] of what is excluded from the trainer's sample `at` on; as little does it
+        change the order.
     base: consumed samples at which the present configuration took over from an earlier one whose phases, members and
         skips stand in front (a later data stage, a new sequence length); 0 if there was none.
     live: starts of those phases which were set while the run was going, and are in no configuration.
@@ -78,6 +80,7 @@ class OrderSpec:
     base: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
     live: Sequence[int] = ()
+    exclude: Mapping[str, Sequence[Sequence[int | str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
@@ -160,6 +163,8 @@ class OrderSpec:
 
     @property
     def _version(self) -> int:
+        if self.exclude:
+            return 4
         return 3 if any(member.packing for member in self.members.values()) else 2 if self.live else 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -180,6 +185,11 @@ class OrderSpec:
             "base": self.base,
             "extra": dict(self.extra),
             **({"live": list(self.live)} if self.live else {}),
+            **(
+                {"exclude": {name: [list(one) for one in self.exclude[name]] for name in self.exclude}}
+                if self.exclude
+                else {}
+            ),
         }
 
     @classmethod

@@ -49,7 +49,6 @@ class OurSplit:
 
     @property
     def one_pass(self) -> int:
-        """Samples of all datasets together."""
         return sum(view.count for view in self.blend.views if view is not None)
 
     def check(self, num_samples: int) -> None:
@@ -68,7 +67,6 @@ class OurSplit:
         return dataclasses.replace(layout, random_key=derive_key(config.seed, RANDOM))
 
     def reader(self, concepts: bool) -> Reader:
-        """Reads samples by their index."""
         return open_reader(self._blend(concepts), layout=self.shared if concepts else None)
 
     def _blend(self, concepts: bool) -> Blend:
@@ -156,19 +154,16 @@ class MegatronData:
         fields = fields_of(layout)
         aligned = [field.name for field in fields if field.along]
         if aligned and self.rules.moves_tokens:
-            raise ConfigError(
-                f"{self.rules.moves_tokens}: found {aligned[0]}, which would not fit its tokens; leave it out"
-            )
+            raise ConfigError(f"{self.rules.moves_tokens}: found {aligned[0]}, which would not fit its tokens; drop it")
         stage = stage if isinstance(stage, Stage) else Stage(stage)
         self.batches = BatchReader(
-            rules=self.rules, fields=fields, stage=stage, micro_batch_size=micro_batch_size,
-            pipeline_layout=pipeline_layout,
+            rules=self.rules, fields=fields, stage=stage,
+            micro_batch_size=micro_batch_size, pipeline_layout=pipeline_layout,
         )  # fmt: skip
         self.concepts, self.get_batch = self.batches.concepts, self.batches.get_batch
 
     @property
     def spec(self) -> OrderSpec:
-        """What decides the order of the training samples."""
         return self.train.spec
 
     def state(self, consumed: int | None = None) -> dict[str, str]:

@@ -111,10 +111,8 @@ def fill_in_middle(config: Any) -> FillInMiddle | None:
 
 
 def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
-    """What a sample of ours has beside GPTDataset's keys.
-
-    Raises ConfigError for `layout: ragged`: Megatron's loader stacks samples, so every one must have the same shape.
-    """
+    """What a sample of ours has beside GPTDataset's keys. Raises ConfigError for `layout: ragged`: Megatron's loader
+    stacks samples, so every one must have the same shape."""
     for track in layout.tracks:
         if track.ragged:
             raise ConfigError(
@@ -211,8 +209,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
         reader: reads the order's samples with document borders (BatchLayout outputs cu_seqlens) and, if
             --eod-mask-loss asks for it, with no loss across them.
         num_samples: its length.
-        split: Megatron's Split, which decides how its loader treats it.
-        config: GPTDatasetConfig.
+        split, config: Megatron's Split, which decides how its loader treats it, and GPTDatasetConfig.
         fields: what a sample has beside GPTDataset's keys; none on a stage that gets no concepts.
         tokens: whether a sample has GPTDataset's keys at all. A middle stage with concepts does without.
         first: first sample of this data stage (--phase-transition-iterations).
@@ -237,7 +234,6 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
-        """Upstream's hook for splitting by document; our splits are token ranges."""
         raise ConfigError("ConceptDataset is not built by BlendedMegatronDatasetBuilder's own loop")
 
     build_low_level_dataset = numel_low_level_dataset

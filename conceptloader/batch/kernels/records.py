@@ -66,8 +66,8 @@ SLOT = record("key begin count taken target")
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
 # hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. announced: of samples behind this one,
 # the first read is only announced to the system, so that those of a batch are under way together. packed_member,
-# packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of all
-# calls so far.
+# packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of
+# all calls so far.
 STATE = record(
     "sample position sequences sequences_before longest row column at size error track needed announced "
     "reads read_bytes packed_member packed_block pieces parts"

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from conceptloader.torch.dataset import SampleDataset
     from conceptloader.torch.decode import DecodedSample, DecodedSpan, decode
+    from conceptloader.torch.fim import FillInMiddle
     from conceptloader.torch.loader import Loader, make_dataloader
     from conceptloader.torch.losses import DatasetLosses
     from conceptloader.torch.metrics import StepMetrics, log_steps, on_step, to_prometheus
@@ -106,6 +107,7 @@ _HOMES = {
     "torch.concepts": "annotation negatives soft_or span_concepts span_mask span_targets token_concepts",
     "torch.decode": "DecodedSample DecodedSpan decode",
     "torch.dataset": "SampleDataset",
+    "torch.fim": "FillInMiddle",
     "torch.loader": "Loader make_dataloader",
     "torch.losses": "DatasetLosses",
     "torch.metrics": "StepMetrics log_steps on_step to_prometheus",
@@ -118,9 +120,9 @@ _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split(
 __all__ = [
     "AnnotateOptions", "BatchSchedule", "Blend", "BuildOptions", "Columns", "ConceptloaderError", "Config",
     "ConfigError", "Dataset", "DatasetLosses", "DecodedSample", "DecodedSpan", "DistributedSampler", "DocumentView",
-    "EndlessError", "EpochSampler", "EvaluationLoader", "FormatError", "InputError", "Loader", "LossLog",
-    "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase", "Plan",
-    "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip", "SpanRules",
+    "EndlessError", "EpochSampler", "EvaluationLoader", "FillInMiddle", "FormatError", "InputError", "Loader",
+    "LossLog", "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase",
+    "Plan", "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip", "SpanRules",
     "StepMetrics", "Tokenizer", "TrackOptions", "TrainedLoader", "Windows", "__version__", "adopt", "annotate",
     "annotation", "batch_digest", "build", "build_mixture", "collate_fn", "convert", "create_build", "decode",
     "derive_key", "errors", "finalize", "join", "load_config", "log_steps", "make_dataloader", "negatives",

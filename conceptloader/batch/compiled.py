@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.descriptors import Held, OpenFiles, in_sample
+from conceptloader.batch.descriptors import Held, OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
 from conceptloader.batch.kernels.packs import fill_packs, make_room
@@ -19,7 +19,7 @@ from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Cal
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, sample_randoms
+from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, in_sample, sample_randoms
 from conceptloader.blend import View
 from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
@@ -32,6 +32,7 @@ RAGGED_VALUES = 1024  # room for them at first
 PIECES = 4096  # of documents in a block of packs; room for them at first
 LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
 _LATE_BATCHES = 32
+_FEW = 4  # threads; more of them have enough reads under way without announcing any
 _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for dense tracks
 
 
@@ -92,7 +93,8 @@ class CompiledReader:
             for track in shape.ragged.values():
                 batch[f"{track}_offsets"][:] = 0  # not only the first: samples may be left out for the moment
             # Packing takes time too, which says nothing of the storage.
-            work.state["announced"] = -1 if self._late and not self._packed else len(samples)
+            alone = self._late and not self._packed and len(self._running) <= _FEW
+            work.state["announced"] = -1 if alone else len(samples)
             if self._call(work) != native.OK:
                 # Attempts are counted for each read: the handles of many shards may go stale at once.
                 retrying(partial(self._go_on, work), work.place)

@@ -11,6 +11,7 @@ from conceptloader.batch.kernels.native import OBJECT, STREAM
 from conceptloader.batch.kernels.records import HELD
 from conceptloader.batch.kernels.tables import Tables
 from conceptloader.batch.layout import Array
+from conceptloader.batch.reader import in_sample
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.storage.descriptors import Budget, OpenTable
@@ -89,11 +90,6 @@ class OpenFiles(OpenTable):
         """(dataset, shard) of a row."""
         dataset, first = next(owner for owner in reversed(self.tables.owners) if owner[1] <= row)
         return dataset, row - first
-
-
-def in_sample(cause: Exception, who: str) -> Exception:
-    """An error of a file, said of the sample that needs it."""
-    return type(cause)(*cause.args[:-1], f"{who}: {cause.args[-1]}")
 
 
 class Held:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.descriptors import in_sample
 from conceptloader.batch.layout import (
     BEGINS_BEFORE,
     CUT_OFF,
@@ -18,7 +17,7 @@ from conceptloader.batch.layout import (
     BatchLayout,
     TrackLayout,
 )
-from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, sample_randoms
+from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, in_sample, sample_randoms
 from conceptloader.blend import View
 from conceptloader.blend.samples import Part, kind_of, parts_of, present
 from conceptloader.errors import FormatError, ReadError

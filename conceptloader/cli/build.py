@@ -85,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--chat", action="store_true", help="records are conversations, see above")
     group("--chat-template", metavar="FILE", help="in Jinja (default: that of the --tokenizer folder)")
     group("--max-tokens", type=positive, metavar="N", help="leave out the last turns of a longer conversation")
+    group("--multiple", type=positive, metavar="N", help="fill up to a multiple of N tokens, for context parallelism")
 
     building.add_build_arguments(parser)
     parser.add_argument(
@@ -141,14 +142,14 @@ def _chat_rules(arguments: argparse.Namespace) -> "ChatRules | None":
     from conceptloader.ingest.rows.chat import load_rules
 
     if not arguments.chat:
-        if arguments.chat_template is not None or arguments.max_tokens is not None:
-            raise ConfigError("build: found --chat-template or --max-tokens without --chat; add it")
+        if (arguments.chat_template, arguments.max_tokens, arguments.multiple) != (None, None, None):
+            raise ConfigError("build: found --chat-template, --max-tokens or --multiple without --chat; add it")
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build: found --chat without --tokenizer, expected the one of the model")
     if arguments.chunks_from:
         raise ConfigError("build: found --chat and --chunks-from, expected one of them")
-    return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens)
+    return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.multiple or 1)
 
 
 def _show_plan(sources: Sequence["Source"], options: "IngestOptions", output: Output) -> None:

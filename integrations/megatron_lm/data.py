@@ -3,31 +3,85 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from megatron.core import parallel_state
 from megatron.core.datasets.utils import Split
 
+from conceptloader.base.hashing import derive_key
+from conceptloader.batch.layout import BatchLayout
+from conceptloader.batch.open import RANDOM, decide_layout, open_reader
 from conceptloader.blend import Blend, Config, open_blend
-from conceptloader.blend.vocabulary import check_vocabulary
-from conceptloader.errors import ConfigError
-from conceptloader.order.partition import Plan
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.order.progress.resume import ChangedPast
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
-from conceptloader.torch.live import new_weights, require_agreement
 
 from .batches import BatchReader, SplitIterator, takes_tokens
-from .dataset import ConceptDataset, SampleRules, data_loader, fields_of
-from .options import Stage, for_evaluation, in_place, load_configs, one_pass
-from .splits import OurSplit, SampleSource, continued, stock_order
+from .dataset import ConceptDataset, Reader, SampleRules, data_loader, fields_of
+from .options import NO_STATE, ORDER, WHERE, Stage, for_evaluation, in_place, load_configs, one_pass, wanted
 from .takeover_reader import StockSplit, open_taken_over
 
 logger = logging.getLogger(__name__)
 
 Built = ConceptDataset | list[ConceptDataset | None] | None
-TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
+
+
+@dataclass(frozen=True)
+class OurSplit:
+    """The samples of a split in an order of ours. Those taken over from Megatron are a takeover_reader.StockSplit.
+
+    shared: arrays of batches with concepts, for the training and all of its evaluation alike.
+    """
+
+    blend: Blend
+    rules: SampleRules
+    shared: BatchLayout | None = None
+
+    @property
+    def spec(self) -> OrderSpec:
+        return self.blend.spec
+
+    @property
+    def datasets(self) -> Mapping[str, Dataset]:
+        """By name."""
+        return self.blend.datasets
+
+    @property
+    def one_pass(self) -> int:
+        """Samples of all datasets together."""
+        return sum(view.count for view in self.blend.views if view is not None)
+
+    def check(self, num_samples: int) -> None:
+        """Raise ConfigError if a run of `num_samples` samples is longer than the data may give."""
+        self.blend.order.check_run(num_samples)
+
+    def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "OurSplit":
+        """The split with which a run goes on. Raises ResumeError if its past has changed."""
+        return dataclasses.replace(self, blend=self.blend.resume(saved, consumed, allow_changed=accept))
+
+    def layout(self, concepts: bool, others: Sequence[Blend] = ()) -> BatchLayout:
+        """Arrays of a batch, with or without the concept tensors, which hold the samples of `others` too."""
+        config = self._blend(concepts).config
+        views = [view for blend in (self.blend, *others) for view in blend.views]
+        layout = decide_layout(views, self.rules.seq_length, config.outputs, config.concepts)
+        return dataclasses.replace(layout, random_key=derive_key(config.seed, RANDOM))
+
+    def reader(self, concepts: bool) -> Reader:
+        """Reads samples by their index."""
+        return open_reader(self._blend(concepts), layout=self.shared if concepts else None)
+
+    def _blend(self, concepts: bool) -> Blend:
+        config = wanted(self.blend.config, concepts)
+        borders = config.outputs.loss_mask_borders or self.rules.eod_mask_loss
+        outputs = dataclasses.replace(config.outputs, cu_seqlens=self.rules.needs_borders, loss_mask_borders=borders)
+        return dataclasses.replace(self.blend, config=dataclasses.replace(config, outputs=outputs))
+
+
+SampleSource = OurSplit | StockSplit
 
 
 class MegatronData:
@@ -73,11 +127,18 @@ class MegatronData:
         length, seed = self.rules.seq_length, dataset_config.random_seed
         files: dict[str, Any] = {"config": config, "valid": valid, "test": test, "split": split}
         if config is None:
-            files |= in_place(dataset_config, stock_order(saved, consumed, accept))
+            files |= in_place(dataset_config, saved, consumed, accept)
         self._configs = load_configs(**files, seq_length=length, seed=seed)
+        if self.rules.by_document and self._configs[0].packing is None:
+            raise ConfigError(
+                "--sft: found a configuration without packing, expected packs: windows would cut conversations; add "
+                "packing: {bins: 64}, or leave --sft out"
+            )
+        if self.rules.fim and self._configs[0].order == "megatron":
+            raise ConfigError("order: megatron: found with --fim-data, whose draws depend on all samples before")
         self._evaluates = any(files[name] is not None for name in ("valid", "test", "split"))
         self._stock: Sequence[StockSplit | None] | None = None
-        self._readers: list[Any] = []  # of the training
+        self.readers: list[Any] = []  # of the training
         opened: SampleSource
         if self._configs[0].order == "megatron":
             if sizes is None or self._evaluates:
@@ -98,6 +159,11 @@ class MegatronData:
         else:
             layout = self.train.layout(concepts=True)
         fields = fields_of(layout)
+        aligned = [field.name for field in fields if field.along]
+        if aligned and self.rules.moves_tokens:
+            raise ConfigError(
+                f"{self.rules.moves_tokens}: found {aligned[0]}, which would not fit its tokens; leave it out"
+            )
         stage = stage if isinstance(stage, Stage) else Stage(stage)
         self.batches = BatchReader(
             rules=self.rules, fields=fields, stage=stage, micro_batch_size=micro_batch_size,
@@ -113,23 +179,6 @@ class MegatronData:
     def state(self, consumed: int | None = None) -> dict[str, str]:
         """What to keep with a checkpoint at `consumed` samples, or wherever Megatron's arguments say: one string."""
         return OrderState(spec=self.spec, consumed=consumed).leaf()
-
-    def check_tokenizer(self, embedding: int | None, accept: Collection[str]) -> None:
-        """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
-        or another end-of-document token, which may be accepted. embedding: rows of it, None if not known."""
-        eod = getattr(self.dataset_config.tokenizer, "eod", None)
-        remedy = "start with the tokenizer that the data were built with"
-        for datasets in (self.train.datasets, *(blend.datasets for blend in self._whole if blend is not None)):
-            check_vocabulary(datasets, embedding, "the model's embedding (--vocab-size, padded)", remedy)
-            for name, tokenizer in ((name, dataset.tokenizer) for name, dataset in datasets.items()):
-                if tokenizer is None or None in (eod, tokenizer.eos_id) or TOKENIZER in accept:
-                    continue
-                if eod != tokenizer.eos_id:
-                    raise ConfigError(
-                        f"datasets.{name}: found tokens of {tokenizer.name}, whose documents end with "
-                        f"{tokenizer.eos_id}, but Megatron's tokenizer has {eod} for that; {remedy}, or, if the others "
-                        f"mean the same, --conceptloader-accept {TOKENIZER}"
-                    )
 
     def datasets(
         self,
@@ -167,7 +216,7 @@ class MegatronData:
                 return None
             size, reader = sizes[split.value], opened.reader(concepts)
             if opened is self.train:
-                self._readers.append(reader)
+                self.readers.append(reader)
             return ConceptDataset(
                 reader,
                 opened.one_pass if size is None else size,
@@ -187,23 +236,6 @@ class MegatronData:
             else:
                 built.append(None if found is None else build(found, split))
         return built
-
-    def set_weights(self, weights: Mapping[str, float], plan: Plan, at: int | None = None) -> int:
-        """Draw datasets in other proportions from the sample `at` on, by default from the second step of `plan` on.
-
-        On all ranks, which compare what they are about to do, with datasets that are read in this process.
-
-        Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
-        """
-        if not isinstance(self.train, OurSplit):
-            raise ConfigError("set_weights: found order megatron, whose samples are chosen by Megatron's index files")
-        first, edge = plan.schedule.range_of(plan.schedule.step)
-        start, blend = new_weights(self.train.blend, weights, plan, edge, at)
-        require_agreement(start, first, blend.spec, torch.distributed.get_world_size(), None)
-        for reader in self._readers:
-            reader.follow(blend.order)
-        self.train = dataclasses.replace(self.train, blend=blend)
-        return start
 
     def iterator(self, dataset: ConceptDataset | None, *, num_workers: int = 0) -> SplitIterator | None:
         """Micro batches of this data-parallel rank from the consumed samples on, for get_batch and the schedules."""
@@ -232,3 +264,49 @@ class MegatronData:
         if split == Split.valid and getattr(self.dataset_config, "multiple_validation_sets", None):
             return [part(one_pass(config, [name])) for name in config.names]
         return part(one_pass(config) if size is None else for_evaluation(config))
+
+
+def continued(
+    split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
+) -> SampleSource:
+    """The split with which a run goes on from a checkpoint at `consumed` samples, `saved` being our state in it.
+
+    `order: megatron` is meant to go on from a checkpoint of Megatron's own loader, which has none.
+
+    Raises ResumeError if what decided the consumed samples has changed, or is not known: the state is missing, damaged,
+    of a later release, or of another position.
+    """
+    if not consumed:
+        return split
+    if saved is not None:
+        state = OrderState.read(saved, WHERE)
+        if state.consumed not in (None, consumed):
+            raise ResumeError(
+                f"{WHERE}: saved at {state.consumed} consumed samples, but the run goes on at {consumed}; take the "
+                "state and the count from one checkpoint. For a state at another position ask "
+                "MegatronData.state(consumed)"
+            )
+        if state.spec.order == "megatron" != split.spec.order:
+            if ORDER not in accept:
+                raise ResumeError(
+                    f"order: the first {consumed} samples were those of Megatron's own loader, and the configuration "
+                    "has an order of ours; keep `order: megatron` and the command line of that run. Where its index "
+                    f"files end, go on with sample {consumed} of ours: --conceptloader-accept {ORDER}"
+                )
+            logger.warning("the first %d samples were Megatron's; windows of ours may hold tokens of theirs", consumed)
+            return split
+        try:
+            return split.resumed(state.spec, consumed, accept)
+        except ChangedPast as error:
+            raise ResumeError(f"{error.refusal}--conceptloader-accept {' '.join(error.keys)}") from error
+    if split.spec.order == "megatron":
+        logger.info("taking over a run of Megatron's own loader at %d consumed samples", consumed)
+    elif NO_STATE in accept:
+        logger.warning("the first %d samples came from another loader, as accepted", consumed)
+    else:
+        raise ResumeError(
+            f"checkpoint: found {consumed} consumed samples without a state of conceptloader, so another loader chose "
+            "them; expected one of ours. To go on with the samples of Megatron's loader use `order: megatron`; "
+            f"to go on with sample {consumed} of this configuration, accept the difference by its name, {NO_STATE}"
+        )
+    return split

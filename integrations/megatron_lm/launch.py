@@ -12,6 +12,7 @@ batch = megatron_lm.get_batch(data_iterator, vp_stage)                          
 pretrain(..., megatron_lm.train_valid_test_datasets_provider, ...)
 """
 
+import dataclasses
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +27,7 @@ from conceptloader.order.partition import Partition
 
 from .batches import SplitIterator, Tensors
 from .data import MegatronData
-from .dataset import ConceptDataset, Cyclic
+from .dataset import SFT, ConceptDataset, Cyclic
 from .options import Options, Stage, take_options
 from .run import Run
 
@@ -38,6 +39,7 @@ MEGATRON = Upstream(
 )
 
 
+STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.20 on
 _run: Run | None = None
 
 
@@ -60,8 +62,10 @@ def build(stock: Callable[[Any], Any], builder: Any) -> Any:
         if _run is not None:
             _run.mock = True
         return stock(builder)
-    if builder.cls is not GPTDataset:
-        raise wrong_data(f"datasets of class {builder.cls.__name__}")
+    kind, known = builder.cls.__name__, {field.name for field in dataclasses.fields(builder.config)}
+    if builder.cls is not GPTDataset and (kind not in STANDS_FOR or "inter_document_masking" not in known):
+        raise wrong_data(f"datasets of class {kind}")
+    setattr(builder.config, SFT, kind == "SFTDataset")
     # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
     vp_stage = getattr(builder.is_built_on_rank, "keywords", {}).get("vp_stage")
     return _run.datasets(builder.config, builder.sizes, builder.is_built_on_rank, vp_stage)
@@ -70,7 +74,7 @@ def build(stock: Callable[[Any], Any], builder: Any) -> Any:
 def wrong_data(found: str) -> ConfigError:
     return ConfigError(
         f"{sys.argv[0]}: found {found}, expected GPTDataset, in whose place conceptloader's comes: pretrain_gpt.py and "
-        "scripts like it, without --sft and --fim-data; start others without conceptloader.launch"
+        "scripts like it, --sft and --fim-data from core 0.20 on; start others without conceptloader.launch"
     )
 
 
@@ -171,15 +175,14 @@ def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
     """
     from megatron.training import get_args
 
-    args, data = get_args(), current_data()
+    args = get_args()
+    if _run is None:
+        raise ConfigError("set_weights: start the script with conceptloader.launch, or call setup()")
     if args.num_workers:
         raise ConfigError(
             f"set_weights: found --num-workers {args.num_workers}, expected 0: workers would read on as ever"
         )
-    assert _run is not None
-    start = data.set_weights(weights, _run.plan(args), at)
-    _run.note(data, args)
-    return start
+    return _run.set_weights(weights, at, args)
 
 
 def setup(

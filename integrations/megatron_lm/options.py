@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 import difflib
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,14 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
 from conceptloader.blend import Config, load_config
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.in_place import datasets_in_place
+from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
+WHERE = "conceptloader's state in the checkpoint"
+NO_STATE = "loader"  # the name under which a checkpoint without our state is accepted
+ORDER = "order"  # the name under which a run of Megatron's own samples goes on with those of ours
 Source = Path | str | Mapping[str, Any]
 """A YAML file, or what one says."""
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -107,14 +111,15 @@ def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
     return options, rest
 
 
-def in_place(given: Any, stock_order: bool) -> dict[str, Any]:
+def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]) -> dict[str, Any]:
     """`config`, `valid`, `test` and `split` of the .bin/.idx files that Megatron's arguments name, where they are.
 
-    given: has blend, blend_per_split, split and path_to_cache, as GPTDatasetConfig. stock_order: the samples of
-    Megatron's own loader, whose run is taken over.
+    given: has blend, blend_per_split, split and path_to_cache, as GPTDatasetConfig. A run that Megatron's own loader
+    began, or that has gone on with its samples, is taken over, unless that is not wanted.
     """
     cache, blends = given.path_to_cache, given.blend_per_split or [given.blend, None, None]
-    if stock_order:
+    began = saved is None or OrderState.read(saved, WHERE).spec.order == "megatron"
+    if consumed and began and not {ORDER, NO_STATE} & set(accept):
         if cache is None:
             raise ConfigError(
                 "--data-cache-path: missing, expected that of the run so far, whose samples were chosen by Megatron's "

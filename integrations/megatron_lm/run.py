@@ -1,20 +1,24 @@
 """The run of a process that Megatron's training loop goes through: its data, its state in checkpoints, its run log."""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from conceptloader.blend.vocabulary import check_vocabulary
+from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
 
 from .batches import SplitIterator
-from .data import Built, MegatronData
+from .data import Built, MegatronData, OurSplit
 from .dataset import data_loader
 from .options import Options, batch_schedule, first_sample
-from .splits import OurSplit
+
+TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
 
 
 @dataclass
@@ -58,7 +62,7 @@ class Run:
                 sizes=sizes,
                 pipeline_layout=self.pipeline_layout(args),
             )
-            self.data.check_tokenizer(getattr(args, "padded_vocab_size", None), self.options.accept)
+            check_tokenizer(self.data, getattr(args, "padded_vocab_size", None), self.options.accept)
             if args.rank == 0 and isinstance(self.data.train, OurSplit):
                 self.data.train.blend.look_ahead(args.consumed_train_samples)
             self.note(self.data, args)
@@ -96,6 +100,20 @@ class Run:
             start = RunStart.of(data.spec, plan.schedule, plan.partition, args.seq_length)
             RunLog(args.save).append(start, data.spec)
 
+    def set_weights(self, weights: Mapping[str, float], at: int | None, args: Namespace) -> int:
+        """See launch.set_weights. All ranks compare what they are about to do."""
+        data, plan = self.data, self.plan(args)
+        if data is None or not isinstance(data.train, OurSplit):
+            raise ConfigError("set_weights: expected data in an order of ours, which Megatron has asked for")
+        first, edge = plan.schedule.range_of(plan.schedule.step)
+        start, blend = new_weights(data.train.blend, weights, plan, edge, at)
+        require_agreement(start, first, blend.spec, args.world_size, None)
+        for reader in data.readers:
+            reader.follow(blend.order)
+        data.train = replace(data.train, blend=blend)
+        self.note(data, args)
+        return start
+
     def took(self, reader: SplitIterator, seconds: float) -> None:
         """A training iterator has waited so long for a micro batch; of those of virtual stages the first counts."""
         data, self.reader = self.data, self.reader or reader
@@ -112,6 +130,24 @@ class Run:
         from megatron.training.arguments import core_transformer_config_from_args
 
         return core_transformer_config_from_args(args).pipeline_model_parallel_layout
+
+
+def check_tokenizer(data: MegatronData, embedding: int | None, accept: Collection[str]) -> None:
+    """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
+    or another end-of-document token, which may be accepted. embedding: rows of it, None if not known."""
+    eod = getattr(data.dataset_config.tokenizer, "eod", None)
+    remedy = "start with the tokenizer that the data were built with"
+    for datasets in (data.train.datasets, *(blend.datasets for blend in data._whole if blend is not None)):
+        check_vocabulary(datasets, embedding, "the model's embedding (--vocab-size, padded)", remedy)
+        for name, tokenizer in ((name, dataset.tokenizer) for name, dataset in datasets.items()):
+            if tokenizer is None or None in (eod, tokenizer.eos_id) or TOKENIZER in accept:
+                continue
+            if eod != tokenizer.eos_id:
+                raise ConfigError(
+                    f"datasets.{name}: found tokens of {tokenizer.name}, whose documents end with "
+                    f"{tokenizer.eos_id}, but Megatron's tokenizer has {eod} for that; {remedy}, or, if the others "
+                    f"mean the same, --conceptloader-accept {TOKENIZER}"
+                )
 
 
 @dataclass

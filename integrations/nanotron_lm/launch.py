@@ -129,7 +129,9 @@ class Run:
     def get_tb_dataloader(self, original: Function, *, dataset: Any, **kwargs: Any) -> Any:
         if not isinstance(dataset, StageDataset):
             return original(dataset=dataset, **kwargs)
-        if kwargs.get("use_doc_masking") and dataset.blend.config.outputs.position_ids != "document":
+        config = dataset.blend.config
+        counts_anew = config.outputs.position_ids == "document" or config.packing is not None
+        if kwargs.get("use_doc_masking") and not counts_anew:
             logger.warning(
                 "the model's _use_doc_masking is on, but attention will cross documents: position ids count from the "
                 "start of the window; set outputs.position_ids: document, and outputs.loss_mask_borders: true"

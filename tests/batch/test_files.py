@@ -1,5 +1,6 @@
 """Descriptors: bounded, never closed in use, checked; and what a read costs."""
 
+import errno
 import gc
 import os
 import shutil
@@ -18,7 +19,7 @@ from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage.descriptors import Budget
+from conceptloader.storage.descriptors import Budget, OpenTable
 from tests.batch.cases import make_view, random_case
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build, join
@@ -82,6 +83,23 @@ def test_threads_read_the_right_bytes_while_files_are_closed_under_them(many):
     gc.collect()
     assert budget.count == 0  # not even those that left the table
     assert open_descriptors() == before
+
+
+def test_at_the_limit_of_the_system_all_idle_files_are_closed():
+    budget, counts = Budget(capacity=100), []
+    table = OpenTable({}, budget)
+    with budget.lock:
+        for key in range(3):
+            table.put(key, os.open(os.devnull, os.O_RDONLY))
+
+    def opener():
+        counts.append(budget.count)
+        if len(counts) == 1:
+            raise ReadError(errno.EMFILE, "too many open files")
+        return 7
+
+    assert budget.open(opener) == 7
+    assert counts == [3, 0]
 
 
 def test_least_recently_used_shards_are_closed_first(many):

@@ -46,7 +46,14 @@ def build(path: Path, parameters: dict[str, str], rng: np.random.Generator, long
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"layout": "ragged"}, {"max_spans": 3, "max_concepts": 2}, {"max_spans": 2, "overflow": "mark"}]
+    "options",
+    [
+        {},
+        {"layout": "ragged"},
+        {"layout": "ragged", "max_spans": 2},  # all of them are there in the last window
+        {"max_spans": 3, "max_concepts": 2},
+        {"max_spans": 2, "overflow": "mark"},
+    ],
 )
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda found: "-".join(found.values()))
 def test_scores_of_both_engines(tmp_path: Path, parameters: dict[str, str], options: dict[str, Any]) -> None:

@@ -156,6 +156,9 @@ def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Pa
 
     with pytest.raises(ConfigError, match="found no chat template"):
         rules({})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
+    with pytest.raises(ConfigError, match="--max-tokens: found 12, expected a multiple of 8"):
+        load_rules(str(tmp_path), None, 12, 8)
     with pytest.raises(ConfigError, match="is no Jinja"):
         rules({"chat_template": "{% for %}"})
     with pytest.raises(ConfigError, match="the template names bos_token"):
@@ -210,3 +213,13 @@ def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -
         trained += batch["labels"][batch["loss_mask"] == 1].tolist()
     everything = one.read(0, one.num_tokens)
     assert sorted(trained) == sorted(everything["tokens"][everything["loss_mask"] == 1].tolist())
+
+
+def test_documents_of_a_multiple_of_tokens(tokenizer: FileTokenizer) -> None:
+    """As context parallelism over packs wants them; what fills them up is not learnt."""
+    records = [{"messages": TALK[:3]}, {"messages": TALK}, {"prompt": "a", "completion": "b"}]
+    plain, filled = parsed(parser(tokenizer), *records), parsed(parser(tokenizer, multiple=8), *records)
+    for (_, tokens, mask), (_, more, longer) in zip(plain, filled, strict=True):
+        room = -len(tokens) % 8
+        assert more == tokens + [tokenizer.eos_id] * room
+        assert longer == mask + [0] * room

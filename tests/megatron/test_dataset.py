@@ -12,6 +12,7 @@ from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.run import check_tokenizer
 from conceptloader.integrations.megatron_lm.takeover_reader import Joined
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import write_config, write_datasets
@@ -89,9 +90,9 @@ def test_take_over_compares_the_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"datasets\.a: .* has 300 tokens, expected at most the 299 of the model's emb"
     ):
-        data.check_tokenizer(299, ())
+        check_tokenizer(data, 299, ())
     with pytest.raises(ConfigError, match=r"datasets\.a: .* end with 9, but Megatron's tokenizer has 99"):
-        data.check_tokenizer(300, ())
+        check_tokenizer(data, 300, ())
 
 
 def test_spans_of_pieces(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     ),
     "batch": (
         {
-            "layout": "memory engine edges", "measure": "engine memory edges",
+            "layout": "memory engine edges",
             "native": "engine edges files", "items": "engine edges ids scores damage files",
         },
         "engine reference edges ids scores damage",
@@ -32,7 +32,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "reader": "windows golden threads", "files": "damage windows foreign", "shard": "writer golden build",
             "tables": "writer golden build", "track": "writer golden build", "build": "build golden edges",
             "finalize": "build golden damage", "shardtable": "golden manifest damage",
-            "dataset": "windows golden foreign damage", "columns": "writer codecs golden edges",
+            "dataset": "windows golden foreign damage", "columns": "edges manifest writer",
             "layout": "golden writer manifest", "values": "windows codecs golden",
         },
         "manifest golden build edges",
@@ -53,10 +53,12 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
 }  # fmt: skip
 # Modules, or folders, whose tests are elsewhere.
 ELSEWHERE = {
+    "batch/compiled": "batch/test_engine.py batch/test_edges.py batch/test_scores.py faults/test_below.py",
     "batch/digest": "loader/test_digest.py",
     "batch/open": "batch/test_edges.py loader/test_loader.py batch/test_engine.py batch/test_ids.py",
     "batch/prefetch": "loader/test_prefetch.py",
     "batch/warm": "batch/test_kernel_cache.py",
+    "batch/measure": "batch/test_engine.py cli/test_bench.py",
     "format/index": "trace/test_index.py",
     "format/read/bulk": "trace/test_bulk.py trace/test_index.py",
     "format/spec/paths": "format/test_edges.py format/test_manifest.py remote/test_doors.py",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import conceptloader as cl
@@ -251,6 +252,40 @@ def test_audit_and_a_new_sequence_length_in_mid_run(content: dict[str, Any], tmp
     assert report.difference is None, str(report.difference)
     assert (report.steps, report.samples) == ((0, 10), 40)
     assert {one.dataset for one in trace_step(run, 9)} <= {"web@48", "chat@48"}
+
+
+def test_a_curriculum_of_lengths_reads_each_document_once(content: dict[str, Any]) -> None:
+    """docs/packing.md: short packs first, each length on a split of its own, as many tokens in every batch."""
+    path = content["datasets"]["web"]["path"]
+    seen: Counter[int] = Counter()
+    state, samples = None, 0
+    for seq_len, split in [(16, [0, 0.3]), (32, [0.3, 0.6]), (64, [0.6, 1])]:
+        stage = {**content, "seq_len": seq_len, "datasets": {"web": {"path": path, "split": split}}}
+        stage = {**stage, "phases": [], "skip": [], "packing": {"bins": 4}}
+        loader = make_dataloader(stage, micro_batch_size=64 // seq_len)
+        if state is not None:
+            loader.load_state_dict(state)
+        packs = open_blend(stage).views[0].count
+        steps = packs * seq_len // 64
+        found = []
+        for step, batch in zip(range(steps), loader, strict=False):
+            assert batch["input_ids"].numel() == 64
+            found.append(batch)
+            if step == steps // 2:
+                state = loader.state_dict()
+        again = make_dataloader(stage, micro_batch_size=64 // seq_len)
+        again.load_state_dict(state)
+        for batch, expected in zip(again, found[steps // 2 + 1 :], strict=False):
+            assert torch.equal(batch["input_ids"], expected["input_ids"])
+        for batch in found:
+            seen.update(number for number in batch["document_ids"].flatten().tolist() if number >= 0)
+        samples += steps * 64 // seq_len
+        state = loader.state_dict()
+        assert loader.consumed_samples == samples
+    ds = cl.open_dataset(path)
+    lengths = [end - start for start, end in map(ds.document_range, range(ds.num_documents))]
+    assert all(seen[number] <= length for number, length in enumerate(lengths))
+    assert sum(seen.values()) > 0.9 * ds.num_tokens  # but for the last batch of each length
 
 
 def test_quarantined_documents_give_no_loss_and_move_nothing(content: dict[str, Any]) -> None:

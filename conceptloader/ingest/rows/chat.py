@@ -29,14 +29,16 @@ CHAT_COLUMNS = Columns(text=None, tokens="tokens", tracks={}, fields={"loss_mask
 @dataclass(frozen=True, kw_only=True)
 class ChatRules:
     """template: in Jinja, as transformers has them. specials: bos_token and others that it may name. max_tokens: of a
-    conversation, None for any; whole turns at the end are left out of a longer one."""
+    conversation, None for any; whole turns at the end are left out of a longer one. multiple: of which every document
+    has a number of tokens, filled up with eos that is not learnt, as context parallelism wants it."""
 
     template: str
     specials: Mapping[str, str]
     max_tokens: int | None = None
+    multiple: int = 1
 
 
-def load_rules(tokenizer: str, template: str | None, max_tokens: int | None) -> ChatRules:
+def load_rules(tokenizer: str, template: str | None, max_tokens: int | None, multiple: int = 1) -> ChatRules:
     """The rules of a transformers folder, or of a template file. Raises: ConfigError, InputError if there are none."""
     config: dict[str, Any] = {}
     folder = Path(tokenizer)
@@ -56,7 +58,9 @@ def load_rules(tokenizer: str, template: str | None, max_tokens: int | None) -> 
         raise ConfigError(f"--chat: found no chat template in {tokenizer}, expected one; name a file (--chat-template)")
     specials = {name: value for name, value in config.items() if name.endswith("_token")}
     specials = {name: v["content"] if isinstance(v, dict) else v for name, v in specials.items() if v is not None}
-    rules = ChatRules(template=text, specials=specials, max_tokens=max_tokens)
+    if (max_tokens or 0) % multiple:
+        raise ConfigError(f"--max-tokens: found {max_tokens}, expected a multiple of {multiple} (--multiple)")
+    rules = ChatRules(template=text, specials=specials, max_tokens=max_tokens, multiple=multiple)
     _compiled(rules)
     return rules
 
@@ -115,7 +119,7 @@ class ChatParser(RecordParser):
                 found = self._documents(parse_json(row) if isinstance(row, bytes) else _without_null(row))
             except ValueError as error:
                 raise BadRow(number, str(error)) from error
-            documents += found
+            documents += map(self._filled, found) if self._rules.multiple > 1 else found
             owners += [number] * len(found)
         batch = super().parse(documents)
         batch.truncated = self._truncated
@@ -139,6 +143,13 @@ class ChatParser(RecordParser):
             messages = [*start, *_list(record["completion"], "completion")]
             return [{**self._chat(messages, tools, len(start), "completion"), "id": name}]
         return [{**self._chat(_list(record.get("messages"), "messages"), tools, 0, "messages"), "id": name}]
+
+    def _filled(self, document: dict[str, Any]) -> dict[str, Any]:
+        eos, room = self._tokenizer.eos_id, -len(document["tokens"]) % self._rules.multiple
+        if eos is None:
+            raise ConfigError("--multiple: found a tokenizer without eos, expected one to fill documents up; see --eos")
+        tokens = np.append(document["tokens"], np.full(room, eos, np.int64))
+        return {**document, "tokens": tokens, "loss_mask": document["loss_mask"] + [0] * room}
 
     def _plain(self, prompt: str, completion: str) -> dict[str, Any]:
         """Without a template: both as they are, and eos."""

@@ -30,6 +30,7 @@ from conceptloader.storage.reads import retrying
 BUFFER_BYTES = 1 << 16
 RAGGED_VALUES = 1024  # room for them at first
 PIECES = 4096  # of documents in a block of packs; room for them at first
+_NO_ROOM = make_room(0, 0, 0)
 LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
 _LATE_BATCHES = 32
 _FEW = 4  # threads; more of them have enough reads under way without announcing any
@@ -292,7 +293,7 @@ class _Workspace:
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),
             state=np.zeros(1, STATE),
-            room=make_room(PIECES if bins else 0, layout.seq_len if bins else 0, bins),
+            room=make_room(PIECES, layout.seq_len, bins) if bins else _NO_ROOM,
         )
         self.state = self.call.state[0]
         self.state["packed_member"] = -1

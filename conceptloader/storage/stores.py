@@ -138,8 +138,12 @@ class _Obstore(_Client):
         if isinstance(error, FileNotFoundError | self._kinds.NotFoundError):
             number = errno.ENOENT
             remedy = "" if self._worked else "check the bucket's name, the path, the region and the endpoint"
+        elif "incorrectly configured region" in text:
+            number, remedy = errno.ENXIO, "the bucket is in another region: set AWS_REGION to that"
         elif isinstance(error, self._kinds.PermissionDeniedError | self._kinds.UnauthenticatedError):
             number, remedy = errno.EACCES, f"the store refuses what it was given: {_CREDENTIALS[self._scheme]}"
+            if self._worked:  # those that the client renews may come in time
+                number, remedy = errno.EIO, "the store accepted it before: renew the token if that has expired"
         elif not self._worked and any(place in text for place in _METADATA):
             number, remedy = errno.EACCES, f"the environment has no credentials: {_CREDENTIALS[self._scheme]}"
         elif not self._worked and "Name or service not known" in text:
@@ -191,7 +195,7 @@ class _Courier(Store):
         mine, theirs = socket.socketpair()
         code = f"import sys; sys.path[:] = {sys.path!r}; from conceptloader.storage import stores; stores.serve()"
         with theirs:  # a session of its own: an interrupt is the business of the trainer
-            subprocess.Popen([sys.executable, "-c", code], stdin=theirs, start_new_session=True)
+            subprocess.Popen([sys.executable, "-c", code], stdin=theirs.fileno(), start_new_session=True)
         self._connection = Connection(mine.detach())
         self._lock, self._numbers = threading.Lock(), itertools.count()
         self._waiting: dict[int, Future[Any]] = {}

@@ -33,9 +33,7 @@ Built = ConceptDataset | list[ConceptDataset | None] | None
 @dataclass(frozen=True)
 class OurSplit:
     """The samples of a split in an order of ours. Those taken over from Megatron are a takeover_reader.StockSplit.
-
-    shared: arrays of batches with concepts, for the training and all of its evaluation alike.
-    """
+    shared: arrays of batches with concepts, for the training and all of its evaluation alike."""
 
     blend: Blend
     rules: SampleRules
@@ -47,12 +45,10 @@ class OurSplit:
 
     @property
     def datasets(self) -> Mapping[str, Dataset]:
-        """By name."""
         return self.blend.datasets
 
     @property
     def one_pass(self) -> int:
-        """Samples of all datasets together."""
         return sum(view.count for view in self.blend.views if view is not None)
 
     def check(self, num_samples: int) -> None:
@@ -71,7 +67,6 @@ class OurSplit:
         return dataclasses.replace(layout, random_key=derive_key(config.seed, RANDOM))
 
     def reader(self, concepts: bool) -> Reader:
-        """Reads samples by their index."""
         return open_reader(self._blend(concepts), layout=self.shared if concepts else None)
 
     def _blend(self, concepts: bool) -> Blend:
@@ -100,9 +95,7 @@ class MegatronData:
         sizes: train, valid and test samples that Megatron asks for; `order: megatron` finds its index files by them.
         pipeline_layout: the model's own, which says where layers of multi-token prediction are.
 
-    Raises:
-        ResumeError: what decided the consumed samples has changed.
-        ConfigError: the YAML and Megatron's arguments do not fit each other.
+    Raises ResumeError as `continued`, ConfigError if the YAML and Megatron's arguments do not fit each other.
     """
 
     def __init__(
@@ -161,19 +154,16 @@ class MegatronData:
         fields = fields_of(layout)
         aligned = [field.name for field in fields if field.along]
         if aligned and self.rules.moves_tokens:
-            raise ConfigError(
-                f"{self.rules.moves_tokens}: found {aligned[0]}, which would not fit its tokens; leave it out"
-            )
+            raise ConfigError(f"{self.rules.moves_tokens}: found {aligned[0]}, which would not fit its tokens; drop it")
         stage = stage if isinstance(stage, Stage) else Stage(stage)
         self.batches = BatchReader(
-            rules=self.rules, fields=fields, stage=stage, micro_batch_size=micro_batch_size,
-            pipeline_layout=pipeline_layout,
+            rules=self.rules, fields=fields, stage=stage,
+            micro_batch_size=micro_batch_size, pipeline_layout=pipeline_layout,
         )  # fmt: skip
         self.concepts, self.get_batch = self.batches.concepts, self.batches.get_batch
 
     @property
     def spec(self) -> OrderSpec:
-        """What decides the order of the training samples."""
         return self.train.spec
 
     def state(self, consumed: int | None = None) -> dict[str, str]:
@@ -269,12 +259,10 @@ class MegatronData:
 def continued(
     split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
 ) -> SampleSource:
-    """The split with which a run goes on from a checkpoint at `consumed` samples, `saved` being our state in it.
+    """The split with which a run goes on from a checkpoint at `consumed` samples; saved: our state in it, which one of
+    Megatron's own loader has not (`order: megatron`).
 
-    `order: megatron` is meant to go on from a checkpoint of Megatron's own loader, which has none.
-
-    Raises ResumeError if what decided the consumed samples has changed, or is not known: the state is missing, damaged,
-    of a later release, or of another position.
+    Raises ResumeError if what decided the consumed samples has changed, or the state is missing, or does not fit.
     """
     if not consumed:
         return split
@@ -283,8 +271,7 @@ def continued(
         if state.consumed not in (None, consumed):
             raise ResumeError(
                 f"{WHERE}: saved at {state.consumed} consumed samples, but the run goes on at {consumed}; take the "
-                "state and the count from one checkpoint. For a state at another position ask "
-                "MegatronData.state(consumed)"
+                "state and the count from one checkpoint, or ask for another one: MegatronData.state(consumed)"
             )
         if state.spec.order == "megatron" != split.spec.order:
             if ORDER not in accept:
@@ -306,7 +293,7 @@ def continued(
     else:
         raise ResumeError(
             f"checkpoint: found {consumed} consumed samples without a state of conceptloader, so another loader chose "
-            "them; expected one of ours. To go on with the samples of Megatron's loader use `order: megatron`; "
-            f"to go on with sample {consumed} of this configuration, accept the difference by its name, {NO_STATE}"
+            "them; expected one of ours. Go on with those of Megatron's loader by `order: megatron`, or with sample "
+            f"{consumed} of this configuration: accept the difference by its name, {NO_STATE}"
         )
     return split

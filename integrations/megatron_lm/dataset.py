@@ -1,13 +1,12 @@
-"""The dataset that Megatron's loader asks for samples, a MegatronDataset without an index, and the order it asks in.
+"""The dataset that Megatron's loader asks for samples, a MegatronDataset without an index.
 
 GPTDataset (megatron/core/datasets/gpt_dataset.py, `__getitem__` and `_get_ltor_masks_and_position_ids`) looks for the
 end-of-document token; here the borders are given, so that they may come from the document table, and every mask is
 computed without a loop over documents. Where each document ends in that token, and holds no other one, both agree.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,11 +16,9 @@ from megatron.core import parallel_state
 from megatron.core.datasets.megatron_dataset import MegatronDataset
 from torch.utils.data import DataLoader
 
-from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
-from conceptloader.order.permutation import Permutation
 from conceptloader.torch.fim import FillInMiddle
 from conceptloader.torch.samplers import MicroBatches
 
@@ -114,10 +111,8 @@ def fill_in_middle(config: Any) -> FillInMiddle | None:
 
 
 def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
-    """What a sample of ours has beside GPTDataset's keys.
-
-    Raises ConfigError for `layout: ragged`: Megatron's loader stacks samples, so every one must have the same shape.
-    """
+    """What a sample of ours has beside GPTDataset's keys. Raises ConfigError for `layout: ragged`: Megatron's loader
+    stacks samples, so every one must have the same shape."""
     for track in layout.tracks:
         if track.ragged:
             raise ConfigError(
@@ -158,7 +153,7 @@ def make_sample(
 
     Returns: tokens, labels, position_ids int64[S] and loss_mask float32[S]; with inter_document_masking also cu_seqlens
         int32[S + 1] (filled up with S) and max_seqlen int32[]; else, if asked for, attention_mask bool[1, S, S], True
-        where attention is forbidden. The arguments are left as they are.
+        where attention is forbidden.
     """
     length = rules.seq_length
     loss_mask = np.where(labels == rules.pad, np.float32(0), loss_mask)
@@ -214,8 +209,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
         reader: reads the order's samples with document borders (BatchLayout outputs cu_seqlens) and, if
             --eod-mask-loss asks for it, with no loss across them.
         num_samples: its length.
-        split: Megatron's Split, which decides how its loader treats it.
-        config: GPTDatasetConfig.
+        split, config: Megatron's Split, which decides how its loader treats it, and GPTDatasetConfig.
         fields: what a sample has beside GPTDataset's keys; none on a stage that gets no concepts.
         tokens: whether a sample has GPTDataset's keys at all. A middle stage with concepts does without.
         first: first sample of this data stage (--phase-transition-iterations).
@@ -240,7 +234,6 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
-        """Upstream's hook for splitting by document; our splits are token ranges."""
         raise ConfigError("ConceptDataset is not built by BlendedMegatronDatasetBuilder's own loop")
 
     build_low_level_dataset = numel_low_level_dataset
@@ -293,35 +286,6 @@ def inner_borders(cu_seqlens: npt.NDArray[np.int32] | None, row: int, length: in
         return np.empty(0, np.int64)
     borders = cu_seqlens.astype(np.int64) - row * length
     return borders[(borders > 0) & (borders < length)]
-
-
-class Cyclic:
-    """A batch sampler over endless epochs, each in an order of its own, resumable at any sample with any dp size.
-
-    In place of Megatron's for --dataloader-type cyclic, which draws a list of the whole epoch with torch.randperm on
-    every rank, shares it out by rank, and refuses to resume off the grid of the old batch size. Position p of the run
-    is sample permutation(epoch = p // total)(p % total). A step may straddle two epochs: none is cut short, and none
-    starts over on a resume.
-
-    total: samples in an epoch. consumed: samples that the trainer has consumed, of all ranks and epochs.
-    """
-
-    def __init__(self, partition: Partition, dp_rank: int, consumed: int, *, total: int, seed: int) -> None:
-        if total < 1:
-            raise ConfigError(f"cyclic sampler: found {total} samples, expected at least 1")
-        self.positions = MicroBatches(partition, dp_rank, consumed)
-        self.total, self.seed = total, seed
-
-    def __len__(self) -> int:
-        return self.total  # what Megatron's own samplers answer: samples, not batches
-
-    def __iter__(self) -> Iterator[list[int]]:
-        @lru_cache(maxsize=2)
-        def order(epoch: int) -> Permutation:
-            return Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
-
-        for positions in self.positions:
-            yield [order(p // self.total).forward(p % self.total) for p in positions]
 
 
 def data_loader(dataset: ConceptDataset, micro_batch_size: int, consumed: int, num_workers: int) -> DataLoader[Any]:

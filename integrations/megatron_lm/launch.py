@@ -27,9 +27,9 @@ from conceptloader.order.partition import Partition
 
 from .batches import SplitIterator, Tensors
 from .data import MegatronData
-from .dataset import SFT, ConceptDataset, Cyclic
+from .dataset import SFT, ConceptDataset
 from .options import Options, Stage, take_options
-from .run import Run
+from .run import Cyclic, Run
 
 MEGATRON = Upstream(
     name="Megatron-LM",

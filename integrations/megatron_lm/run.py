@@ -3,15 +3,19 @@
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from conceptloader.base.hashing import derive_key
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition, Plan
+from conceptloader.order.permutation import Permutation
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
+from conceptloader.torch.samplers import MicroBatches
 
 from .batches import SplitIterator
 from .data import Built, MegatronData, OurSplit
@@ -170,3 +174,32 @@ class ExternalLoader:
     def save_state(self) -> dict[str, int]:
         """For Megatron's maybe_save_dataloader_state. Resuming needs nothing but Megatron's own consumed samples."""
         return {"version": 1, "consumed_samples": int(self.args.consumed_train_samples)}
+
+
+class Cyclic:
+    """A batch sampler over endless epochs, each in an order of its own, resumable at any sample with any dp size.
+
+    In place of Megatron's for --dataloader-type cyclic, which draws a list of the whole epoch with torch.randperm on
+    every rank, shares it out by rank, and refuses to resume off the grid of the old batch size. Position p of the run
+    is sample permutation(epoch = p // total)(p % total). A step may straddle two epochs: none is cut short, and none
+    starts over on a resume.
+
+    total: samples in an epoch. consumed: samples that the trainer has consumed, of all ranks and epochs.
+    """
+
+    def __init__(self, partition: Partition, dp_rank: int, consumed: int, *, total: int, seed: int) -> None:
+        if total < 1:
+            raise ConfigError(f"cyclic sampler: found {total} samples, expected at least 1")
+        self.positions = MicroBatches(partition, dp_rank, consumed)
+        self.total, self.seed = total, seed
+
+    def __len__(self) -> int:
+        return self.total  # what Megatron's own samplers answer: samples, not batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        @lru_cache(maxsize=2)
+        def order(epoch: int) -> Permutation:
+            return Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
+
+        for positions in self.positions:
+            yield [order(p // self.total).forward(p % self.total) for p in positions]

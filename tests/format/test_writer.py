@@ -12,6 +12,7 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write import track as trackwriter
 from conceptloader.format.write.shard import ShardWriter
+from conceptloader.format.write.track import BulkSpans
 
 OPTIONS = cl.BuildOptions(
     tokenizer=cl.Tokenizer(name="t", vocab_size=1000),
@@ -91,6 +92,20 @@ def test_batches_whose_offsets_do_not_fit_are_refused(tmp_path: Path, offsets: l
             writer.add_documents(np.arange(3), np.array(offsets), {}, ["x"] if len(offsets) == 3 else ["x", "y"])
         writer.add_documents(np.arange(3), np.array([0, 1, 3]), {}, ["x", "y"])
     assert cl.finalize(build.path).num_documents == 2
+
+
+def test_records_of_batches_are_checked(writer: ShardWriter) -> None:
+    def add(track: str, data: bytes) -> None:
+        record = BulkSpans(np.array([0]), np.array([3]), np.array([0]), data, np.array([0, len(data)]))
+        writer.add_documents(np.arange(3), np.array([0, 3]), {track: record}, ["x"], {"mask": np.zeros(3)})
+
+    with pytest.raises(InputError, match="found concept id 2, expected ids below 2"):
+        add("concepts", np.array([0, 2], "<u4").tobytes())
+    with pytest.raises(InputError, match="found records of other lengths, expected 4 bytes for a concept"):
+        add("concepts", bytes(6))
+    add("meta", b'{"a":1}')
+    add("concepts", np.array([0, 1], "<u4").tobytes())
+    assert writer.documents == 2
 
 
 def test_limits_of_records(writer: ShardWriter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ ELSEWHERE = {
     "ingest/adopt/flat": "adopt/test_flat.py adopt/test_content.py",
     "ingest/adopt/megatron": "adopt/test_megatron.py adopt/test_content.py",
     "ingest/annotate": "annotate",
+    "ingest/annotate/rows": "annotate cli/test_first_hour.py",
     "ingest/chunks": "ingest/test_chunks.py ingest/test_import.py",
     "ingest/index": "trace/test_index.py",
     "order/partition": "order/test_partition.py loader/test_state.py",

@@ -90,7 +90,8 @@ def test_random_data_equal_those_of_the_plain_reader(
 
 def test_requests_of_a_batch_go_out_together(local: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many at once as there are windows, once for each thing that a window needs after another."""
-    mine = reader(local, upload(local, server))
+    blend = open_blend(load_config(configuration(local, upload(local, server))))
+    mine = open_reader(blend)
     mine.read(np.arange(1000, 1008, dtype=np.uint64))  # objects are checked
     lock, under_way, most, plain = threading.Lock(), [0], [0], objects.read_range
     monkeypatch.setattr(objects, "_HOLE", 0)
@@ -105,7 +106,7 @@ def test_requests_of_a_batch_go_out_together(local: Path, server: Server, monkey
         return plain(*arguments)
 
     monkeypatch.setattr(objects, "read_range", counted)
-    members = np.full(20, [view.name for view in mine.views].index("far"))
+    members = np.full(20, [view and view.name for view in blend.views].index("far"))
     mine.read(np.arange(20, dtype=np.uint64), picked=(members, np.arange(0, 200, 10, dtype=np.uint64)))
     assert most[0] == 20
 

@@ -70,7 +70,7 @@ class Noted:
 def test_ranges_near_each_other_are_one_read_and_others_are_not() -> None:
     for low, high, sizes in (
         ([0, 10, 5], [3, 12, 6], [12]),
-        ([90_000, 10, 0, 12], [90_002, 12, 3, 13], [13, 2]),  # in the order of the file
+        ([90_000, 20, 10, 22], [90_002, 22, 13, 23], [13, 2]),  # in the order of the file
         ([1 << 40, (1 << 40) + 1_000, 0], [(1 << 40) + 1, (1 << 40) + 1_001, 1], [1, 1_001]),
     ):
         files = Noted()

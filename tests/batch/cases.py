@@ -10,6 +10,7 @@ import conceptloader as cl
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs, View
+from conceptloader.blend.exclude import NOTHING, left_out
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.spec import Member
 from tests.corpora.known import Recipe, Truth, build, join
@@ -50,6 +51,7 @@ def make_view(
         start=start,
         tracks=tuple(dataset.tracks),
         quarantine=quarantine,
+        left_out=left_out(NOTHING, quarantine),
     )
 
 

@@ -9,6 +9,7 @@ import conceptloader as cl
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs, View
+from conceptloader.blend.exclude import NOTHING, left_out
 from conceptloader.blend.packing import PACKING_VERSION, Packing, Packs
 from conceptloader.order.progress.spec import Member
 from tests.corpora.known import Recipe, Truth, build, join

@@ -24,7 +24,7 @@ PIP_FLAGS := --disable-pip-version-check $(if $(CI),-q,$(if $(MAKE_TERMOUT),,-q)
 # The venv's own setuptools builds the project (no build isolation): with every pin satisfied pip asks no index at all.
 INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: setup browser test soak fuzz mutants figures lint format demo bench trainers constraints clean
+.PHONY: setup browser test soak fuzz mutants figures lint format demo docs bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
@@ -34,7 +34,7 @@ $(VENV)/.stamp-%: setup.py pyproject.toml $(CONSTRAINTS)
 	$(VENV)/bin/python $(INSTALL) setuptools wheel
 	$(VENV)/bin/python $(INSTALL) --no-build-isolation -e '.[$*]'
 	$(VENV)/bin/python -m conceptloader warmup -q
-	touch $@ $(if $(filter test,$*),$(VENV)/.stamp-demo)
+	touch $@ $(if $(filter test,$*),$(VENV)/.stamp-demo $(VENV)/.stamp-docs)
 
 constraints/py%.txt:
 	$(error there is no $@: use PYTHON=python3.11, or CONSTRAINTS= to install without pins)
@@ -80,6 +80,10 @@ format: setup
 
 demo: $(VENV)/.stamp-demo
 	$(VENV)/bin/python examples/demo/run.py
+
+# The pages of docs/ as a site in build/site, with a reference of every public name.
+docs: $(VENV)/.stamp-docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -q
 
 # The peers' pins contradict each other: they go in without their dependencies, which are listed apart.
 $(BENCH_VENV)/.stamp: setup.py pyproject.toml benchmarks/requirements.txt benchmarks/requirements-deps.txt

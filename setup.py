@@ -14,7 +14,7 @@ assert VERSION is not None
 ADAPTERS = find_packages("integrations")
 
 TORCH = ["torch>=2.6"]
-INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22"]
+INGEST = ["tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22", "jinja2>=3.1"]
 MEGATRON = [*TORCH, "megatron-core>=0.16.1"]
 NANOTRON = [*TORCH, "nanotron>=0.4"]
 LIGHTNING = [*TORCH, "lightning>=2.5"]
@@ -26,6 +26,7 @@ REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 CHUNKS = [*INGEST, "duckdb>=1.2"]
 PLOT = ["matplotlib>=3.8"]
 VIEW = [*PLOT, "tokenizers>=0.19", "pyarrow>=14", "pandas>=2"]
+DOCS = [*TORCH, *INGEST, "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29"]
 DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
 TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0"]
 TRAINERS += ["transformers==5.23.0; python_version >= '3.11'"]
@@ -35,6 +36,8 @@ TEST = [
     *CHUNKS,
     *TRAINERS,
     *VIEW,
+    *DOCS,
+    "prometheus-client",
     "selenium",
     "megatron-core==0.16.1",
     "nanotron==0.4",
@@ -103,9 +106,11 @@ setup(
         "accelerate": ACCELERATE,
         "olmo": OLMO,
         "remote": REMOTE,
+        "prometheus": ["prometheus-client"],
         "chunks": CHUNKS,
         "plot": PLOT,
         "view": VIEW,
+        "docs": DOCS,
         "demo": DEMO,
         "test": TEST,
         "matrix": MATRIX,

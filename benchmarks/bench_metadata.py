@@ -8,6 +8,7 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
+from conceptloader.batch.warm import load_engine
 
 SEQ_LEN, BATCH, BATCHES = 4096, 16, 32
 
@@ -20,6 +21,7 @@ few = samples[:64].tolist()
 
 def reader(concepts: dict):
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "concepts": concepts, "outputs": TOKENS_ONLY}
+    load_engine()
     return open_reader(cl.open_blend(cl.load_config(config)))
 
 

@@ -9,6 +9,7 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
+from conceptloader.batch.warm import load_engine
 
 SEQ_LEN, BATCH, BATCHES = 4096, 16, 64
 
@@ -28,6 +29,7 @@ inputs, labels = np.empty((2, BATCH, SEQ_LEN), np.int64)
 
 def reader(**outputs: object):
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "outputs": outputs}
+    load_engine()
     return open_reader(cl.open_blend(cl.load_config(config)))
 
 

@@ -2,7 +2,8 @@
 
 Files of a fixed number of windows in all, split evenly over 4 or 64 datasets with weights 1, 1/2, 1/3, ...; the token
 files are holes. Every measurement is a process of its own, without the time to import. Megatron writes its index files,
-as the first start of a run does; ours has none.
+as the first start of a run does, or, warm, finds those of an earlier one; ours has none. In place, ours is given the
+files alone, as by --data-path, and finds the tables of documents of an earlier start.
 """
 
 import json
@@ -17,7 +18,7 @@ from harness import US, Report
 
 SEQ_LENGTH, DOCUMENT = 64, 500
 RUNS = [(10_000_000, 4), (10_000_000, 64), (100_000_000, 4), (100_000_000, 64)]
-STOCK = "megatron-core"
+STOCK, WARM, IN_PLACE = "megatron-core", "megatron-core, warm", "in place"
 
 COMMON = """
 import json, resource, sys, time
@@ -47,6 +48,11 @@ blend = [folder + "/" + name + "_text" for name in names], [1 / (k + 1) for k in
 config = GPTDatasetConfig(blend=blend, split="1,0,0", path_to_cache=folder + "/cache", **options)
 dataset = BlendedMegatronDatasetBuilder(GPTDataset, [samples, 0, 0], lambda: True, config).build()[0]
 dataset.__getitems__ = lambda indices: [dataset[k] for k in indices]
+""",
+    IN_PLACE: """
+blend = [folder + "/" + name + "_text" for name in names], [1 / (k + 1) for k in range(len(names))]
+config = GPTDatasetConfig(blend=blend, split="1,0,0", path_to_cache=folder + "/cache", **options)
+dataset = MegatronData(None, config, micro_batch_size=8).datasets([samples, 0, 0])[0]
 """,
     US: """
 data = MegatronData(folder + "/data.yaml", GPTDatasetConfig(**options), micro_batch_size=8)
@@ -91,13 +97,11 @@ def write_megatron(prefix: Path, documents: int) -> None:
 
 
 def measure(name: str, folder: Path, samples: int, names: list[str]) -> tuple[float, float]:
-    """(seconds, MB of memory) of one process from its configuration to its first batch."""
-    shutil.rmtree(folder / "cache", ignore_errors=True)
-    code = COMMON.replace("{length}", str(SEQ_LENGTH)).replace("{body}", BODIES[name])
+    """(seconds, MB of memory) of one process from its configuration to its first batch. What it caches stays."""
+    code = COMMON.replace("{length}", str(SEQ_LENGTH)).replace("{body}", BODIES[STOCK if name == WARM else name])
     run = subprocess.run(
         [sys.executable, "-c", code, str(folder), str(samples), ",".join(names)], stdout=subprocess.PIPE, check=True
     )
-    shutil.rmtree(folder / "cache", ignore_errors=True)
     seconds, megabytes = json.loads(run.stdout.splitlines()[-1])
     return seconds, megabytes
 
@@ -108,9 +112,11 @@ def main() -> None:
     for samples, datasets in RUNS:
         folder = ROOT / f"megatron-{samples}-{datasets}"
         names = write_files(folder, samples, datasets)
-        repeats = {STOCK: 1, US: 3}
-        repeats = {STOCK: 1, US: 3}
-        found = {name: [measure(name, folder, samples, names) for _ in range(repeats[name])] for name in BODIES}
+        repeats = {STOCK: 1, WARM: 3, IN_PLACE: 4, US: 3}
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        found = {name: [measure(name, folder, samples, names) for _ in range(n)] for name, n in repeats.items()}
+        found[IN_PLACE].pop(0)  # which has adopted the files
+        shutil.rmtree(folder / "cache")
         row = f"{samples:.0e} samples, {datasets} datasets"
         report.add(row, "s", {name: [seconds for seconds, _ in runs] for name, runs in found.items()})
         for name, runs in found.items():

@@ -9,7 +9,19 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 OUTPUT = HERE.parent / "bench-output"
-ALL = ["shuffle", "mixture", "reads", "metadata", "loader", "startup", "scale", "size", "build", "megatron_startup"]
+ALL = [
+    "shuffle",
+    "mixture",
+    "reads",
+    "metadata",
+    "loader",
+    "startup",
+    "scale",
+    "size",
+    "build",
+    "megatron_startup",
+    "packing",
+]
 
 
 def draw(reports: list[dict], path: Path) -> None:

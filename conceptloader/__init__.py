@@ -67,7 +67,10 @@ if TYPE_CHECKING:
     )
     from conceptloader.torch.dataset import SampleDataset
     from conceptloader.torch.decode import DecodedSample, DecodedSpan, decode
+    from conceptloader.torch.fim import FillInMiddle
     from conceptloader.torch.loader import Loader, make_dataloader
+    from conceptloader.torch.losses import DatasetLosses
+    from conceptloader.torch.metrics import StepMetrics, log_steps, on_step, to_prometheus
     from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
     from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
     from conceptloader.trace.losses import LossLog
@@ -104,7 +107,10 @@ _HOMES = {
     "torch.concepts": "annotation negatives soft_or span_concepts span_mask span_targets token_concepts",
     "torch.decode": "DecodedSample DecodedSpan decode",
     "torch.dataset": "SampleDataset",
+    "torch.fim": "FillInMiddle",
     "torch.loader": "Loader make_dataloader",
+    "torch.losses": "DatasetLosses",
+    "torch.metrics": "StepMetrics log_steps on_step to_prometheus",
     "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
     "torch.trained": "EvaluationLoader TrainedLoader",
     "trace.losses": "LossLog",
@@ -113,15 +119,15 @@ _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split(
 
 __all__ = [
     "AnnotateOptions", "BatchSchedule", "Blend", "BuildOptions", "Columns", "ConceptloaderError", "Config",
-    "ConfigError", "Dataset", "DecodedSample", "DecodedSpan", "DistributedSampler", "DocumentView",
-    "EndlessError", "EpochSampler", "EvaluationLoader", "FormatError", "InputError", "Loader", "LossLog",
-    "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase",
-    "Plan", "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip",
-    "SpanRules", "Tokenizer", "TrackOptions", "TrainedLoader", "Windows", "__version__", "adopt", "annotate",
+    "ConfigError", "Dataset", "DatasetLosses", "DecodedSample", "DecodedSpan", "DistributedSampler", "DocumentView",
+    "EndlessError", "EpochSampler", "EvaluationLoader", "FillInMiddle", "FormatError", "InputError", "Loader",
+    "LossLog", "MissingPackageError", "Mixture", "MixtureSampler", "OrderSpec", "Partition", "Permutation", "Phase",
+    "Plan", "ReadError", "ResumeError", "RunLog", "RunStart", "SampleDataset", "Sequential", "Skip", "SpanRules",
+    "StepMetrics", "Tokenizer", "TrackOptions", "TrainedLoader", "Windows", "__version__", "adopt", "annotate",
     "annotation", "batch_digest", "build", "build_mixture", "collate_fn", "convert", "create_build", "decode",
-    "derive_key", "errors", "finalize", "join", "load_config", "make_dataloader", "negatives", "open_blend",
-    "open_build", "open_dataset", "soft_or", "span_concepts", "span_mask", "span_targets", "testing",
-    "token_concepts", "trace", "verify",
+    "derive_key", "errors", "finalize", "join", "load_config", "log_steps", "make_dataloader", "negatives",
+    "on_step", "open_blend", "open_build", "open_dataset", "soft_or", "span_concepts", "span_mask", "span_targets",
+    "testing", "to_prometheus", "token_concepts", "trace", "verify",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error

@@ -12,24 +12,31 @@ import argparse
 import ast
 import runpy
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from conceptloader.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """adapter: the module whose install() prepares this process; packages: what a script of the framework imports."""
+    """adapter: the module whose install(**options) prepares this process; packages: what a script of the framework
+    imports."""
 
     adapter: str
     packages: frozenset[str]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 FRAMEWORKS = {
-    "nanotron": Framework(adapter="conceptloader.integrations.nanotron_lm", packages=frozenset({"nanotron"})),
+    "nanotron": Framework(
+        adapter="conceptloader.integrations.nanotron_lm",
+        packages=frozenset({"nanotron"}),
+        options={"nanosets": True},
+    ),
     "megatron": Framework(adapter="conceptloader.integrations.megatron_lm", packages=frozenset({"megatron"})),
 }
 
@@ -58,7 +65,7 @@ def detect(script: Path) -> str:
 
 def install(framework: str) -> None:
     """Import the adapter of `framework` and let it prepare this process."""
-    import_module(FRAMEWORKS[framework].adapter).install()
+    import_module(FRAMEWORKS[framework].adapter).install(**FRAMEWORKS[framework].options)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

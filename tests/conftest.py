@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from conceptloader.batch.warm import load_engine
+
 # No deadline: the first example pays for compilation, and a busy machine is not a failure.
 settings.register_profile("conceptloader", deadline=None)
 settings.load_profile("conceptloader")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_code() -> None:
+    """Loaded before the first test: readers otherwise begin with plain batches, and which engine a test sees would
+    depend on when it runs. How that goes is tested in processes of their own (batch/test_start.py)."""
+    load_engine()
 
 
 @pytest.fixture(scope="session")

@@ -13,24 +13,20 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import inspect
 import logging
 import os
 import pickle
-import sys
 import tempfile
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import llvmlite
-import llvmlite.binding
 import numba
-import numpy as np
 
+from conceptloader.base.lazy import forks_wait
+from conceptloader.base.machine_code import file_name, text_of
 from conceptloader.base.owned import distrust, distrust_file, make_directory
 
 logger = logging.getLogger(__name__)
@@ -42,11 +38,6 @@ _LOCK_WAIT_S = 120.0
 _CHECKSUM = 32
 _PATIENCE_S = 2.0  # of silence, over all functions of a process
 _BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__", "kernels")
-# What of numba's configuration decides about machine code.
-_DECISIVE = (
-    *("BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO_DEFAULT"),
-    *("ENABLE_AVX", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE"),
-)
 _compile: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy")
 _inline: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy", inline="always")
 # No way in from Python, and no counting of references: an inner function owns no array. Halves the time to compile.
@@ -63,10 +54,10 @@ def kernel(function: F) -> F:
     compile_signature = dispatcher.compile
 
     def compile_cached(signature: Any) -> Any:
-        with _threads:
+        with forks_wait:
             if signature in dispatcher.overloads:
                 return compile_signature(signature)
-            return _compile_cached(dispatcher, functools.partial(compile_signature, signature), _text(signature))
+            return _compile_cached(dispatcher, functools.partial(compile_signature, signature), text_of(signature))
 
     dispatcher.compile = compile_cached
     compiled: F = dispatcher
@@ -96,14 +87,43 @@ def cache_directories() -> list[str]:
     return [_BESIDE, *([os.path.abspath(os.path.join(user, "conceptloader"))] if os.path.isabs(user) else [])]
 
 
+def _directories() -> list[str]:
+    """Those of them that can be used; if none can be written to, also one that processes of a machine share."""
+    directories = [path for path in cache_directories() if _usable(path)]
+    if not any(os.access(path, os.W_OK) for path in directories):
+        directories += filter(_usable, [_last_resort()])
+    return directories
+
+
+def _last_resort() -> str:
+    return os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}")
+
+
+class NotCompiledError(Exception):
+    """Machine code is in none of the directories, in a block that only loads."""
+
+
+@contextlib.contextmanager
+def only_loading() -> Iterator[None]:
+    """In the block, this thread compiles nothing. Raises: NotCompiledError where it would have to."""
+    _thread.only_loads = True
+    try:
+        yield
+    finally:
+        _thread.only_loads = False
+
+
 def _compile_cached(dispatcher: Any, compile_now: Callable[[], Any], signature: str) -> Any:
     """compile_now(), while numba's cache of this function is a directory of our own that holds what the disk has."""
+    only_loads = getattr(_thread, "only_loads", False)
     with contextlib.suppress(OSError):  # without sources or room on a disk it is compiled nevertheless
-        name = _file_name(dispatcher.py_func, signature)
-        directories = [path for path in cache_directories() if _usable(path)]
+        name = file_name(dispatcher.py_func, signature, __file__)
+        directories = _directories()
         packed = _load(directories, name)
         with contextlib.ExitStack() as stack:
             if packed is None:
+                if only_loads:
+                    raise NotCompiledError(name)
                 stack.enter_context(_announced())
                 stack.enter_context(_machine_lock(directories[0]) if directories else contextlib.nullcontext())
             packed = packed or _load(directories, name)
@@ -114,6 +134,8 @@ def _compile_cached(dispatcher: Any, compile_now: Callable[[], Any], signature: 
                 if now and now != packed:
                     _save(directories, name, now)
                 return entry
+    if only_loads:
+        raise NotCompiledError(dispatcher.py_func.__name__)
     return compile_now()
 
 
@@ -166,7 +188,9 @@ def _save(directories: list[str], name: str, packed: dict[str, bytes]) -> None:
             except BaseException:
                 os.unlink(temporary)
                 raise
-            return
+            if directory != _last_resort():
+                return
+            break
     _warn(", ".join(cache_directories()), "none of them can be used")
 
 
@@ -207,7 +231,7 @@ def _announce() -> None:
     """Once a process; a warning, since without a configured log nothing less is seen."""
     logger.warning(
         "compiling the reader for this processor, which takes up to a minute, once a machine: it is kept in %s; "
-        "`conceptloader warmup` does it ahead, so that no first batch waits",
+        "`conceptloader warmup` does it ahead",
         " or ".join(cache_directories()),
     )
 
@@ -219,75 +243,33 @@ def _warn(path: str, reason: str) -> None:
     logger.warning("compiled code is not used from, nor kept in, %s: %s; it is %s", path, reason, remedy)
 
 
-def _file_name(function: Any, signature: str) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    versions = numba.__version__, llvmlite.__version__, np.__version__, sys.implementation.cache_tag
-    settings = [getattr(config, name, None) for name in _DECISIVE]
-    digest.update(repr((signature, inspect.getfile(function), _processor(), versions, settings)).encode())
-    digest.update(Path(__file__).read_bytes())
-    _add(digest, function, set())
-    return f"{function.__name__}-{digest.hexdigest()}.kernel"
-
-
-def _text(kind: Any) -> str:
-    """A type, or a signature, as text; numba's own leaves the fields of named tuples out."""
-    fields = getattr(getattr(kind, "instance_class", None), "_fields", ())
-    parts = kind if isinstance(kind, (tuple, list)) else getattr(kind, "types", ())
-    return f"{kind} {fields} {[_text(part) for part in parts]}"
-
-
-@functools.cache
-def _processor() -> tuple[str, str]:
-    return llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()
-
-
-def _add(digest: Any, value: Any, seen: set[Any]) -> None:
-    """What machine code depends on of a function, or of anything else that a function refers to: of what is ours the
-    whole file, and whatever the function's names stand for."""
-    value = inspect.unwrap(value)
-    if isinstance(value, (bool, int, float, str, bytes, tuple, np.generic, np.dtype)):
-        digest.update(repr(value).encode())
-    elif isinstance(value, types.FunctionType) and value not in seen and not value.__module__.startswith("numba."):
-        seen.add(value)
-        file = value.__code__.co_filename
-        if file not in seen:
-            seen.add(file)
-            digest.update(Path(file).read_bytes())
-        for name in sorted(_names(value.__code__) & value.__globals__.keys()):
-            digest.update(name.encode())
-            _add(digest, value.__globals__[name], seen)
-    elif isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "conceptloader":
-        digest.update(Path(str(value.__file__)).read_bytes())
-    else:
-        fields = getattr(value, "_fields", ())  # of a named tuple that is made
-        digest.update(f"{getattr(value, '__name__', type(value).__name__)} {fields}".encode())
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inside = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*inside)
-
-
-_threads = threading.RLock()
+_thread = threading.local()
 _held = 0
-# LLVM's own lock, held by a thread at a fork, would stay locked in the child for ever: a fork waits for compilations.
-os.register_at_fork(before=_threads.acquire, after_in_parent=_threads.release, after_in_child=_threads.release)
 
 
 @contextlib.contextmanager
 def _machine_lock(directory: str) -> Iterator[None]:
-    """One process of a machine compiles into a directory; the others wait for its file. It only saves work: nobody
-    waits for longer than _LOCK_WAIT_S, nor for a lock that another user made."""
+    """One process of a machine compiles into a directory; the others wait for its file."""
     global _held
-    descriptor = None
-    if not _held:  # a kernel that a kernel calls is compiled meanwhile
-        name = hashlib.blake2b(directory.encode(), digest_size=8).hexdigest()
-        path = os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}-{name}.lock")
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     _held += 1
     try:
-        deadline = time.monotonic() + _LOCK_WAIT_S
+        with one_of_a_machine(directory) if _held == 1 else contextlib.nullcontext():  # a kernel calls another one
+            yield
+    finally:
+        _held -= 1
+
+
+@contextlib.contextmanager
+def one_of_a_machine(what: str, patience_s: float = _LOCK_WAIT_S) -> Iterator[None]:
+    """One process of this user and machine at a time is in a block of this name. It only saves work: nobody waits for
+    longer than patience_s, nor for a lock that another user made."""
+    name = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
+    descriptor = None
+    with contextlib.suppress(OSError):
+        path = os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}-{name}.lock")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        deadline = time.monotonic() + patience_s
         while descriptor is not None and not distrust_file(os.fstat(descriptor)) and time.monotonic() < deadline:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -295,6 +277,7 @@ def _machine_lock(directory: str) -> Iterator[None]:
             time.sleep(0.02)
         yield
     finally:
-        _held -= 1
         if descriptor is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a forked child may have it, too
             os.close(descriptor)

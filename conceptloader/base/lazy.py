@@ -1,13 +1,21 @@
-"""functools.cached_property without its lock.
+"""What is done when it is first needed, in processes that fork and have threads.
 
-Before Python 3.12 that lock is one for all instances of a class: it serializes threads that read batches, and a fork
-while one of them holds it leaves it locked in the child for ever. Without it, a value may be computed twice.
+`lazy` is functools.cached_property without its lock: before Python 3.12 that is one for all instances of a class, so
+that it serializes threads that read batches, and a fork while one of them holds it leaves it locked in the child for
+ever. Without it, a value may be computed twice.
 """
 
+import os
+import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+forks_wait = threading.RLock()
+"""Held by what the child of a fork could not complete, since it has no other thread: an import that takes long, a
+compilation (LLVM has a lock of its own). A fork waits for it."""
+os.register_at_fork(before=forks_wait.acquire, after_in_parent=forks_wait.release, after_in_child=forks_wait.release)
 
 
 class lazy(Generic[T]):

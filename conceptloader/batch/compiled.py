@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.descriptors import OpenFiles
+from conceptloader.batch.descriptors import Held, OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
+from conceptloader.batch.kernels.packs import fill_packs, make_room
 from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, sample_randoms
+from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, in_sample, sample_randoms
 from conceptloader.blend import View
-from conceptloader.blend.samples import present
+from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.mixture import NO_TABLES, KernelTables
 from conceptloader.storage.descriptors import Budget
@@ -27,6 +29,11 @@ from conceptloader.storage.reads import retrying
 
 BUFFER_BYTES = 1 << 16
 RAGGED_VALUES = 1024  # room for them at first
+PIECES = 4096  # of documents in a block of packs; room for them at first
+_NO_ROOM = make_room(0, 0, 0)
+LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
+_LATE_BATCHES = 32
+_FEW = 4  # threads; more of them have enough reads under way without announcing any
 _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for dense tracks
 
 
@@ -42,6 +49,7 @@ class CompiledReader:
         budget: Budget | None = None,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
+        self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
         self.follow(order)
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, budget)
@@ -50,13 +58,15 @@ class CompiledReader:
         self._workspaces: list[_Workspace] = []
         self._idle: list[_Workspace] = []
         self._running: dict[int, _Workspace] = {}
+        self._late = 0  # batches for which the storage counts as slow
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CompiledReader, (self.order, self.views, self.layout, self.dp_rank)
 
     def follow(self, order: Order) -> None:
         """See BatchReader."""
-        self.order, self._kernel_tables = order, order.kernel_tables if isinstance(order, CompiledOrder) else None
+        compiled = order if isinstance(order, CompiledOrder) and not self._packed else None
+        self.order, self._kernel_tables = order, None if compiled is None else compiled.kernel_tables
 
     def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
         """See BatchReader; by default in memory that is used again once the batch is gone."""
@@ -82,11 +92,20 @@ class CompiledReader:
                 batch["cu_seqlens"][0] = 0
                 work.state["sequences"] = 1
             for track in shape.ragged.values():
-                batch[f"{track}_offsets"][0] = 0
+                batch[f"{track}_offsets"][:] = 0  # not only the first: samples may be left out for the moment
+            # Packing takes time too, which says nothing of the storage.
+            alone = self._late and not self._packed and len(self._running) <= _FEW
+            work.state["announced"] = -1 if alone else len(samples)
             if self._call(work) != native.OK:
                 # Attempts are counted for each read: the handles of many shards may go stale at once.
                 retrying(partial(self._go_on, work), work.place)
+            if work.spent_ns > LATE_NS * len(samples):
+                self._late = _LATE_BATCHES
+            elif self._late:
+                self._late -= 1
         finally:
+            if work.held.touched:
+                work.let_go()
             del self._running[thread]
             self._idle.append(work)
         if self.layout.outputs.random:
@@ -100,6 +119,15 @@ class CompiledReader:
                 batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
         return batch
 
+    def load(self, packs: bool = False) -> None:
+        """Compile the kernel, or load it, by a batch without samples; of locks it needs only that of compilations.
+        packs: that of packs as well."""
+        shape = _Shape.make(self.layout, self._tables, 0)
+        work, block = _Workspace(self.layout, self._tables, self._files), np.empty(shape.carving.size, np.uint8)
+        work.start(shape, block, NO_TABLES)
+        for kernel in (fill_samples, fill_packs) if packs else (fill_samples,):
+            kernel(work.call, work.picks, work.order, 0)
+
     def where(self, thread: int) -> str:
         """See BatchReader."""
         work = self._running.get(thread)
@@ -107,11 +135,12 @@ class CompiledReader:
 
     def _call(self, work: "_Workspace") -> int:
         """Let the kernel go on with a batch."""
-        budget, kernel = self._files.budget, fill_samples
-        clock = budget.begin()
+        budget, kernel = self._files.budget, fill_packs if self._packed else fill_samples
+        clock, began = budget.begin(), perf_counter_ns()
         try:
             work.code = kernel(work.call, work.picks, work.order, clock)
         finally:
+            work.spent_ns += perf_counter_ns() - began
             budget.end(clock)
         return work.code
 
@@ -121,7 +150,7 @@ class CompiledReader:
         pinned: list[int] = []
         pinned_for = -1
         try:
-            while work.code != native.OK:
+            while work.code != native.OK or work.left_out:
                 sample, row = int(state["sample"]), int(state["row"])
                 if work.code in (native.NOT_OPEN, native.CLOSED):
                     if sample != pinned_for:  # what was opened for the samples before has been used
@@ -131,13 +160,25 @@ class CompiledReader:
                     try:
                         files.open(row)
                     except (FormatError, ReadError) as cause:
-                        message = f"sample {work.samples[sample]}, dp_rank {self.dp_rank}: {cause.args[-1]}"
-                        raise type(cause)(*cause.args[:-1], message) from cause
+                        raise in_sample(cause, self._who(work, sample)) from cause
                     pinned.append(row)
                     if work.code == native.CLOSED:
                         work.restart_sample()
                 elif work.code == native.FULL:
                     work.grow()
+                elif work.code == native.MORE:
+                    room = work.call.room
+                    more = make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms))
+                    work.call = work.call._replace(room=more)
+                elif work.code == native.MISSING:
+                    column = int(state["column"])
+                    if files.files[row, column] == native.OBJECT:
+                        place = row, column, int(state["at"]), int(state["size"])
+                        if not work.held.want(*place, self._who(work, sample)):
+                            raise self._damage(work, sample)
+                    work.leave_out_sample()
+                elif work.code == native.OK:  # but for samples that were left out: all that they miss is known
+                    work.next_round()
                 elif work.code == native.FAILED:
                     error, message = int(state["error"]), f"cannot read {self._describe(work)}"
                     work.restart_sample()
@@ -153,11 +194,14 @@ class CompiledReader:
         finally:
             files.unpin(pinned)
 
+    def _who(self, work: "_Workspace", sample: int) -> str:
+        return f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"
+
     def _damage(self, work: "_Workspace", sample: int) -> Exception:
         """What is wrong with a sample, in the words of the plain reader."""
         present(self.views, int(work.members[sample]))
         samples, members, windows, _ = (array[sample : sample + 1] for array in work.picks)
-        where = f"sample {samples[0]}, dp_rank {self.dp_rank}"
+        where = self._who(work, sample)
         try:
             ReferenceReader(self.order, self.views, self.layout).read(samples, picked=(members, windows))
         except (FormatError, ConfigError) as error:
@@ -178,7 +222,7 @@ class CompiledReader:
             what = f"the opening of {path} and what belongs to it"
         else:
             what = "the first read, or for the compilation of what reads"
-        return f"{what}, sample {work.samples[sample]}, dp_rank {self.dp_rank}"
+        return f"{what}, {self._who(work, sample)}"
 
 
 @dataclass(frozen=True)
@@ -220,23 +264,28 @@ class _Shape:
 
 class _Workspace:
     """What one batch needs for itself. values: i64 of each ragged track, empty for others; scores: of these; picks,
-    order: see fill_samples; code: what the kernel returned; state: of the call. numbers, progress: its arrays and its
+    order: see fill_samples; code: what the kernel returned; spent_ns: in it; left_out: whether samples were, in this
+    round; state: of the call. numbers, progress: its arrays and its
     outputs, and its state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
         array_numbers = ARRAYS.itemsize // 8
+        bins = int(tables.members["bins"].max(initial=0))
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
         self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
+        self.held = Held(files)
         self.numbers = np.zeros(array_numbers + len(layout.tracks) * (OUTPUT.itemsize // 8), np.int64)
         self.call = Call(
             shards=tables.shards,
             tracks=tables.tracks,
             members=tables.members,
-            quarantine=tables.quarantine,
+            left_out=tables.left_out,
+            runs=tables.runs,
             files=files.files,
+            held=self.held.table,
             used=files.used,
             arrays=self.numbers[:array_numbers].view(ARRAYS),
             outputs=self.numbers[array_numbers:].view(OUTPUT),
@@ -244,8 +293,10 @@ class _Workspace:
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),
             state=np.zeros(1, STATE),
+            room=make_room(PIECES, layout.seq_len, bins) if bins else _NO_ROOM,
         )
         self.state = self.call.state[0]
+        self.state["packed_member"] = -1
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
 
@@ -261,11 +312,37 @@ class _Workspace:
         for t in shape.ragged:
             self.use_values(t, self.values[t], self.scores[t])
         self.progress[:] = 0
+        self.left_out, self.spent_ns = False, 0
         self.order = order
 
     def place(self) -> list[int]:
         """Of the read that is under way."""
         return [int(self.state[name]) for name in ("sample", "row", "column", "at")]
+
+    def restart(self) -> None:
+        """Let the next call begin with the first sample."""
+        self.state["sample"] = self.state["position"] = 0
+        self.state["sequences"] = 1
+        self.left_out = False
+
+    def next_round(self) -> None:
+        """Begin anew, with what samples that were left out asked for."""
+        if self.held:
+            self.held.fetch()
+            self.call = self.call._replace(held=self.held.table)
+        self.state["announced"] = len(self.samples)
+        self.restart()
+
+    def let_go(self) -> None:
+        """Keep no more of objects than what the next batches are likely to need."""
+        self.held.drop()
+        self.call = self.call._replace(held=self.held.table)
+
+    def leave_out_sample(self) -> None:
+        """Let the next call begin with the next sample."""
+        self.restart_sample()
+        self.state["sample"] += 1
+        self.left_out = True
 
     def restart_sample(self) -> None:
         """Let the next call begin with the first token of the sample at hand."""
@@ -282,5 +359,4 @@ class _Workspace:
         """More room for ragged values, and the batch from its beginning."""
         room = 2 * int(self.state["needed"])
         self.use_values(int(self.state["track"]), np.empty(room, np.int64), np.empty(room, np.float32))
-        self.state["sample"] = self.state["position"] = 0
-        self.state["sequences"] = 1
+        self.restart()

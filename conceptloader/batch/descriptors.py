@@ -1,27 +1,41 @@
-"""Descriptors for the kernels: a table of open files that a call may use without asking anyone."""
+"""What kernels read from: a table of open files, and bytes of objects in stores, that a call uses without asking."""
 
 import os
+from collections import defaultdict
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.kernels.native import STREAM
+from conceptloader.batch.kernels.native import OBJECT, STREAM
+from conceptloader.batch.kernels.records import HELD
 from conceptloader.batch.kernels.tables import Tables
+from conceptloader.batch.layout import Array
+from conceptloader.batch.reader import in_sample
+from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.storage.descriptors import Budget, OpenTable
+from conceptloader.storage.objects import RemoteObjects
+from conceptloader.storage.source import Expected
+
+_Place = tuple[int, int, int]  # an object, by its row and column, and bytes [start, stop) of it
+_SHARE = 8
 
 
 class OpenFiles(OpenTable):
     """The open files of one reader; keys are rows of its shard table.
 
-    files: i32 [shards, columns], -1 for closed; used: i64 [shards], clock of the last use.
+    files: i32 [shards, columns], -1 for closed, OBJECT for what is never opened; used: i64 [shards], clock of the last
+    use.
     """
 
     def __init__(self, tables: Tables, budget: Budget | None = None) -> None:
         self.tables = tables
         rows = len(tables.shards)
         self.files: npt.NDArray[np.int32] = np.full((rows, len(tables.kinds)), -1, np.int32)
+        for dataset, first in tables.owners:
+            if dataset.files.waiting is not None:
+                self.files[first : first + dataset.num_shards] = OBJECT
         super().__init__(np.zeros(rows, np.int64), budget)
 
     def open(self, row: int) -> None:
@@ -66,7 +80,77 @@ class OpenFiles(OpenTable):
         kind = self.tables.kinds[column]
         return dataset.files.path(kind if kind in dataset.manifest.shards.files else self.tables.kinds[STREAM], shard)
 
+    def object(self, row: int, column: int) -> tuple[RemoteObjects, Expected]:
+        """Where an object is, and what is expected of it."""
+        dataset, shard = self._owner(row)
+        assert dataset.files.waiting is not None
+        return dataset.files.waiting, dataset.files.expected(self.tables.kinds[column], shard)
+
     def _owner(self, row: int) -> tuple[Dataset, int]:
         """(dataset, shard) of a row."""
         dataset, first = next(owner for owner in reversed(self.tables.owners) if owner[1] <= row)
         return dataset, row - first
+
+
+class Held:
+    """Bytes of objects for the calls of one thread: what they asked for in vain is fetched together.
+
+    table: HELD records. Blocks that are likely to be read again stay for the next batches, as long as they take no
+    more than a share of the memory that the user grants to caches.
+    """
+
+    def __init__(self, files: OpenFiles) -> None:
+        self.table = np.zeros(0, HELD)
+        self._files = files
+        self._blocks: dict[_Place, Array] = {}
+        self._once: set[_Place] = set()
+        self._wanted: dict[RemoteObjects, dict[_Place, tuple[Expected, str]]] = defaultdict(dict)
+        self._share = 0
+        self.touched = False  # since the last `drop`
+
+    def __bool__(self) -> bool:
+        """Whether something is wanted."""
+        return bool(self._wanted)
+
+    def want(self, row: int, column: int, offset: int, size: int, who: str) -> bool:
+        """Have `fetch` get bytes of an object. who: wants them, for messages. Returns: whether there are so many."""
+        self.touched = True
+        source, file = self._files.object(row, column)
+        number = row * self._files.files.shape[1] + column
+        if offset + size > file.size:
+            return False
+        for start, stop in source.blocks(file, offset, size):
+            if (number, start, stop) not in self._blocks:
+                self._wanted[source].setdefault((number, start, stop), (file, who))
+        return True
+
+    def fetch(self) -> None:
+        """All at the same time. Raises: FormatError, ReadError, and then nothing is wanted any more."""
+        wanted, self._wanted = self._wanted, defaultdict(dict)
+        for source, places in wanted.items():
+            self._share = source.settings.memory_bytes // _SHARE
+            with source.reading_ahead((file, start, stop) for (_, start, stop), (file, _) in places.items()):
+                for place, (file, who) in places.items():
+                    try:
+                        data = source.read(file, place[1], place[2] - place[1])
+                    except (FormatError, ReadError) as cause:
+                        raise in_sample(cause, who) from cause
+                    self._blocks[place] = np.frombuffer(data, np.uint8)
+                    if file.once:
+                        self._once.add(place)
+        self._number()
+
+    def drop(self) -> None:
+        """After a batch: forget what is not likely to be read again."""
+        for place in self._once:
+            del self._blocks[place]
+        self._once.clear()
+        self._wanted.clear()
+        self.touched = False
+        if sum(map(len, self._blocks.values())) > self._share:
+            self._blocks.clear()
+        self._number()
+
+    def _number(self) -> None:
+        rows = [(*place, data.__array_interface__["data"][0]) for place, data in sorted(self._blocks.items())]
+        self.table = np.array(rows, HELD)

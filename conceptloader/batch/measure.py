@@ -62,18 +62,19 @@ def measure(
         return arrays
 
     reader.read(np.zeros(0, np.uint64))  # loads the compiled code
-    before, start = _bytes_read(), time.perf_counter()
+    before, start = bytes_read(), time.perf_counter()
     for samples, _ in Prefetcher(
         read,
         _batches(first, last, batch, seconds),
         threads=threads,
         depth=prefetch,
+        most=options.prefetch_bytes // reader.layout.carve(batch).size,
         warn_after_s=options.warn_after_s,
         timeout_s=options.timeout_s,
         where=reader.where,
     ):
         end = int(samples[-1]) + 1
-    elapsed, after = time.perf_counter() - start, _bytes_read()
+    elapsed, after = time.perf_counter() - start, bytes_read()
     p50, p99 = np.percentile(np.frombuffer(times, np.int64), [50, 99]) / 1e6
     if any(dataset.files.waiting is not None for dataset in blend.datasets.values()):
         before = None  # the system does not count what comes through a socket
@@ -100,7 +101,7 @@ def _batches(first: int, last: int, batch: int, seconds: float) -> Iterator[U64A
         yield np.arange(start, start + batch, dtype=np.uint64)
 
 
-def _bytes_read() -> tuple[int, int] | None:
+def bytes_read() -> tuple[int, int] | None:
     """Bytes that this process has asked for, and bytes that were fetched from storage for it; None if not known."""
     try:
         with open("/proc/self/io") as file:

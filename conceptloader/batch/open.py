@@ -8,38 +8,72 @@ from dataclasses import replace
 import numpy as np
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.layout import LOSS_FIELD, BatchLayout, TrackLayout
+from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, TrackLayout
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import BatchReader
+from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
+from conceptloader.batch.warm import open_engine
 from conceptloader.blend import Blend, ConceptOptions, Outputs, View
-from conceptloader.blend.samples import by_document
+from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE
 
 MAX_SAMPLE_BYTES = 1 << 30
+RANDOM = "sample random"  # what the key of outputs.random is derived for
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
+_TELL = {10**k for k in range(12)}
 logger = logging.getLogger(__name__)
 
 
 def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
-    """A reader of the samples of `blend`, with the engine that its configuration names. dp_rank: for messages.
-    layout: of its batches, if others decide it with theirs.
-
-    The compiled engine reads through descriptors: with a dataset whose source has none, the reference engine reads all.
+    """A reader of the samples of `blend`, with the engine that its configuration names; the compiled one may begin with
+    plain batches, see warm.py. dp_rank: for messages. layout: of its batches, if others decide it with theirs.
     """
     layout = layout or batch_layout(blend)
-    # Members of an earlier sequence length are part of the order, but none of their samples lies ahead.
+    # Members of an earlier sequence length or packing are part of the order, but none of their samples lies ahead.
+    packed = blend.config.packing is not None
     views = [
-        None if view is None or view.member.seq_len not in (None, layout.seq_len) else view for view in blend.views
-    ]
-    remote = [view.name for view in views if view is not None and view.dataset.files.descriptors is None]
-    if remote:
-        logger.info("loader: reads %s from object stores, with the reference engine", ", ".join(remote))
-    if remote or blend.config.loader.engine == "reference":
-        return ReferenceReader(blend.order, views, layout, dp_rank)
-    return CompiledReader(blend.order, views, layout, dp_rank)
+        None if view is None or view.member.seq_len not in (None, layout.seq_len) or bool(view.member.packing) != packed
+        else view for view in blend.views
+    ]  # fmt: skip
+    reader: BatchReader
+    if blend.config.loader.engine == "reference":
+        reader = ReferenceReader(blend.order, views, layout, dp_rank)
+    else:
+        reader = open_engine(blend.order, views, layout, dp_rank)
+    present = [view for view in views if view is not None]
+    masked = any(kind_of(view) != "window" or LOSS_FIELD in view.dataset.field_names for view in present)
+    masked = masked and layout.outputs.loss_mask
+    return LossWatch(reader, dp_rank) if masked else reader
+
+
+class LossWatch:
+    """A reader that counts the samples in which nothing is learnt, and says so: of packs, documents, masked tokens."""
+
+    def __init__(self, reader: BatchReader, dp_rank: int) -> None:
+        self.layout, self.samples_without_loss = reader.layout, 0
+        self._reader, self._dp_rank = reader, dp_rank
+
+    def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
+        """See BatchReader."""
+        batch = self._reader.read(samples, allocate, picked)
+        for row in np.flatnonzero(~batch["loss_mask"].any(1)).tolist():
+            self.samples_without_loss += 1
+            if self.samples_without_loss in _TELL:
+                logger.warning(
+                    "dp_rank %d: %d samples so far have a loss mask that is all 0, the last one is sample %d: "
+                    "empty packs, documents of one token, quarantined ones, or such whose tokens are all masked",
+                    self._dp_rank, self.samples_without_loss, samples[row],
+                )  # fmt: skip
+        return batch
+
+    def follow(self, order: Order) -> None:
+        """See BatchReader."""
+        self._reader.follow(order)
+
+    def where(self, thread: int) -> str:
+        """See BatchReader."""
+        return self._reader.where(thread)
 
 
 def batch_layout(blend: Blend) -> BatchLayout:
@@ -51,7 +85,7 @@ def batch_layout(blend: Blend) -> BatchLayout:
     if config.seq_len is None:
         raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
     layout = decide_layout(blend.views, config.seq_len, config.outputs, config.concepts)
-    return replace(layout, random_key=derive_key(config.seed, "sample random"))
+    return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
 
 def decide_layout(
@@ -84,8 +118,18 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"dataset {view.name}: found a field {LOSS_FIELD} of type {', '.join(map(str, types))}, expected u1; "
             "build it with that type, or under another name"
         )
-    masked = {"quarantined ranges": view.quarantine, f"a field {LOSS_FIELD}": types != {None}}
-    masked["documents, which are padded"] = by_document(view)
+    masked = {
+        "quarantined ranges": view.quarantine,
+        "excluded documents": view.left_out.at.any(),
+        f"a field {LOSS_FIELD}": types != {None},
+    }
+    kind = kind_of(view)
+    if kind == "pack" and outputs.shared_labels:
+        raise ConfigError(
+            "outputs.shared_labels: found true with packing, where the label of a document's last token in a pack is "
+            "not the next input; set it to false"
+        )
+    masked[f"{kind}s, which are padded"] = kind != "window"
     for reason, found in masked.items():
         if found and not outputs.loss_mask:
             raise ConfigError(f"outputs.loss_mask: found false, but dataset {view.name} has {reason}; set it to true")
@@ -148,9 +192,11 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     track, table = view.dataset.tracks[name], view.dataset.manifest.shards
     dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
+    runs += 0 if view.dataset.runs is None else len(view.dataset.runs)  # each may cut a span
     concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
     return {
-        "max_spans": min(track.spans_in(seq_len), seq_len, runs),
+        # Manifests know windows; of a pack, each part may be cut out of the place that has most.
+        "max_spans": seq_len if view.member.packing else min(track.spans_in(seq_len), seq_len, runs),
         "max_concepts": min(track.max_items or 0, concepts),
     }
 

@@ -17,9 +17,9 @@ from conceptloader.batch.layout import (
     BatchLayout,
     TrackLayout,
 )
-from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, sample_randoms
+from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, in_sample, sample_randoms
 from conceptloader.blend import View
-from conceptloader.blend.samples import by_document, in_quarantined_shard, present, quarantined, token_range
+from conceptloader.blend.samples import Part, kind_of, parts_of, present
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import reading_ahead
@@ -72,16 +72,14 @@ class ReferenceReader:
 
         def fill(row: int) -> tuple[list[int], dict[str, _Values]]:
             view, window = present(self.views, int(members[row])), int(windows[row])
-            kind = "document" if by_document(view) else "window"
-            self._in_progress[thread] = f"sample {samples[row]}, {kind} {window} of dataset {view.name}"
+            self._in_progress[thread] = f"sample {samples[row]}, {kind_of(view)} {window} of dataset {view.name}"
             found: dict[str, _Values] = {name: ([], []) for name in values}
             try:
-                return self._fill(arrays, found, row, view, window), found
+                return self._fill(arrays, found, row, view, int(samples[row]), window), found
             except (FormatError, ReadError) as error:
                 if self.dp_rank is None:
                     raise
-                message = f"sample {samples[row]}, dp_rank {self.dp_rank}: {error.args[-1]}"
-                raise type(error)(*error.args[:-1], message) from error
+                raise in_sample(error, f"sample {samples[row]}, dp_rank {self.dp_rank}") from error
 
         with reading_ahead(self._ahead(members, windows)):
             for row, (borders, found) in enumerate(self._map(fill, range(len(samples)))):
@@ -112,65 +110,72 @@ class ReferenceReader:
         """Token ranges of the windows in object stores."""
         for member, window in zip(members.tolist(), windows.tolist(), strict=True):
             view = self.views[member]
-            if view is not None and view.dataset.files.waiting is not None and not by_document(view):
-                yield from view.dataset.ahead(*token_range(view, window, self.layout.seq_len))
+            if view is not None and view.dataset.files.waiting is not None and kind_of(view) == "window":
+                for part in parts_of(view, window, self.layout.seq_len):
+                    yield from view.dataset.ahead(part.start, part.stop)
 
     def _fill(
-        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, number: int
+        self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, index: int, number: int
     ) -> list[int]:
-        """Fill one row. Returns the document borders within the inputs."""
+        """Fill one row with window, or document, `number` of a view, which is sample `index` of the run.
+
+        Returns: the document borders within the inputs.
+        """
         layout, dataset, size = self.layout, view.dataset, self.layout.seq_len
-        tokenizer = dataset.tokenizer
-        eos = tokenizer.eos_id if tokenizer else None
+        eos = dataset.tokenizer.eos_id if dataset.tokenizer else None
         if "dataset_id" in arrays:
             arrays["dataset_id"][row] = view.dataset_id
-        if "position_ids" in arrays:
-            arrays["position_ids"][row] = np.arange(size)
         for name in ("input_ids", "labels"):
             arrays[name][row] = eos or 0  # what padding and quarantined samples hold
-        if in_quarantined_shard(view, number):
-            return []
-        start, stop = token_range(view, number, size)
-        if quarantined(view, start, stop):
-            return []
-        sample = dataset.read(start, stop)
-        inputs = min(stop - start, size)
-        self._fill_labels(arrays, row, sample, eos)
+        parts = parts_of(view, number, size)
         borders: list[int] = []
-        if by_document(view):
-            if "document_ids" in arrays:
-                arrays["document_ids"][row, :inputs] = view.start + number
-        elif layout.outputs.needs_documents:
-            borders = self._fill_documents(arrays, row, dataset, start)
-        for track in layout.tracks:
-            if track.name in view.tracks:
-                for found, more in zip(
-                    values[track.name], self._fill_track(arrays, row, view, track, start, start + inputs), strict=True
-                ):
-                    found += more
+        for part in parts:
+            if part.place:
+                borders.append(part.place)
+            if part.since <= index:
+                continue
+            self._fill_tokens(arrays, row, part, dataset.read(part.start, part.stop), eos)
+            if part.document >= 0:
+                if "document_ids" in arrays:
+                    arrays["document_ids"][row, part.place : part.place + part.inputs] = part.document
+            elif layout.outputs.needs_documents:
+                borders = self._fill_documents(arrays, row, dataset, part.start)
+            for track in layout.tracks:
+                if track.name in view.tracks:
+                    found = self._fill_track(arrays, row, view, track, part)
+                    for known, more in zip(values[track.name], found, strict=True):
+                        known += more
+        packed = kind_of(view) == "pack"
+        used = parts[-1].place + parts[-1].inputs if packed and parts else 0
+        if 0 < used < size:  # padding is a sequence of its own
+            borders.append(used)
+        if "position_ids" in arrays:
+            starts = np.zeros(size, np.int64)
+            if packed or layout.outputs.position_ids == "document":
+                starts[borders] = borders
+            arrays["position_ids"][row] = np.arange(size) - np.maximum.accumulate(starts)
         return borders
 
-    def _fill_labels(self, arrays: dict[str, Array], row: int, sample: dict[str, Array], eos: int | None) -> None:
-        tokens, size = sample["tokens"], self.layout.seq_len
-        labels = max(len(tokens) - 1, 0)
-        arrays["input_ids"][row, : len(tokens)] = tokens[:size]
-        arrays["labels"][row, :labels] = tokens[1:]
+    def _fill_tokens(
+        self, arrays: dict[str, Array], row: int, part: Part, sample: dict[str, Array], eos: int | None
+    ) -> None:
+        tokens = sample["tokens"]
+        labels = slice(part.place, part.place + max(len(tokens) - 1, 0))
+        arrays["input_ids"][row, part.place : part.place + part.inputs] = tokens[: part.inputs]
+        arrays["labels"][row, labels] = tokens[1:]
         if "loss_mask" not in arrays:
             return
-        mask = arrays["loss_mask"][row, :labels]
+        mask = arrays["loss_mask"][row, labels]
         mask[:] = sample[LOSS_FIELD][1:] != 0 if LOSS_FIELD in sample else 1
         if not self.layout.outputs.eos_loss:
-            mask[arrays["labels"][row, :labels] == eos] = 0
+            mask[arrays["labels"][row, labels] == eos] = 0
 
     def _fill_documents(self, arrays: dict[str, Array], row: int, dataset: Dataset, start: int) -> list[int]:
         size, out = self.layout.seq_len, self.layout.outputs
         documents = dataset.documents_in(start, start + size + 1)
         positions = np.arange(start, start + size)
-        holder = np.searchsorted(documents.first, positions, side="right") - 1
         if out.document_ids:
-            arrays["document_ids"][row] = documents.ids[holder]
-        if out.position_ids == "document":
-            arrays["position_ids"][row] = positions - np.maximum(documents.first[holder], start)
+            arrays["document_ids"][row] = documents.ids[np.searchsorted(documents.first, positions, side="right") - 1]
         borders = documents.first[documents.first > start] - start
         if out.loss_mask_borders:
             arrays["loss_mask"][row, borders - 1] = 0
@@ -178,10 +183,11 @@ class ReferenceReader:
         return inside
 
     def _fill_track(
-        self, arrays: dict[str, Array], row: int, view: View, track: TrackLayout, start: int, stop: int
+        self, arrays: dict[str, Array], row: int, view: View, track: TrackLayout, part: Part
     ) -> tuple[list[Array], list[Array]]:
-        """Fill one track of a row. Returns the concept ids of its spans, and their scores, if there are any."""
-        name = track.name
+        """Fill one track of a part of a row. Returns the concept ids of its spans, and their scores, if it has any."""
+        name, start, stop = track.name, part.start, part.start + part.inputs
+        before = int(arrays[f"{name}_num_spans"][row])  # of the parts before
         spans = view.dataset.spans(name, start, stop)
         codec = view.dataset.tracks[name].concepts
         if any(len(record) % codec.item for record in spans.records):
@@ -191,7 +197,7 @@ class ReferenceReader:
             )
         counts = np.diff(spans.offsets)
         most = int(counts.max(initial=0))
-        if (len(spans) > track.max_spans and not track.cut_spans) or (
+        if (before + len(spans) > track.max_spans and not track.cut_spans) or (
             most > track.max_concepts and not track.cut_concepts
         ):
             raise FormatError(
@@ -199,19 +205,20 @@ class ReferenceReader:
                 f"{most} concepts in one, expected at most {track.max_spans} and {track.max_concepts} as the manifest "
                 "says; the dataset is damaged: run `conceptloader verify --full`, restore or rebuild it"
             )
-        used = min(len(spans), track.max_spans)
+        used = min(len(spans), track.max_spans - before)
         counts = np.minimum(counts[:used], track.max_concepts)
-        arrays[f"{name}_num_spans"][row] = used
-        arrays[f"{name}_spans"][row, :used, 0] = spans.start[:used]
-        arrays[f"{name}_spans"][row, :used, 1] = spans.end[:used]
-        arrays[f"{name}_flags"][row, :used] = (
+        slots = slice(before, before + used)
+        arrays[f"{name}_num_spans"][row] = before + used
+        arrays[f"{name}_spans"][row, slots, 0] = part.place + spans.start[:used]
+        arrays[f"{name}_spans"][row, slots, 1] = part.place + spans.end[:used]
+        arrays[f"{name}_flags"][row, slots] = (
             BEGINS_BEFORE * spans.begins_before[:used] + ENDS_AFTER * spans.ends_after[:used]
         )
         for k in range(used):
-            arrays[f"{name}_span_index"][row, spans.start[k] : spans.end[k]] = k
+            arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = before + k
         if track.mark:
             for k in range(used, len(spans)):
-                arrays[f"{name}_span_index"][row, spans.start[k] : spans.end[k]] = CUT_OFF
+                arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = CUT_OFF
         kept = list(zip(spans.records, counts.tolist(), strict=False))
         try:
             concepts = [codec.ids_of(record)[:n] for record, n in kept]
@@ -229,12 +236,12 @@ class ReferenceReader:
                     "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
                 )
         if track.ragged:
-            first = row * track.max_spans + 1  # lengths for now; summed up at the end
+            first = row * track.max_spans + before + 1  # lengths for now; summed up at the end
             arrays[f"{name}_offsets"][first : first + used] = counts
         else:
-            arrays[f"{name}_counts"][row, :used] = counts
-            for k, ids in enumerate(concepts):
+            arrays[f"{name}_counts"][row, slots] = counts
+            for k, ids in enumerate(concepts, before):
                 arrays[f"{name}_ids"][row, k, : len(ids)] = ids
-            for k, found in enumerate(scores):
+            for k, found in enumerate(scores, before):
                 arrays[f"{name}_scores"][row, k, : len(found)] = found
         return [ids.astype(np.int64) for ids in concepts], scores

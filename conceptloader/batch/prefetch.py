@@ -19,9 +19,15 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
+_LATE_S = 0.002  # of waiting: from there on it counts
+_PROMPT = 16  # results that were there in time, for each that is read ahead less from then on
+
 
 class Prefetcher(Iterator[tuple[T, R]]):
-    """Iterator over (task, read(task)), in the order of `tasks`, at most `depth` of them ahead of the consumer.
+    """Iterator over (task, read(task)), in the order of `tasks`, `depth` of them ahead of the consumer.
+
+    One read that takes long holds up all that follow it. So while the consumer waits for one, and threads have nothing
+    to do, more is read ahead, up to `most`; and less again when it does not wait.
 
     With depth 0 nothing is read ahead: a thread reads when it is asked to, so that the consumer can watch it, and be
     interrupted. What `read` raises is raised here, in its turn. Threads end with `close`, when the iterator is no
@@ -38,6 +44,7 @@ class Prefetcher(Iterator[tuple[T, R]]):
         *,
         threads: int,
         depth: int,
+        most: int = 0,
         warn_after_s: float = 30.0,
         timeout_s: float = 300.0,
         where: Callable[[int], str] = str,
@@ -46,9 +53,10 @@ class Prefetcher(Iterator[tuple[T, R]]):
         self._read, self._tasks, self._where, self._name = read, iter(tasks), where, name
         self._warn_after_s, self._timeout_s = warn_after_s, timeout_s
         self._process = os.getpid()
-        self._depth = depth
+        self._depth, self._most, self._aim, self._prompt = depth, most, depth, 0
         self._ahead: deque[tuple[T, Task[R]]] = deque()
-        self._threads = Threads(min(threads, depth) or 1, name)
+        self.waited_s = 0.0  # by the consumer, for the last result
+        self._threads = Threads(min(threads, max(depth, most)) if depth else 1, name)
         self.close = weakref.finalize(self, self._threads.stop)
         for _ in range(depth):
             self._send()
@@ -62,17 +70,46 @@ class Prefetcher(Iterator[tuple[T, R]]):
         if not self.close.alive or self._process != os.getpid():
             raise RuntimeError(f"{self._name}: the iterator was closed, or belongs to the parent of this process")
         task, reading = self._ahead[0]
-        start, waited = time.monotonic(), 0.0
-        while not reading.wait(max(0.0, min(self._warn_after_s, self._timeout_s - waited))):
-            waited = time.monotonic() - start
-            self._tell(waited, reading.thread)
+        start = time.monotonic()
+        if not reading.wait(0):
+            self._wait(reading)
+        elif self._aim > self._depth:
+            self._prompt += 1
+            self._aim -= self._prompt % _PROMPT == 0
+        self.waited_s = time.monotonic() - start
         if reading.error is not None:
             self.close()
             raise reading.error
         self._ahead.popleft()
-        if self._depth:
+        if self._depth and len(self._ahead) < self._aim:
             self._send()
         return task, reading.value
+
+    @property
+    def ready(self) -> int:
+        """Results that wait for the consumer."""
+        return sum(not reading.running.locked() for _, reading in self._ahead)
+
+    def renew(self, stale: Callable[[T], bool]) -> None:
+        """Read those tasks anew of which what was read ahead does not hold any more."""
+        for k, (task, _) in enumerate(self._ahead):
+            if stale(task):
+                self._ahead[k] = task, self._threads.submit(self._read, task)
+
+    def _wait(self, reading: Task[R]) -> None:
+        """Until it has ended. Raises: ReadError after timeout_s."""
+        start, waited, tell = time.monotonic(), 0.0, self._warn_after_s
+        grows = 0 < self._depth < self._most
+        while not reading.wait(max(0.0, min(tell, self._timeout_s, waited + _LATE_S if grows else tell) - waited)):
+            waited = time.monotonic() - start
+            if grows and self._threads.idle:
+                for _ in range(min(self._threads.size, self._most - len(self._ahead))):
+                    self._send()
+                self._aim = max(self._aim, len(self._ahead))
+                grows = len(self._ahead) < self._most
+            if waited >= min(tell, self._timeout_s):
+                self._tell(waited, reading.thread)
+                tell += self._warn_after_s
 
     def _send(self) -> None:
         """Have the next task read, if there is one."""

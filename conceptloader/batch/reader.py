@@ -32,6 +32,11 @@ def sample_randoms(key: int, samples: U64Array) -> I64Array:
     return found
 
 
+def in_sample(cause: Exception, who: str) -> Exception:
+    """An error of a file, said of the sample that needs it."""
+    return type(cause)(*cause.args[:-1], f"{who}: {cause.args[-1]}")
+
+
 class Order(Protocol):
     """Mixture, Sequential, and whatever else says which window of which member a sample is."""
 

@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
+from conceptloader.blend.exclude import NOTHING, Excluded, left_out, read_excluded
 from conceptloader.blend.load import load_config
+from conceptloader.blend.packing import PACKING_VERSION, Packing, Packs
 from conceptloader.blend.quarantine import TokenRanges, read_quarantine
 from conceptloader.blend.schema import Config
 from conceptloader.blend.strict import nearest
@@ -23,11 +25,11 @@ from conceptloader.order.weights import tempered
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
-    """The windows or documents of a dataset that one member of the order draws: view[w] for w in range(count).
+    """The windows, documents or packs of a dataset that one member of the order draws: view[w] for w in range(count).
 
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
-    those to read. start: first token of window 0, or number of the first document. quarantine: token ranges that give
-    no loss.
+    those to read. start: first token of window or pack 0, or number of the first document. quarantine: token ranges
+    that give no loss; left_out: these, and what is excluded from some sample on.
     """
 
     name: str
@@ -35,13 +37,14 @@ class View:
     dataset: Dataset
     member: Member
     tracks: tuple[str, ...]
-    samples: Windows | DocumentView
+    samples: Windows | DocumentView | Packs
     start: int
     quarantine: TokenRanges = ()
+    left_out: Excluded = NOTHING
 
     @property
     def count(self) -> int:
-        """Windows or documents."""
+        """Windows, documents or packs."""
         return self.member.windows
 
     def __len__(self) -> int:
@@ -59,12 +62,14 @@ class Blend:
 
     datasets: by name. spec: what to save with a checkpoint. order: sample index -> (k, epoch, window), where k is a
     position in `views`; None there stands for a member of the past whose dataset has left the configuration.
-    quarantine: dataset -> token ranges that give no loss, sorted and apart.
+    quarantine: dataset -> token ranges that give no loss, sorted and apart. excluded: dataset -> others, from some
+    sample on.
     """
 
     config: Config
     datasets: Mapping[str, Dataset]
     quarantine: Mapping[str, TokenRanges]
+    excluded: Mapping[str, Excluded]
     spec: OrderSpec
     order: Mixture | Sequential
     views: tuple[View | None, ...]
@@ -89,7 +94,7 @@ class Blend:
             on_new_seq_len=self.config.on_new_seq_len,
             new_stage=new_stage,
         )
-        return _blend(self.config, self.datasets, self.quarantine, spec)
+        return _blend(self.config, self.datasets, self.quarantine, self.excluded, spec)
 
     def look_ahead(self, consumed: int) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will: a missing
@@ -145,6 +150,7 @@ def open_blend(
     opened = _open(config, codecs) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
     quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
+    excluded = read_excluded(config.exclude, opened, config.roots)
     members = {name: _member(name, ds, config) for name, ds in opened.items()}
     spec = OrderSpec(
         seed=config.seed,
@@ -153,10 +159,11 @@ def open_blend(
         phases=_phases(config, members) if config.order == "shuffled" else (),
         skips=[Skip(at=skip.at, count=skip.count) for skip in config.skip],
         quarantine={name: fingerprint(quarantine[name]) for name in sorted(quarantine)},
+        exclude={name: excluded[name].prints() for name in sorted(excluded)},
         order=config.order,
         order_version=config.order_version or ORDER_VERSION,
     )
-    return _blend(config, opened, quarantine, spec)
+    return _blend(config, opened, quarantine, excluded, spec)
 
 
 def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
@@ -173,7 +180,7 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
 
 
 def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Dataset]:
-    """By name; two parts of one dataset share it, and its manifest, documents and descriptors."""
+    """By name; two parts of one dataset share it, and views of one its manifest, document table and descriptors."""
     opened: dict[tuple[str, bool], Dataset] = {}
     for entry in config.datasets.values():
         key = entry.path, entry.allow_pickle
@@ -185,6 +192,9 @@ def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Datas
                 codecs=codecs,
                 check_files=config.loader.check_files,
             )
+    same: dict[tuple[str, ...], Dataset] = {}
+    for dataset in opened.values():
+        dataset.share_files(same.setdefault((dataset.source, *dataset.source_fingerprints), dataset))
     return {name: opened[config.datasets[name].path, config.datasets[name].allow_pickle] for name in config.names}
 
 
@@ -192,10 +202,10 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
     """Refuse what cannot be blended, and tracks that nobody has."""
     first = next(iter(datasets))
     for name, ds in datasets.items():
-        if (ds.mode == "document") != (datasets[first].mode == "document"):
+        if config.packing is None and (ds.mode == "document") != (datasets[first].mode == "document"):
             raise ConfigError(
                 f"datasets.{name}: found mode {ds.mode}, but datasets.{first} has mode {datasets[first].mode}; "
-                "documents and windows cannot be blended"
+                "documents and windows cannot be blended, but as packs they can (packing)"
             )
         for track in config.datasets[name].tracks or ():
             if track not in ds.tracks:
@@ -219,12 +229,20 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
     try:
         split = config.datasets[name].split
         token_range = (0, ds.num_tokens) if split is None else ds.split(*split)
-        if ds.mode == "document":
+        seq_len, packing = config.seq_len, None
+        if ds.mode == "document" and config.packing is None:
             seq_len, windows = None, _document(ds, token_range[1]) - _document(ds, token_range[0])
-        elif config.seq_len is None:
-            raise ConfigError("seq_len: missing, expected the number of tokens of a window")
+        elif seq_len is None:
+            raise ConfigError("seq_len: missing, expected the number of tokens of a window or a pack")
+        elif config.packing is not None and ds.runs is not None:
+            raise ConfigError(
+                "packing: found a view, expected a dataset with files of its own; take one of the two out"
+            )
+        elif config.packing is not None:
+            packing = {**vars(config.packing), "version": PACKING_VERSION}
+            windows = len(Packs(ds, Packing(seq_len=seq_len, **packing), token_range, tracks=()))
         else:
-            seq_len, windows = config.seq_len, len(ds.windows(config.seq_len, token_range, tracks=()))
+            windows = len(ds.windows(seq_len, token_range, tracks=()))
     except ConfigError as error:
         raise ConfigError(f"datasets.{name}: {error}") from error
     return Member(
@@ -234,6 +252,7 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         stream_fingerprint=ds.stream_fingerprint,
         token_range=token_range,
         tracks_fingerprint=ds.tracks_fingerprint,
+        packing=packing,
     )
 
 
@@ -256,30 +275,43 @@ def _phases(config: Config, members: Mapping[str, Member]) -> list[Phase]:
 
 
 def _blend(
-    config: Config, datasets: Mapping[str, Dataset], quarantine: Mapping[str, TokenRanges], spec: OrderSpec
+    config: Config,
+    datasets: Mapping[str, Dataset],
+    quarantine: Mapping[str, TokenRanges],
+    excluded: Mapping[str, Excluded],
+    spec: OrderSpec,
 ) -> Blend:
     max_epochs = {name: entry.max_epochs for name, entry in config.datasets.items()}
     return Blend(
         config=config,
         datasets=datasets,
         quarantine=quarantine,
+        excluded=excluded,
         spec=spec,
         order=spec.build(max_epochs),
-        views=tuple(_view(config, datasets, member, quarantine) for member in spec.members.values()),
+        views=tuple(_view(config, datasets, member, quarantine, excluded) for member in spec.members.values()),
     )
 
 
 def _view(
-    config: Config, datasets: Mapping[str, Dataset], member: Member, quarantine: Mapping[str, TokenRanges]
+    config: Config,
+    datasets: Mapping[str, Dataset],
+    member: Member,
+    quarantine: Mapping[str, TokenRanges],
+    excluded: Mapping[str, Excluded],
 ) -> View | None:
     name = member.dataset
     if name not in datasets or datasets[name].stream_fingerprint != member.stream_fingerprint:
         return None
     ds, wanted = datasets[name], config.datasets[name].tracks
     tracks = [track for track in config.concepts if track in ds.tracks] if wanted is None else list(wanted)
-    samples: Windows | DocumentView
+    samples: Windows | DocumentView | Packs
     if member.seq_len is None:
         samples, start = ds.documents(tracks), _document(ds, member.token_range[0])
+    elif member.packing is not None:
+        packing = Packing(seq_len=member.seq_len, **member.packing)
+        samples = Packs(ds, packing, member.token_range, tracks, quarantine.get(name, ()))
+        start = member.token_range[0]
     else:
         samples, start = ds.windows(member.seq_len, member.token_range, tracks), member.token_range[0]
     return View(
@@ -291,4 +323,5 @@ def _view(
         samples=samples,
         start=start,
         quarantine=quarantine.get(name, ()),
+        left_out=left_out(excluded.get(name, NOTHING), quarantine.get(name, ())),
     )

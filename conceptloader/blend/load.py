@@ -136,6 +136,14 @@ def _resolved(config: Config, base: Path) -> Config:
             else dataclasses.replace(entry, file=absolute(entry.file, f"quarantine[{k}].file"))
             for k, entry in enumerate(config.quarantine)
         ),
+        exclude=tuple(
+            dataclasses.replace(
+                entry,
+                file=entry.file and absolute(entry.file, f"exclude[{k}].file"),
+                view=entry.view and absolute(entry.view, f"exclude[{k}].view"),
+            )
+            for k, entry in enumerate(config.exclude)
+        ),
         roots=None if config.roots is None else tuple(absolute(r, f"roots[{k}]") for k, r in enumerate(config.roots)),
         megatron_cache=config.megatron_cache and absolute(config.megatron_cache, "megatron_cache"),
     )

@@ -1,11 +1,38 @@
-"""Which tokens a sample of a view reads, and whether it may read them."""
+"""Which tokens a sample of a view reads, where it has them, and whether it may read them."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from conceptloader.blend import View
+from conceptloader.blend.exclude import NEVER
+from conceptloader.blend.packing import Packs
 from conceptloader.errors import ConfigError
+
+
+class Part(NamedTuple):
+    """Tokens [start, stop) of the dataset, in a sample's inputs from `place` on; the first `inputs` of them are inputs,
+    and all but the first are labels, from `place` on too. document: its number, -1 where a part is a window of many.
+    since: the sample of the run from which on it must not be read and gives no loss, 0 if it is quarantined."""
+
+    start: int
+    stop: int
+    inputs: int
+    place: int = 0
+    document: int = -1
+    since: int = NEVER
+
+    def inputs_of(self, start: int, stop: int) -> int:
+        """How many of tokens [start, stop) of the dataset, which lie in one part, are inputs of this one."""
+        return max(0, min(stop, self.start + self.inputs) - start) if self.start <= start else 0
+
+    def positions(self, start: int, stop: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """Where tokens [start, stop) of the dataset stand in the inputs and in the labels; None where they do not."""
+        low, high = max(start, self.start) - self.start, min(stop, self.stop) - self.start
+        inputs, labels = (low, min(high, self.inputs)), (max(low - 1, 0), high - 1)
+        moved = [(a + self.place, b + self.place) if a < b else None for a, b in (inputs, labels)]
+        return moved[0], moved[1]
 
 
 def present(views: Sequence[View | None], member: int) -> View:
@@ -20,27 +47,54 @@ def present(views: Sequence[View | None], member: int) -> View:
 
 
 def by_document(view: View) -> bool:
-    """Whether a sample is a document, not a window."""
+    """Whether a sample is a document, not a window or a pack."""
     return view.member.seq_len is None
 
 
-def token_range(view: View, number: int, seq_len: int) -> tuple[int, int]:
-    """Tokens [start, stop) that sample `number` reads: seq_len + 1, or fewer of a shorter document."""
-    if not by_document(view):
+def kind_of(view: View) -> str:
+    """What a sample of a view is called."""
+    return "document" if by_document(view) else "pack" if isinstance(view.samples, Packs) else "window"
+
+
+def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
+    """What sample `number` is made of: a window of seq_len + 1 tokens, no more than these of a document, or a pack's
+    parts. None for a document in a shard that is quarantined as a whole, its document table included."""
+    if isinstance(view.samples, Packs):
+        found = [
+            Part(p.start, min(p.start + p.tokens + 1, p.end), p.tokens, p.place, p.document)
+            for p in view.samples.parts(number)
+        ]
+    elif not by_document(view):
         start = view.start + number * seq_len
-        return start, start + seq_len + 1
-    start, stop = view.dataset.document_range(view.start + number)
-    return start, min(stop, start + seq_len + 1)
+        found = [Part(start, start + seq_len + 1, seq_len)]
+    elif in_quarantined_shard(view, number):
+        found = []
+    else:
+        start, stop = view.dataset.document_range(view.start + number)
+        stop = min(stop, start + seq_len + 1)
+        found = [Part(start, stop, min(stop - start, seq_len), 0, view.start + number)]
+    if not len(view.left_out.at):
+        return found
+    return [p._replace(since=view.left_out.first_at(p.start, p.stop)) for p in found]
 
 
-def quarantined(view: View, start: int, stop: int) -> bool:
-    """Whether tokens [start, stop) touch a quarantined range."""
-    return any(a < stop and start < b for a, b in view.quarantine)
+def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]]:
+    """(sample, part) of each part that holds any token of a document of the dataset, be it only as a label."""
+    if isinstance(view.samples, Packs):
+        numbers = sorted({number for number, _ in view.samples.parts_of(document)})
+    elif by_document(view):
+        numbers = [document - view.start] if 0 <= document - view.start < view.count else []
+    else:
+        start, stop = view.dataset.document_range(document)
+        low, high = (start - view.start - 1) // seq_len, (stop - 1 - view.start) // seq_len
+        numbers = list(range(max(0, low), min(view.count, high + 1))) if start < stop else []
+    found = [(number, part) for number in numbers for part in parts_of(view, number, seq_len)]
+    return [(number, part) for number, part in found if part.document in (-1, document)]
 
 
 def in_quarantined_shard(view: View, number: int) -> bool:
-    """Whether sample `number` is a document of a shard that is quarantined as a whole, its document table included."""
-    if not by_document(view) or not view.quarantine:
+    """Whether document `number` of a view is in a shard that is quarantined as a whole, its document table included."""
+    if not view.quarantine or view.dataset.runs is not None:
         return False
     manifest = view.dataset.manifest
     shard = int(np.searchsorted(np.cumsum(manifest.shards.documents), view.start + number, side="right"))

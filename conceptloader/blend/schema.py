@@ -8,6 +8,8 @@ from conceptloader.blend.strict import Count, Natural, Positive, Section, neares
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
 
+MAX_BINS = 4096
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Section):
@@ -50,13 +52,25 @@ class QuarantineConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ExcludeConfig(Section):
+    """From the trainer's sample `at` on, documents of a dataset, by default of all, that are taken out: those with
+    these ids, with the ids in a text file, one a line, or all that a view of the dataset lacks."""
+
+    at: Natural
+    dataset: str | None = None
+    ids: tuple[str, ...] | None = None
+    file: str | None = None
+    view: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs(Section):
     """Which tensors a batch has besides input_ids and labels.
 
-    position_ids: from 0 at the start of the window, or of every document, or none. loss_mask_borders: no loss where the
-    label is the first token of another document. eos_loss: False for no loss on end-of-document labels. shared_labels:
-    input_ids and labels are views of one tensor, `tokens`. random: a number for each sample, of the seed and
-    the sample's index alone.
+    position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
+    loss_mask_borders: no loss where the label is the first token of another document. eos_loss: False for no loss on
+    end-of-document labels. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a number for
+    each sample, of the seed and the sample's index alone.
     """
 
     shared_labels: bool = False
@@ -84,6 +98,18 @@ class Outputs(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PackingConfig(Section):
+    """Samples are packs of whole documents, see docs/packing.md.
+
+    bins: packs that the documents of a block are sorted into. overflow: of a document that does not fit whole, the rest
+    goes into another pack, is left out, or the document is an error.
+    """
+
+    bins: Annotated[int, within(2, MAX_BINS)] = 64
+    overflow: Literal["split", "crop", "refuse"] = "split"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConceptOptions(Section):
     """How the concepts of a track become tensors.
 
@@ -102,11 +128,13 @@ class ConceptOptions(Section):
 class LoaderConfig(Section):
     """threads that read, micro batches that are read ahead; seconds after which a blocked read is logged, and ended.
 
+    prefetch_bytes: what may be read ahead while a late read holds up the rest and threads have nothing to do.
     check_files: compare a sample of each file with the manifest when it is first opened.
     """
 
     threads: Count = 2
     prefetch: Natural = 4
+    prefetch_bytes: Natural = 1 << 29
     pin_memory: bool = False
     engine: Literal["compiled", "reference"] = "compiled"
     check_files: bool = True
@@ -137,6 +165,8 @@ class Config(Section):
     phases: tuple[PhaseConfig, ...] = ()
     skip: tuple[SkipConfig, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
+    exclude: tuple[ExcludeConfig, ...] = ()
+    packing: PackingConfig | None = None
     on_new_seq_len: Literal["refuse", "restart"] = "refuse"
     allow_mixed_tokenizers: bool = False
     roots: tuple[str, ...] | None = None
@@ -152,6 +182,7 @@ class Config(Section):
         self._check_unblended()
         self._check_weights()
         self._check_quarantine()
+        self._check_excluded()
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
                 f"megatron_cache: found {self.megatron_cache!r} with order {self.order}; order megatron needs the "
@@ -168,7 +199,7 @@ class Config(Section):
 
         Raises ConfigError if it gives another one itself, or outputs that are for one's own training loop only.
         """
-        for key, expected in {"shared_labels": False, "loss_mask": True, "random": False}.items():
+        for key, expected in {"shared_labels": False, "loss_mask": True}.items():
             if getattr(self.outputs, key) != expected:
                 raise ConfigError(f"outputs.{key}: expected {expected} with a framework; leave it out")
         if self.seq_len not in (None, seq_len):
@@ -251,6 +282,17 @@ class Config(Section):
                 raise ConfigError(f"{where}: expected either tokens: [first, end] or file")
             if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
                 raise ConfigError(f"{where}.tokens: found {list(entry.tokens)}, expected [first, end], first < end")
+
+    def _check_excluded(self) -> None:
+        for k, entry in enumerate(self.exclude):
+            where = f"exclude[{k}]"
+            self._check_known([] if entry.dataset is None else [entry.dataset], f"{where}.dataset: ")
+            if (entry.ids is None) + (entry.file is None) + (entry.view is None) != 2:
+                raise ConfigError(f"{where}: expected one of ids, file and view")
+            if entry.view is not None and entry.dataset is None:
+                raise ConfigError(f"{where}.dataset: missing, expected the dataset that the view is of")
+            if self.order == "megatron":
+                raise ConfigError("exclude: not with order megatron, whose samples are not windows; leave it out")
 
 
 def _plain(value: Any) -> Any:

@@ -26,8 +26,8 @@ from conceptloader.errors import ConceptloaderError, ConfigError
 # To add a subcommand, add its module to this package and its name here; a word of Python's has _ behind it there.
 COMMANDS = (
     "build", "import", "adopt", "annotate", "finalize", "join", "convert", "verify", "inspect", "sample", "stats",
-    "concepts", "vocabulary", "index", "init", "plan", "trace", "when", "exposure", "explain", "audit", "view",
-    "bench", "warmup",
+    "concepts", "vocabulary", "index", "select", "init", "plan", "trace", "when", "exposure", "explain", "audit",
+    "view", "bench", "warmup",
 )  # fmt: skip
 
 _DESCRIPTION = """\

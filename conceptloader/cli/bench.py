@@ -57,8 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.batch.measure import drop_from_cache, measure
     from conceptloader.batch.open import open_reader
+    from conceptloader.batch.warm import load_engine
 
     blend = _open(arguments)
+    if blend.config.loader.engine == "compiled":
+        load_engine()
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
     threads = arguments.threads or max(1, min(loader.threads, loader.prefetch))
     prefetch = max(loader.prefetch, threads) if arguments.threads or loader.prefetch else 0

@@ -2,15 +2,17 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from conceptloader.cli import building, chunks
-from conceptloader.cli.arguments import add_out, chosen, pair
+from conceptloader.cli.arguments import add_out, chosen, pair, positive
 from conceptloader.cli.output import Output
+from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from conceptloader.ingest.build.builder import IngestOptions
+    from conceptloader.ingest.rows.chat import ChatRules
     from conceptloader.ingest.rows.inputs import Source
 
 SUMMARY = "build a dataset from jsonl or parquet files"
@@ -28,8 +30,12 @@ track of concepts, metadata (an object) a track of documents' metadata. Columns 
 they are ignored.
 
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --concepts-vocabulary concepts.txt
+  conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
 
+With --chat a record is a conversation: messages (each with role and content), tools; or prompt and completion; or
+chosen and rejected, which become two documents. It is rendered by the tokenizer's chat template, and the loss is on
+what the assistant says (field loss_mask). Mode document; no eos is appended.
 Annotations may stand in files of their own, with a row for each chunk of a document: see the options for chunks.
 
   conceptloader build documents/ --chunks-from chunks/ --join doc_id --chunk-starts starts --chunk-number number \
@@ -75,6 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
 
+    group = parser.add_argument_group("conversations").add_argument
+    group("--chat", action="store_true", help="records are conversations, see above")
+    group("--chat-template", metavar="FILE", help="in Jinja (default: that of the --tokenizer folder)")
+    group("--max-tokens", type=positive, metavar="N", help="leave out the last turns of a longer conversation")
+    group("--multiple", type=positive, metavar="N", help="fill up to a multiple of N tokens, for context parallelism")
+
     building.add_build_arguments(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be built, from the first records, and write nothing"
@@ -83,11 +95,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.build.builder import build_dataset
+    from conceptloader.ingest.rows.chat import CHAT_COLUMNS
     from conceptloader.ingest.rows.detect import detect_columns
     from conceptloader.ingest.rows.inputs import find_sources
     from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
     building.check_tokens("build", arguments)
+    rules = _chat_rules(arguments)
     if arguments.chunks_from:
         from conceptloader.ingest.chunks.build import chunk_columns
 
@@ -95,18 +109,23 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         options = building.ingest_options(arguments, chunk_columns(documents, given), {})
         return chunks.build(documents, given, arguments, output, options)
     sources = find_sources(arguments.inputs)
-    columns = detect_columns(
-        sources,
-        tracks=arguments.track,
-        metadata_columns=arguments.metadata_column,
-        fields=dict(arguments.field),
-        strict=arguments.skip_bad is None,
-        **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes"),
-    )
+    if rules:
+        columns = replace(CHAT_COLUMNS, ignored=tuple(arguments.ignored))
+    else:
+        columns = detect_columns(
+            sources,
+            tracks=arguments.track,
+            metadata_columns=arguments.metadata_column,
+            fields=dict(arguments.field),
+            strict=arguments.skip_bad is None,
+            **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes"),
+        )
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:
         vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
     options = building.ingest_options(arguments, columns, vocabularies)
+    if rules:
+        options = replace(options, chat=rules, append_eos=False, mode=options.mode or "document")
     if arguments.dry_run:
         _show_plan(sources, options, output)
         return 0
@@ -116,6 +135,21 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         )
     output.result(asdict(summary), building.summary_lines(summary, arguments.skip_bad))
     return 0
+
+
+def _chat_rules(arguments: argparse.Namespace) -> "ChatRules | None":
+    """How conversations are rendered, None for documents. Raises: ConfigError, InputError."""
+    from conceptloader.ingest.rows.chat import load_rules
+
+    if not arguments.chat:
+        if (arguments.chat_template, arguments.max_tokens, arguments.multiple) != (None, None, None):
+            raise ConfigError("build: found --chat-template, --max-tokens or --multiple without --chat; add it")
+        return None
+    if arguments.tokenizer is None:
+        raise ConfigError("build: found --chat without --tokenizer, expected the one of the model")
+    if arguments.chunks_from:
+        raise ConfigError("build: found --chat and --chunks-from, expected one of them")
+    return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.multiple or 1)
 
 
 def _show_plan(sources: Sequence["Source"], options: "IngestOptions", output: Output) -> None:

@@ -102,6 +102,8 @@ def summary_lines(summary: "Summary", skipped: str | None) -> list[str]:
         f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
         f" ({summary.kept_shards} kept) in {summary.seconds:.1f} s"
     ]
+    if summary.truncated:
+        lines.append(f"{summary.truncated:,} conversations were longer than --max-tokens, and lost their last turns")
     lines += summary.losses.lines()
     if summary.bad_records:
         lines.append(f"{summary.bad_records:,} bad records were left out, see {skipped}")

@@ -100,6 +100,7 @@ def build(
     from tqdm import tqdm
 
     from conceptloader.ingest.chunks.build import build_chunked
+    from conceptloader.ingest.chunks.concepts import load_library
 
     with (
         tqdm(unit=" files", disable=arguments.quiet or not sys.stderr.isatty()) as bar,
@@ -115,6 +116,7 @@ def build(
             documents, chunks, arguments.out, options, workers=workers(arguments), on_bad=on_bad, watch=watch,
             watch_join=joining,
         )  # fmt: skip
-    value = {**asdict(summary), "chunks": joined.to_json(), "groups": joined.library.groups()}
+    groups = dict(load_library(chunks.concepts, list(chunks.labels)).groups())
+    value = {**asdict(summary), "chunks": joined.to_json(), "groups": groups}
     output.result(value, [*summary_lines(summary, arguments.skip_bad), *joined.lines()])
     return 0

@@ -1,11 +1,10 @@
 """conceptloader index"""
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from conceptloader.cli.arguments import positive
-from conceptloader.cli.output import Output, table
+from conceptloader.cli.arguments import add_dataset, positive
+from conceptloader.cli.output import Output, shard_bar, table
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,28 +25,20 @@ shards of job K (from 0), and the command without --task joins them: the bytes a
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_dataset(parser)
     add = parser.add_argument
-    add("dataset", metavar="DATASET")
     add("--track", default="concepts", metavar="NAME", help="a track of concepts (default: concepts)")
     add("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
-    add("--task", type=_task, metavar="K/N", help="write only the shards of task K of N, and join nothing")
+    add("--task", type=task, metavar="K/N", help="write only the shards of task K of N, and join nothing")
     add("--anew", action="store_true", help="remove the index that is there first")
-    add("--root", action="append", metavar="DIR", help="directory that may hold shards")
     add("--top", type=positive, default=10, metavar="N", help="print the N most frequent concepts (default: 10)")
     add("--together", nargs="+", metavar="NAME", help="print how many tokens carry both of these concepts, by pairs")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from tqdm import tqdm
-
     from conceptloader.ingest.index import build_index
 
-    with tqdm(unit="shard", disable=arguments.quiet or not sys.stderr.isatty()) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with shard_bar(arguments.quiet) as progress:
         index = build_index(
             arguments.dataset,
             arguments.track,
@@ -97,7 +88,7 @@ def _together(index: "ConceptIndex", asked: list[str], output: Output) -> None:
     output.result({"concepts": asked, "tokens": counts}, table(rows, ["tokens with both", *asked]))
 
 
-def _task(text: str) -> tuple[int, int]:
+def task(text: str) -> tuple[int, int]:
     number, slash, tasks = text.partition("/")
     if not (slash and number.isdecimal() and tasks.isdecimal() and int(number) < int(tasks)):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected K/N with K below N, such as 0/16")

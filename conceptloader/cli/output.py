@@ -1,17 +1,19 @@
 """What all commands share: data to stdout, logs to stderr, numbers and text for people."""
 
+import io
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from conceptloader.base.terminal import masked, printable, printable_json
-from conceptloader.errors import ConceptloaderError
+from conceptloader.errors import ConceptloaderError, ConfigError
+from conceptloader.storage.durable import write_file
 
 if TYPE_CHECKING:
     from conceptloader.format.spec.manifest import Manifest
@@ -105,6 +107,30 @@ def configure_logging(verbose: bool, quiet: bool) -> None:
     logger.handlers[:] = [_Handler()]
     logger.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logger.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
+
+
+@contextmanager
+def shard_bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Shows progress(done, total) in shards, on a terminal."""
+    from tqdm import tqdm
+
+    with tqdm(unit="shard", disable=quiet or not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
+
+
+def save_picture(figure: Any, path: str) -> None:
+    """Write a matplotlib Figure, whole or not at all. Raises: ConfigError."""
+    picture = io.BytesIO()
+    try:
+        figure.savefig(picture, dpi=120, format=os.path.splitext(path)[1][1:] or None)
+        write_file(path, picture.getvalue())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--picture {path}: cannot be written: {error}") from error
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> list[str]:

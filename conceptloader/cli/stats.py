@@ -12,19 +12,20 @@ from numpy.typing import NDArray
 from conceptloader.base.packages import need
 from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset, positive
-from conceptloader.cli.output import Output, table
-from conceptloader.errors import ConfigError
+from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.read.lookup import read_items
 from conceptloader.format.spec.codecs import ConceptsCodec
-from conceptloader.format.spec.layout import OFFSET
 
 SUMMARY = "count documents, spans and concepts"
 DESCRIPTION = """\
 Read all documents and spans of a dataset (but no token) and count: lengths of documents and spans (percentiles), and
 for each concept its spans, and the share of all tokens that it covers. Text, JSON, or a picture.
 
+With --packing only: what packs of documents would be like (docs/packing.md), for each choice of --seq-len and --bins:
+how many, how full, what share of the documents does not fit whole into one, and what share windows would cut.
+
   conceptloader stats data/corpus --top 30 --picture corpus.png
+  conceptloader stats data/corpus --packing --seq-len 2048 4096 --bins 16 64 256 --picture packing.png
 """
 
 _CHUNK = 1 << 20
@@ -36,13 +37,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--track", action="append", metavar="TRACK", help="default: all")
     parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts to show as text (default: 20)")
     parser.add_argument("--picture", metavar="FILE", help="also draw the counts (.png, .svg, .pdf)")
+    parser.add_argument("--packing", action="store_true", help="what packs of documents would be like, and no more")
+    parser.add_argument("--seq-len", type=positive, nargs="+", default=[2048, 4096, 8192], metavar="S")
+    parser.add_argument("--bins", type=positive, nargs="+", default=[16, 64, 256], metavar="K")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
+        if arguments.packing:
+            from conceptloader.cli.packing import draw_packing, packing_lines, packing_stats
+
+            choices = packing_stats(dataset, arguments.seq_len, arguments.bins)
+            if arguments.picture is not None:
+                draw_packing(choices, arguments.picture)
+            output.result({"dataset": dataset.path, "packing": choices}, packing_lines(choices))
+            return 0
         value = dataset_stats(dataset, arguments.track)
     if arguments.picture is not None:
-        draw(value, arguments.picture, arguments.top)
+        save_picture(figure_of(value, arguments.top), arguments.picture)
     output.result(value, _lines(value, arguments.top))
     return 0
 
@@ -61,14 +73,11 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
     """Counts of a dataset as JSON values. Memory grows with the number of concepts and of distinct lengths only."""
     documents: Counter[int] = Counter()
     counts = {track: TrackCounts() for track in dataset.chosen_tracks(tracks)}
-    for shard in range(dataset.num_shards):
-        count = int(dataset.manifest.shards.documents[shard])
-        for first in range(0, count, _CHUNK):
-            last = min(first + _CHUNK, count)
-            starts = read_items(dataset.files, "documents.bin", shard, OFFSET, first, last + 1).astype(np.int64)
-            _add(documents, np.diff(starts))
+    for some in dataset.document_lengths():
+        _add(documents, some)
+    for shard, first, end, _ in dataset.parts(0, dataset.num_tokens):
         for track, found in counts.items():
-            for lengths, records in _runs(dataset, shard, track):
+            for lengths, records in _runs(dataset, shard, first, end, track):
                 codec = dataset.codec(track)
                 count_spans(found, lengths, records, codec if isinstance(codec, ConceptsCodec) else None)
     result: dict[str, Any] = {
@@ -116,18 +125,20 @@ def percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
     return {str(p): values[int(np.searchsorted(ends, rank))] for p, rank in zip(_PERCENTILES, ranks, strict=True)}
 
 
-def _runs(dataset: Dataset, shard: int, track: str) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
-    """(lengths, records) of the spans of a shard, each span once, in pieces."""
-    tokens = int(dataset.manifest.shards.tokens[shard])
+def _runs(
+    dataset: Dataset, shard: int, low: int, high: int, track: str
+) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
+    """(lengths, records) of the spans of tokens [low, high) of a shard, each span once, in pieces."""
     cut = 0  # tokens, so far, of a span that the border of pieces cuts
-    for start in range(0, tokens, _CHUNK):
-        first, end, _, ends_after, numbers = dataset.reader.runs(shard, track, start, min(start + _CHUNK, tokens))
+    for start in range(low, high, _CHUNK):
+        stop = min(start + _CHUNK, high)
+        first, end, _, ends_after, numbers = dataset.reader.runs(shard, track, start, stop)
         if not len(first):
             continue
         lengths = end - first
         lengths[0] += cut
         cut = 0
-        if ends_after[-1]:
+        if ends_after[-1] and stop < high:
             cut = int(lengths[-1])
             lengths, numbers = lengths[:-1], numbers[:-1]
         yield lengths, dataset.reader.records(shard, track, numbers)
@@ -181,15 +192,6 @@ def _name(concept: Mapping[str, Any]) -> str:
 
 def _percentile_line(found: Mapping[str, int]) -> str:
     return "  ".join(f"p{p} {length:,}" for p, length in found.items()) or "none"
-
-
-def draw(value: Mapping[str, Any], path: str, top: int) -> None:
-    """Write the figure of counts to a file."""
-    figure = figure_of(value, top)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--picture {path}: cannot be written: {error}") from error
 
 
 def figure_of(value: Mapping[str, Any], top: int) -> Any:

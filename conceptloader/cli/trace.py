@@ -59,8 +59,12 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def _lines(one: "SampleTrace") -> Iterator[str]:
     places = [f"step {p.step}, micro batch {p.micro_batch}, rank {p.dp_rank}, slot {p.slot}" for p in one.places]
-    tokens = "quarantined: not read" if one.tokens is None else f"tokens {one.tokens[0]} to {one.tokens[1] - 1}"
-    window = f"{one.dataset}, window {one.window} of epoch {one.epoch}"
+    if one.tokens is None:
+        tokens = "empty, or quarantined: not read" if one.kind == "pack" else "quarantined: not read"
+    else:
+        within = "of tokens" if one.kind == "pack" else "tokens"
+        tokens = f"{within} {one.tokens[0]} to {one.tokens[1] - 1}"
+    window = f"{one.dataset}, {one.kind} {one.window} of epoch {one.epoch}"
     yield "; ".join([f"sample {one.sample}", *places, window, tokens])
     for part in one.documents:
         name = f"number {part.document}" if part.id is None else printable(part.id)

@@ -2,11 +2,10 @@
 
 import argparse
 import os
-import sys
 from dataclasses import asdict
 
 from conceptloader.cli.arguments import add_dataset, positive
-from conceptloader.cli.output import Output
+from conceptloader.cli.output import Output, shard_bar
 
 SUMMARY = "check that a dataset is what its manifest says"
 DESCRIPTION = """\
@@ -34,16 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from tqdm import tqdm
-
     from conceptloader.format.tools.verify import verify
 
-    with tqdm(unit="shard", disable=arguments.quiet or not sys.stderr.isatty()) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with shard_bar(arguments.quiet) as progress:
         problems = verify(
             arguments.dataset,
             full=arguments.full,

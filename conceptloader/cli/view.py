@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.format.read.dataset import open_dataset
+    from conceptloader.order.permutation import load_kernels
     from conceptloader.storage.stores import is_url
     from conceptloader.view.server import Server, is_loopback
     from conceptloader.view.source import Looked, alone
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     else:
         options = chosen(arguments, "samples", "log", "tokenizer")
         looked = Looked(title=os.path.basename(arguments.config), run=open_run(arguments), **options)
-        looked.run.blend.order.sample(0)  # compiles, the first time on a machine, what steps need
+        load_kernels()  # compiles, the first time on a machine, what steps need
     with Server(looked, arguments.host, arguments.port) as server:
         text = [f"{looked.title}: {server.url}"]
         if not is_loopback(arguments.host):

@@ -8,7 +8,7 @@ from conceptloader.cli.output import Output
 SUMMARY = "compile what the loader needs, ahead of the first run"
 DESCRIPTION = """\
 Compile the kernels of the loader into the cache of compiled code: when a package or an image is installed, or before a
-large job. Without it the first process of a machine does so when it reads its first batch.
+large job. Without it the first batches of a machine are read more slowly, by plain code, while a process compiles.
 
 The cache is $NUMBA_CACHE_DIR if that is set; or else beside the package, or the user's where that is read-only.
 

@@ -47,12 +47,6 @@ def mix64(x: U64) -> U64:
     return x
 
 
-@inner
-def epoch_key(dataset_key: U64, epoch: U64) -> U64:
-    key: U64 = mix64(dataset_key + mix64(epoch + GOLDEN))
-    return key
-
-
 @kernel
 def keyed_shuffle(items: U64Array, key: U64) -> None:
     """Fill `items` with the keyed permutation of range(len(items))."""
@@ -186,7 +180,7 @@ def fill_block(
         if not seen[leaf]:
             seen[leaf] = True
             following[leaf] = draw
-    keyed_shuffle(order, epoch_key(key, number))
+    keyed_shuffle(order, mix64(key + mix64(number + GOLDEN)))
     for r in range(block):
         leaf = strict[order[r]]
         leaves[r] = leaf
@@ -270,7 +264,7 @@ def windows_many(
         if draw >= n:
             epoch = draw // n
             draw -= epoch * n
-        key = epoch_key(dataset_keys[d], epoch)
+        key = mix64(dataset_keys[d] + mix64(epoch + GOLDEN))
         if n <= TABLE_MAX:
             start = table_starts[d]
             table = tables[start : start + np.int64(n)]
@@ -281,3 +275,10 @@ def windows_many(
         else:
             windows[x] = feistel(draw, n, shape_a[d], shape_bits[d], key)
         epochs[x] = epoch
+
+
+def load() -> None:
+    """Compile what many samples are found with, or load it."""
+    u64, i64 = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    locate_many(u64, i64, u64, u64, u64, i64, i64, i64, u64, np.zeros((0, 0), np.uint64), np.int64(1))
+    windows_many(i64, u64, u64, u64, u64, u64, u64, u64, i64, np.int64(0))

@@ -14,8 +14,8 @@ from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
-from conceptloader.order import inverse, kernels, reference
-from conceptloader.order.permutation import MAX_N, as_positions
+from conceptloader.order import reference
+from conceptloader.order.permutation import MAX_N, as_positions, kernels_for
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
@@ -184,7 +184,13 @@ class Mixture(Shown):
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
         g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
         datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
-        kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), *self._phase_arrays)
+        kernels = kernels_for(g.size)
+        if kernels is None:
+            found = reference.locate_many(self._phases, self.block, g.ravel().tolist())
+            datasets.reshape(-1)[:] = [k for k, _ in found]
+            draws.reshape(-1)[:] = np.array([draw for _, draw in found], np.uint64)
+        else:
+            kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), *self._phase_arrays)
         return datasets, draws
 
     def sample_many(
@@ -196,9 +202,15 @@ class Mixture(Shown):
         if not self.shuffle:
             return datasets, draws // sizes[datasets], draws % sizes[datasets]
         epochs, windows = np.empty_like(draws), np.empty_like(draws)
-        kernels.windows_many(
-            datasets.reshape(-1), draws.reshape(-1), epochs.reshape(-1), windows.reshape(-1), *self._window_arrays
-        )
+        kernels = kernels_for(draws.size)
+        if kernels is None:
+            pairs = zip(datasets.ravel().tolist(), draws.ravel().tolist(), strict=True)
+            found = [reference.window_of(draw, self.sizes[k], self._keys[k]) for k, draw in pairs]
+            epochs.reshape(-1)[:] = np.array([epoch for epoch, _ in found], np.uint64)
+            windows.reshape(-1)[:] = np.array([window for _, window in found], np.uint64)
+        else:
+            flat = [array.reshape(-1) for array in (datasets, draws, epochs, windows)]
+            kernels.windows_many(*flat, *self._window_arrays)
         return datasets, epochs, windows
 
     def locate(self, g: int) -> tuple[int, int]:
@@ -239,6 +251,8 @@ class Mixture(Shown):
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """`index_of_window` of an array of windows: int64 like it, -1 where that is None."""
+        from conceptloader.order import inverse
+
         positions = as_positions(windows, self.sizes[dataset], "window")
         base = epoch * self.sizes[dataset]
         if not self.shuffle:

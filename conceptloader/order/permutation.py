@@ -6,10 +6,28 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.errors import ConfigError
-from conceptloader.order import kernels
-from conceptloader.order.reference import TABLE_MAX, feistel_shape, mix64
+from conceptloader.order.reference import TABLE_MAX, feistel_shape, keyed_shuffle, mix64, permute, unpermute
 
 MAX_N = 1 << 63
+FEW = 4096  # numbers at a time, for which nobody waits until compiled code is loaded, or compiled
+
+_kernels: Any = None
+
+
+def load_kernels() -> None:
+    """Have the order computed by compiled code from now on, as it is for more than FEW numbers anyway."""
+    from conceptloader.order import kernels
+
+    kernels.load()
+    global _kernels
+    _kernels = kernels
+
+
+def kernels_for(count: int) -> Any:
+    """The module kernels, if it is loaded or `count` numbers are worth it; None for so few that plain Python does."""
+    if _kernels is None and count > FEW:
+        load_kernels()
+    return _kernels
 
 
 def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
@@ -48,16 +66,16 @@ class Permutation:
             raise ConfigError(f"key: found {key}, expected 0 <= key < 2**64; derive one with conceptloader.derive_key")
         self.n = int(n)
         self.key = int(key)
-        mixed = np.uint64(mix64(self.key))  # small keys are legal here, and must not give related orders
+        self._key = mix64(self.key)  # small keys are legal here, and must not give related orders
         self._tables: tuple[npt.NDArray[np.uint64], ...] = ()  # forward, inverse
         if self.n <= TABLE_MAX:
-            table, inverse = np.empty((2, self.n), np.uint64)
-            kernels.keyed_shuffle(table, mixed)
+            inverse = np.empty(self.n, np.uint64)
+            table = np.array(keyed_shuffle(self.n, self._key), np.uint64)
             inverse[table] = np.arange(self.n, dtype=np.uint64)
             self._tables = table, inverse
         else:
             a, bits = feistel_shape(self.n)
-            self._parameters = (np.uint64(self.n), np.uint64(a), np.uint64(bits), mixed)
+            self._parameters = (np.uint64(self.n), np.uint64(a), np.uint64(bits), np.uint64(self._key))
 
     def __len__(self) -> int:
         return self.n
@@ -67,31 +85,39 @@ class Permutation:
 
     def forward(self, i: int) -> int:
         """Where position i of the order points: an int in range(n)."""
-        return self._one(i, 0, kernels.feistel)
+        return self._one(i, 0)
 
     def inverse(self, j: int) -> int:
         """At which position j stands: inverse(forward(i)) == i."""
-        return self._one(j, 1, kernels.unfeistel)
+        return self._one(j, 1)
 
     def forward_many(self, positions: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         """`forward` of an array of any integer dtype and shape: uint64 of the same shape. The GIL is released."""
-        return self._many(positions, 0, kernels.feistel_many)
+        return self._many(positions, 0)
 
     def inverse_many(self, positions: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         """`inverse` of an array, as `forward_many`."""
-        return self._many(positions, 1, kernels.unfeistel_many)
+        return self._many(positions, 1)
 
-    def _one(self, position: int, table: int, kernel: Any) -> int:
+    def _one(self, position: int, back: int) -> int:
         if not 0 <= position < self.n:
             raise ConfigError(f"position: found {position}, expected 0 <= position < {self.n}")
         if self._tables:
-            return int(self._tables[table][position])
-        return int(kernel(np.uint64(position), *self._parameters))
+            return int(self._tables[back][position])
+        kernels = kernels_for(1)
+        if kernels is None:
+            return (permute, unpermute)[back](int(position), self.n, self._key)
+        return int((kernels.feistel, kernels.unfeistel)[back](np.uint64(position), *self._parameters))
 
-    def _many(self, positions: npt.ArrayLike, table: int, kernel: Any) -> npt.NDArray[np.uint64]:
+    def _many(self, positions: npt.ArrayLike, back: int) -> npt.NDArray[np.uint64]:
         array = as_positions(positions, self.n, "position")
         if self._tables:
-            return self._tables[table][array]
+            return self._tables[back][array]
+        kernels = kernels_for(array.size)
+        if kernels is None:
+            plain = [(permute, unpermute)[back](position, self.n, self._key) for position in array.ravel().tolist()]
+            return np.array(plain, np.uint64).reshape(array.shape)
         out = np.empty_like(array)
+        kernel = (kernels.feistel_many, kernels.unfeistel_many)[back]
         kernel(array.reshape(-1), *self._parameters, out.reshape(-1))
         return out

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from conceptloader.base.hashing import derive_key
 from conceptloader.order.tree import Tree, build_tree
@@ -60,6 +61,12 @@ def keyed_shuffle(n: int, key: int) -> list[int]:
     return items
 
 
+@lru_cache(maxsize=8)
+def shuffle_table(n: int, key: int) -> tuple[int, ...]:
+    """`keyed_shuffle`, remembered: the windows of an epoch are asked for one by one."""
+    return tuple(keyed_shuffle(n, key))
+
+
 def feistel_shape(n: int) -> tuple[int, int]:
     """(a, bits) with a * 2**bits >= n, close to square and less than 2**bits above n, so walks are rare.
 
@@ -84,7 +91,7 @@ def permute(i: int, n: int, key: int) -> int:
     is a hash already and enters as it is.
     """
     if n <= TABLE_MAX:
-        return keyed_shuffle(n, key)[i]
+        return shuffle_table(n, key)[i]
     a, bits = feistel_shape(n)
     while True:
         left, right = i >> bits, i & ((1 << bits) - 1)
@@ -99,7 +106,7 @@ def permute(i: int, n: int, key: int) -> int:
 def unpermute(j: int, n: int, key: int) -> int:
     """The inverse of `permute`."""
     if n <= TABLE_MAX:
-        return keyed_shuffle(n, key).index(j)
+        return shuffle_table(n, key).index(j)
     a, bits = feistel_shape(n)
     while True:
         left, right = j >> bits, j & ((1 << bits) - 1)
@@ -181,11 +188,22 @@ def order_phases(
 
 def locate(phases: Sequence[PhaseOrder], block: int, g: int) -> tuple[int, int]:
     """(dataset, draw) of global sample g."""
-    phase = [phase for phase in phases if phase.start <= g][-1]
-    number, r = divmod(g - phase.start, block)
-    leaf, draw = phase.block_order(number, block)[r]
-    dataset = phase.members[leaf]
-    return dataset, phase.base[dataset] + draw
+    return locate_many(phases, block, [g])[0]
+
+
+def locate_many(phases: Sequence[PhaseOrder], block: int, samples: Iterable[int]) -> list[tuple[int, int]]:
+    """`locate` of each of the global samples; a block that several lie in is made once."""
+    orders: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    found = []
+    for g in samples:
+        phase = [phase for phase in phases if phase.start <= g][-1]
+        number, r = divmod(g - phase.start, block)
+        if (phase.start, number) not in orders:
+            orders[phase.start, number] = phase.block_order(number, block)
+        leaf, draw = orders[phase.start, number][r]
+        dataset = phase.members[leaf]
+        found.append((dataset, phase.base[dataset] + draw))
+    return found
 
 
 def position(phases: Sequence[PhaseOrder], block: int, dataset: int, draw: int) -> int | None:

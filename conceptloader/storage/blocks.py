@@ -1,12 +1,15 @@
 """Bounded caches of blocks of objects: in memory for small reads, on disk if the user gives a directory. Their sizes
 are set by the environment, so that every process of a job has them."""
 
+import fcntl
+import logging
 import os
 import secrets
+import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
@@ -15,8 +18,11 @@ import xxhash
 
 from conceptloader.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 Key = tuple[str, int]  # which version of which object, number of the block
 _CHECKSUM = 8
+_SETLKW = 38  # F_OFD_SETLKW of Linux
 _MEMORY_BLOCK = 1 << 16
 _DISK_BLOCK = 1 << 18
 
@@ -38,6 +44,10 @@ class MemoryBlocks:
                 self._blocks.move_to_end(key)
             return data
 
+    def alone(self, key: Key) -> AbstractContextManager[None]:
+        """Other processes have their own."""
+        return nullcontext()
+
     def put(self, key: Key, data: bytes) -> None:
         with self._lock:
             self._size += len(data) - len(self._blocks.pop(key, b""))
@@ -55,7 +65,8 @@ class DiskBlocks:
 
     def __init__(self, directory: str, capacity: int, block_bytes: int) -> None:
         self.block_bytes = block_bytes
-        self._directory = os.path.abspath(directory)
+        self._directory, self._told = os.path.abspath(directory), False
+        self._lock_file = os.path.join(self._directory, "lock")
         self._capacity = capacity
         self._lock = threading.Lock()
         try:
@@ -79,6 +90,25 @@ class DiskBlocks:
         content, checksum = data[:-_CHECKSUM], data[-_CHECKSUM:]
         return content if xxhash.xxh3_64_digest(content) == checksum else None
 
+    @contextmanager
+    def alone(self, key: Key) -> Iterator[None]:
+        """Nobody else, in whatever process, is at this block in the meantime: so that it is fetched once.
+
+        A lock on one byte of a file, of the open file, so that it ends with its process, and threads of two processes
+        that wait for each other's blocks are no deadlock in the eyes of the system.
+        """
+        if os.path.exists(self._path(key)):
+            yield
+            return
+        byte = xxhash.xxh3_64_intdigest(repr(key).encode()) >> 1
+        descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            with suppress(OSError):  # a file system without locks: fetched twice at worst
+                fcntl.fcntl(descriptor, _SETLKW, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, byte, 1, 0))
+            yield
+        finally:
+            os.close(descriptor)
+
     def put(self, key: Key, data: bytes) -> None:
         path = self._path(key)
         temporary = f"{path}.{secrets.token_hex(4)}.tmp"
@@ -87,9 +117,13 @@ class DiskBlocks:
             with open(temporary, "xb") as file:
                 file.write(data + xxhash.xxh3_64_digest(data))
             os.rename(temporary, path)
-        except OSError:  # a full disk must not end a training: the cache just keeps less
+        except OSError as error:  # a full disk must not end a training: the cache just keeps less
             if os.path.exists(temporary):
                 os.unlink(temporary)
+            if not self._told:
+                self._told = True
+                why = "is read from the object store each time, until there is room"
+                log.warning("%s: nothing can be kept there (%s): it %s", self._directory, error.strerror, why)
             return
         with self._lock:
             self._size += len(data) + _CHECKSUM
@@ -120,15 +154,15 @@ class BlockCache:
     """Ranges of objects, read block by block through a cache; what is missing side by side is fetched together."""
 
     def __init__(self, blocks: MemoryBlocks | DiskBlocks) -> None:
-        self._blocks = blocks
+        self._blocks, self.block_bytes = blocks, blocks.block_bytes
         # Threads that want the same block wait for the one that fetches it.
         self._locks = [threading.Lock() for _ in range(256)]
 
     def read(self, name: str, object_bytes: int, offset: int, size: int, fetch: Callable[[int, int], bytes]) -> bytes:
         """Bytes [offset, offset + size) of the object `name`; fetch(offset, size) gets them from the store."""
-        unit = self._blocks.block_bytes
+        unit = self.block_bytes
         first, last = offset // unit, (offset + size - 1) // unit
-        with self._locks[hash((name, first)) % len(self._locks)]:
+        with self._locks[hash((name, first)) % len(self._locks)], self._blocks.alone((name, first)):
             found = [self._blocks.get((name, number)) for number in range(first, last + 1)]
             for missing, group in groupby(range(len(found)), lambda i: found[i] is None):
                 numbers = list(group)

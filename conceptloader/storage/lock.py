@@ -26,15 +26,17 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 @contextlib.contextmanager
-def build_lock(directory: str | os.PathLike[str], *, shared: bool = False) -> Iterator[None]:
+def build_lock(directory: str | os.PathLike[str], *, shared: bool = False, wait: bool = False) -> Iterator[None]:
     """Hold the lock of the build in `directory`, which is created if need be.
 
     shared: beside others that do so too, for tasks that write shards of one build. Else alone, and the lock's file is
-    removed at the end. Raises: ConfigError if somebody else builds there, ReadError.
+    removed at the end. wait: for somebody else who builds there.
+
+    Raises: ConfigError if somebody else builds there, ReadError.
     """
     path = os.path.join(os.path.abspath(directory), LOCK)
     make_directories(os.path.dirname(path))
-    with _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX) as file:
+    with _locked(path, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)) as file:
         with contextlib.suppress(OSError):  # for the message of another build alone
             file.truncate(0)
             file.write(b"" if shared else f"process {os.getpid()} on {socket.gethostname()}".encode())
@@ -53,7 +55,7 @@ def _locked(path: str, kind: int) -> io.FileIO:
         with named(path, "written"):
             file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the lock is held
         try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            fcntl.flock(file, kind)
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                     return file

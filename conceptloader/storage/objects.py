@@ -4,14 +4,15 @@ import errno
 import itertools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from conceptloader.errors import ConfigError, ReadError
+from conceptloader.errors import ReadError
 from conceptloader.storage.blocks import Settings, disk_cache, memory_cache
 from conceptloader.storage.http import Allows
-from conceptloader.storage.reads import retrying
+from conceptloader.storage.reads import counts, retrying
 from conceptloader.storage.sample import sample_checksum, sample_places
 from conceptloader.storage.source import Expected, mismatch
 from conceptloader.storage.stores import object_size, read_range
@@ -32,15 +33,20 @@ class RemoteObjects:
     the user wants that. Objects are checked by their size, a sample of their content, and a version that must not
     change.
 
-    where: for messages. allows: which redirects are followed. check: compare samples with the manifest.
+    allows: which redirects are followed. check: compare samples with the manifest.
     """
 
-    def __init__(self, where: str, allows: Allows, check: bool = True) -> None:
-        self._where, self._allows, self._check = where, allows, check
-        self._settings = Settings()
-        self._number, self._process = next(_numbers), os.getpid()
+    def __init__(self, allows: Allows, check: bool = True) -> None:
+        self._allows, self._check = allows, check
+        self.settings = Settings()
+        self._number = next(_numbers)
         self._versions: dict[str, str | None] = {}
         self._checked: set[str] = set()
+        self.begin()
+        _all.add(self)
+
+    def begin(self) -> None:
+        """Without threads, at first and in a forked child: nobody waits, and nothing is on its way."""
         self._asking: dict[str, threading.Lock] = {}
         self._ahead: dict[str, list[_Ahead]] = {}
         self._lock = threading.Lock()
@@ -49,27 +55,29 @@ class RemoteObjects:
         """Exactly these bytes."""
         if not size:
             return b""
-        if self._process != os.getpid():
-            raise ConfigError(
-                f"{self._where}: opened in another process, and clients of object stores do not survive a fork; use "
-                "threads (num_workers=0), or multiprocessing_context='spawn'"
-            )
         for start, stop, task in self._ahead.get(file.path, ()):
             if start <= offset and offset + size <= stop:
                 return task.result()[offset - start : offset - start + size]
         return self._read(file, offset, size)
+
+    def blocks(self, file: Expected, offset: int, size: int) -> list[tuple[int, int]]:
+        """(start, stop) of what to read for these bytes: just them, or whole blocks of what may be read again."""
+        if file.once:
+            return [(offset, offset + size)]
+        unit = memory_cache(self.settings.memory_bytes).block_bytes
+        return [(at, min(at + unit, file.size)) for at in range(offset - offset % unit, offset + size, unit)]
 
     def close(self) -> None:
         """Nothing is open."""
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """function(item) of all items at once, results in order: many reads take as long as one."""
-        return shared_threads("conceptloader rows", self._settings.connections).map(function, items)
+        return shared_threads("conceptloader rows", self.settings.connections).map(function, items)
 
     @contextmanager
     def reading_ahead(self, ranges: Iterable[tuple[Expected, int, int]]) -> Iterator[None]:
         """Begin to read bytes [start, stop) of files, neighbours together; reads in the block wait for that."""
-        threads = shared_threads("conceptloader requests", self._settings.connections)
+        threads = shared_threads("conceptloader requests", self.settings.connections)
         mine: list[tuple[str, _Ahead]] = []
         for file, start, stop in _merged(ranges):
             mine.append((file.path, (start, stop, threads.submit(self._read, file, start, stop - start))))
@@ -90,13 +98,13 @@ class RemoteObjects:
         def fetch(start: int, count: int) -> bytes:
             return retrying(lambda: self._attempt(file, start, count))
 
-        if self._settings.cache_dir is not None:
+        if self.settings.cache_dir is not None:
             name = f"{file.path} {file.size} {self._version(file)}"
-            cache = disk_cache(self._settings.cache_dir, self._settings.cache_bytes)
+            cache = disk_cache(self.settings.cache_dir, self.settings.cache_bytes)
             return cache.read(name, file.size, offset, size, fetch)
         if not file.once:
             name = f"{self._number} {file.path}"
-            return memory_cache(self._settings.memory_bytes).read(name, file.size, offset, size, fetch)
+            return memory_cache(self.settings.memory_bytes).read(name, file.size, offset, size, fetch)
         return fetch(offset, size)
 
     def _check_content(self, file: Expected) -> None:
@@ -115,7 +123,7 @@ class RemoteObjects:
 
                 places = sample_places(file.size)
                 # Threads of their own: their tasks wait for nothing but the store.
-                threads = shared_threads("conceptloader samples", self._settings.connections)
+                threads = shared_threads("conceptloader samples", self.settings.connections)
                 parts = dict(zip(places, threads.map(read, places), strict=True))
                 found = sample_checksum(file.size, lambda offset, size: parts[offset, size])
                 if found != file.sample:
@@ -146,7 +154,22 @@ class RemoteObjects:
                 file.path, f"version {part.version}", f"{known} as when it was first read",
                 "the object was replaced while it was in use: restore it, then restart",
             )  # fmt: skip
+        counts["bytes"] += size
         return part.data
+
+
+_all: "weakref.WeakSet[RemoteObjects]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Another thread of the parent may have held any lock."""
+    memory_cache.cache_clear()
+    disk_cache.cache_clear()
+    for source in list(_all):
+        source.begin()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _merged(ranges: Iterable[tuple[Expected, int, int]]) -> list[tuple[Expected, int, int]]:

@@ -34,6 +34,14 @@ BACKOFF_S = (0.01, 0.04, 0.16, 0.64, 2.5, 10.0, 30.0)
 """Seconds before each further attempt; 43 s in all, far below the loader's timeout_s."""
 
 
+counts = {"retries": 0, "bytes": 0}
+"""Of this process: attempts after the first, and bytes that came from object stores."""
+
+
+class _GaveUp(ReadError):
+    """After all attempts: whoever waits for a read of somebody else makes none of its own."""
+
+
 def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> T:
     """`action()`, again and again while it fails with what may pass, as often as BACKOFF_S says.
 
@@ -46,17 +54,18 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
         try:
             return action()
         except ReadError as error:
-            if error.errno not in HEALING:
+            if error.errno not in HEALING or isinstance(error, _GaveUp):
                 raise
             if (now := progress()) != failed_at:
                 failed, failed_at = 0, now
             if failed == len(BACKOFF_S):
                 place = "the store and the network" if "://" in str(error.strerror) else "the file system"
                 attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check {place}"
-                raise ReadError(error.errno, f"{error.strerror}; {attempts}") from error
+                raise _GaveUp(error.errno, f"{error.strerror}; {attempts}") from error
             logger.warning("%s; trying again in %g s", masked(str(error.strerror)), BACKOFF_S[failed])
         sleep(BACKOFF_S[failed])
         failed += 1
+        counts["retries"] += 1
 
 
 def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:

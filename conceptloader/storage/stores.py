@@ -6,17 +6,25 @@ credentials and endpoints from the environment.
 """
 
 import errno
+import itertools
 import os
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
+from multiprocessing.connection import Connection
 from typing import Any
 from urllib.parse import urlsplit
 
 from conceptloader.base.packages import need
-from conceptloader.errors import ConfigError, ReadError
+from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
 from conceptloader.storage.http import Allows, Http, Part, Store
+from conceptloader.storage.threads import Threads
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
@@ -27,6 +35,7 @@ _CREDENTIALS = {
     "container",
 }
 # Asked for credentials, by the clients, when the environment has none.
+_owner = 0  # the process that has clients, and whose forked children can have none
 _METADATA = ("//169.254.169.254", "//metadata.google", "//169.254.170.2")
 
 
@@ -60,8 +69,12 @@ def _store_of(url: str) -> Store:
 @lru_cache(maxsize=64)
 def _open_store(scheme: str, root: str, process: int) -> Store:
     """One store per bucket, container or host. process: stores do not survive a fork."""
+    global _owner
     if scheme in ("http", "https"):
         return Http(root)
+    _owner = _owner or process
+    if _owner != process:
+        return _Courier()
     return _Obstore(scheme, root) if scheme in _CREDENTIALS else _Fsspec(scheme)
 
 
@@ -125,8 +138,12 @@ class _Obstore(_Client):
         if isinstance(error, FileNotFoundError | self._kinds.NotFoundError):
             number = errno.ENOENT
             remedy = "" if self._worked else "check the bucket's name, the path, the region and the endpoint"
+        elif "incorrectly configured region" in text:
+            number, remedy = errno.ENXIO, "the bucket is in another region: set AWS_REGION to that"
         elif isinstance(error, self._kinds.PermissionDeniedError | self._kinds.UnauthenticatedError):
             number, remedy = errno.EACCES, f"the store refuses what it was given: {_CREDENTIALS[self._scheme]}"
+            if self._worked:  # those that the client renews may come in time
+                number, remedy = errno.EIO, "the store accepted it before: renew the token if that has expired"
         elif not self._worked and any(place in text for place in _METADATA):
             number, remedy = errno.EACCES, f"the environment has no credentials: {_CREDENTIALS[self._scheme]}"
         elif not self._worked and "Name or service not known" in text:
@@ -168,6 +185,75 @@ class _Fsspec(_Client):
     def _explain(self, error: Exception) -> tuple[int, str]:
         kinds = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
         return next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO), ""
+
+
+class _Courier(Store):
+    """In a process that was forked from one with clients, whose threads it lacks: a process of its own, which makes the
+    requests, and ends with this one."""
+
+    def __init__(self) -> None:
+        mine, theirs = socket.socketpair()
+        code = f"import sys; sys.path[:] = {sys.path!r}; from conceptloader.storage import stores; stores.serve()"
+        with theirs:  # a session of its own: an interrupt is the business of the trainer
+            subprocess.Popen([sys.executable, "-c", code], stdin=theirs.fileno(), start_new_session=True)
+        self._connection = Connection(mine.detach())
+        self._lock, self._numbers = threading.Lock(), itertools.count()
+        self._waiting: dict[int, Future[Any]] = {}
+        threading.Thread(target=self._listen, name="conceptloader courier", daemon=True).start()
+
+    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+        part: Part = self._ask("get", url, offset, size)
+        return part
+
+    def size(self, url: str, allows: Allows) -> int:
+        return int(self._ask("size", url))
+
+    def forget(self, url: str) -> None:
+        self._ask("forget", url)
+
+    def _ask(self, *question: Any) -> Any:
+        answer: Future[Any] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = answer
+            with suppress(OSError):  # it has ended: `_listen` says so
+                self._connection.send((number, *question))
+        return answer.result()
+
+    def _listen(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                number, value = self._connection.recv()
+                answer = self._waiting.pop(number)
+                answer.set_exception(value) if isinstance(value, Exception) else answer.set_result(value)
+        _open_store.cache_clear()  # the next attempt starts another one
+        with self._lock:
+            for answer in self._waiting.values():
+                answer.set_exception(ReadError(errno.EIO, "the process that reads the object store has ended"))
+
+
+def serve() -> None:
+    """The courier: answer what comes through the standard input, until it is closed."""
+    connection, lock, threads = Connection(os.dup(0)), threading.Lock(), Threads(256, "courier")
+
+    def answer(number: int, method: str, url: str, *arguments: Any) -> None:
+        more = (_nowhere,) if method != "forget" else ()
+        try:
+            value = getattr(_store_of(url), method)(url, *arguments, *more)
+        except Exception as error:
+            value = error if isinstance(error, ConceptloaderError) else ReadError(errno.EIO, f"{url}: {error!r}")
+        with lock:
+            connection.send((number, value))
+
+    with suppress(EOFError, OSError):
+        while True:
+            threads.submit(answer, *connection.recv())
+    os._exit(0)  # requests under way have nobody to answer
+
+
+def _nowhere(url: str) -> bool:
+    """These clients ask about no redirect."""
+    return False
 
 
 def _first_line(error: Exception) -> str:

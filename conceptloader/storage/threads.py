@@ -50,7 +50,7 @@ class Threads:
     """Up to `size` threads, started when they are needed; tasks begin in the order in which they come."""
 
     def __init__(self, size: int, name: str) -> None:
-        self._size, self._name = size, name
+        self.size, self._name = size, name
         self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._lock = threading.Lock()
@@ -62,11 +62,16 @@ class Threads:
         self._tasks.put(task)
         if not self._idle.acquire(blocking=False):
             with self._lock:
-                if len(self.threads) < self._size:
+                if len(self.threads) < self.size:
                     thread = threading.Thread(target=self._work, name=f"{self._name} {len(self.threads)}", daemon=True)
                     self.threads.append(thread)
                     thread.start()
         return task
+
+    @property
+    def idle(self) -> bool:
+        """Whether no task waits for a thread."""
+        return self._tasks.empty()
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """function(item) of all items at once, results in order. Not to be called from one of these threads."""

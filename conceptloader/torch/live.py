@@ -17,6 +17,18 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
 
 
+def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: int, at: int | None) -> tuple[int, Blend]:
+    """(sample from which on they hold, the blend with them). edge: before it anything may have been read.
+
+    Raises: ConfigError, see `Loader.set_weights`.
+    """
+    start = start_of_weights(plan, edge, blend.spec, at)
+    changed = with_weights(blend, weights, start)
+    if plan.num_samples is not None:
+        changed.order.check_run(plan.num_samples)
+    return start, changed
+
+
 def start_of_weights(plan: Plan, edge: int, spec: OrderSpec, at: int | None) -> int:
     """`at`, or else the first sample of a step from `edge` on, behind all weights that were set before.
 
@@ -56,11 +68,14 @@ def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
     return replace(blend, spec=spec, order=spec.build(max_epochs))
 
 
-def require_agreement(facts: Mapping[str, Any], dp_size: int, group: Any) -> None:
-    """Raises: ConfigError on every rank unless all of them have the same facts. Does nothing without a process group.
+def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:
+    """Raises: ConfigError on every rank unless all of them are about to set the same, `after` as many samples. Does
+    nothing without a process group.
 
     A digest is compared; the facts of those that differ are in the message.
     """
+    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
+    facts: dict[str, Any] = {"at": at, "after": after, "weights": weights, "order": spec.hash}
     if not (dist.is_available() and dist.is_initialized()):
         return
     size = dist.get_world_size(group)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from conceptloader.base.checks import as_count
-from conceptloader.batch.open import open_reader
+from conceptloader.batch.open import LossWatch, open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend, ConfigLike, open_blend
@@ -20,7 +20,8 @@ from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
-from conceptloader.torch.live import require_agreement, start_of_weights, with_weights
+from conceptloader.torch.live import new_weights, require_agreement
+from conceptloader.torch.metrics import Meter, callbacks
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class Loader:
         self._schedule, self._tail = schedule, tail
         self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
         self._log: tuple[str | os.PathLike[str], BatchSchedule] | None = None
+        self.measured = True  # False: no metrics of this one, as in evaluation
         self.num_samples = num_samples
         if isinstance(blend.order, Sequential) and num_samples is None:
             self.num_samples = blend.order.num_samples
@@ -133,6 +135,11 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         """A copy stands where this loader stands, without its loop."""
         return {**self.__dict__, "_ahead": None}
+
+    @property
+    def samples_without_loss(self) -> int:
+        """How many that this rank has read, ahead ones included, have a loss mask that is all 0."""
+        return self._reader.samples_without_loss if isinstance(self._reader, LossWatch) else 0
 
     def _begin(self, consumed: int, step_start: int | None = None, default_tail: Tail = "short") -> None:
         """Stand at `consumed`, in the global batch that began at `step_start`. Changes nothing if it raises."""
@@ -201,13 +208,18 @@ class Loader:
             self._plan.rest(self.dp_rank, self._consumed),
             threads=options.threads,
             depth=options.prefetch,
+            most=options.prefetch_bytes // reader.layout.carve(self.partition.micro_batch_size).size,
             warn_after_s=options.warn_after_s,
             timeout_s=options.timeout_s,
             where=reader.where,
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
+        steps = self._plan.schedule if self._log is None else self._log[1]
+        meter = Meter(steps, self._plan.stop) if callbacks and self.measured else None
         for (_, consumed), batch in on_device(ahead, self.device) if on_cuda else ahead:
             self._consumed = consumed
+            if meter is not None:
+                meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
             yield batch
         if self._again:
             self._begin(0)
@@ -300,17 +312,12 @@ class Loader:
         may have been read already or is not behind weights set before, ranks that differ; ReadError for the run log.
         """
         edge = self._consumed + (self.blend.config.loader.prefetch + 1) * self.partition.group
-        start = start_of_weights(self._plan, edge, self.blend.spec, at)
-        blend = with_weights(self.blend, weights, start)
-        if self.num_samples is not None:
-            blend.order.check_run(self.num_samples)
+        start, blend = new_weights(self.blend, weights, self._plan, edge, at)
         if agree:
-            require_agreement(
-                {"at": start, "after": self._consumed, "weights": dict(weights), "order": blend.spec.hash},
-                self.partition.dp_size,
-                group,
-            )
+            require_agreement(start, self._consumed, blend.spec, self.partition.dp_size, group)
         self._write_start(blend.spec)
         self._reader.follow(blend.order)
+        if self._ahead is not None:  # more may have been read than `prefetch`
+            self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)
         self.blend = blend
         return start

@@ -204,6 +204,10 @@ class TrainedLoader:
         self.loader.load_state_dict(state, allow_changed=allow_changed)
         self._stand(step)
 
+    def set_weights(self, weights: Mapping[str, float], at: int | None = None, **options: Any) -> int:
+        """See Loader.set_weights: behind all that was handed out, trained or not."""
+        return self.loader.set_weights(weights, at, **options)
+
     def close(self) -> None:
         """End the threads of the current loop. The loader stays usable."""
         self.loader.close()
@@ -223,6 +227,7 @@ class EvaluationLoader:
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:
         self.loader = make_dataloader(config, **options)
+        self.loader.measured = False
         share, end = self.loader.partition, self.loader.num_samples
         try:
             self._length = len(self.loader)

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from conceptloader.base.compiled import kernel
 from conceptloader.base.packages import need
-from conceptloader.blend.samples import in_quarantined_shard
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.bulk import concepts_of, documents_of, gather, ragged, spans_of
+from conceptloader.format.read.bulk import Pieces, concepts_of, documents_of, gather, ragged, spans_of
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.ranges import Cut
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.trace.ranges import documents_by_shard, ranges_of
 from conceptloader.trace.run import Member, Run
 
 _SAMPLES = 1 << 17
@@ -50,8 +51,10 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     """pyarrow record batches of the steps [first, stop), in order: what their samples are made of.
 
     Columns: step, sample, micro_batch, dp_rank, slot, dataset, epoch, window; document (its number) and id; start, end:
-    its tokens of the dataset that the sample reads, the last one as a label only; and for each track of concepts the
-    ids of those that its tokens in input_ids carry. A quarantined sample has one row without document, start and end.
+    its tokens of the dataset that the sample reads, the last one as a label only; if a dataset is a view,
+    source_document, the document's number in its source; and for each track of concepts the ids of those that its
+    tokens in input_ids carry. Rows of a sample are in the order of start, in a pack too. A sample that is quarantined
+    or excluded, or an empty pack, has one row without document, start and end.
 
     Raises ConfigError if steps are not known, or lie before the run log; or without pyarrow.
     """
@@ -77,13 +80,15 @@ def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks:
     places = plan.places(samples)
     parts: list[_Parts] = []
     names: list[Any] = []
+    sources: list[Ints] = []
     concepts: dict[str, list[tuple[Ints, Ints]]] = {track: [(_NONE, _NONE)] for track in tracks}
     done = 0
     for index in np.unique(members).tolist():
         member, rows = run.member(index), np.flatnonzero(members == index)
-        for found, pairs in _pieces(member, windows[rows].astype(np.int64), tracks):
+        for found, pairs in _pieces(member, windows[rows].astype(np.int64), samples[rows].astype(np.int64), tracks):
             parts.append(found._replace(row=rows[found.row]))
             names.append(document_ids(arrow, member.dataset, found.document))
+            sources.append(member.dataset.sources(found.document))
             for track, (part, ids) in pairs.items():
                 concepts[track].append((part + done, ids))
             done += len(found.row)
@@ -106,48 +111,55 @@ def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks:
         "start": arrow.array(start, mask=start < 0),
         "end": arrow.array(end, mask=start < 0),
     }
+    if any(member is not None and member.dataset.runs is not None for member in run.members):
+        source = np.concatenate(sources)[order]
+        columns["source_document"] = arrow.array(source, mask=source < 0)
     for track in tracks:
         part, ids = (np.concatenate(column) for column in zip(*concepts[track], strict=True))
-        columns[track] = _lists(arrow, part, ids, order)
+        columns[track] = id_lists(arrow, part, ids, order)
     return arrow.record_batch(list(map(arrow.array, columns.values())), names=list(columns))
 
 
-def _lists(arrow: Any, part: Ints, ids: Ints, order: Ints) -> Any:
+def id_lists(arrow: Any, part: Ints, ids: Ints, order: Ints) -> Any:
     """An Arrow array of lists: for each row, in a new order, the ids of its part. part: rising."""
     counts = np.bincount(part, minlength=len(order))
     starts = offsets_of(counts)[:-1]
     offsets = offsets_of(counts[order])
-    values = ids[ragged(starts[order], counts[order])].astype(np.int32)
+    values = ids[ragged(starts[order], counts[order])].astype(np.uint32)
     return arrow.ListArray.from_arrays(arrow.array(offsets, arrow.int32()), arrow.array(values))
 
 
 def _pieces(
-    member: Member, windows: Ints, tracks: Sequence[str]
+    member: Member, windows: Ints, samples: Ints, tracks: Sequence[str]
 ) -> Iterator[tuple[_Parts, dict[str, tuple[Ints, Ints]]]]:
     """Documents of some windows of a member, and for each track (number of the part, concept), in order."""
-    start, stop = token_ranges(member, windows)
-    order = np.argsort(start, kind="stable")
-    order = order[(is_read(member, windows, start, stop) & (start < stop))[order]]
-    left = np.setdiff1d(np.arange(len(windows)), order)
+    read = ranges_of(member, windows)
+    read = read.take((read.since > samples[read.row]) & (read.start < read.stop))
+    read = read.take(np.argsort(read.start, kind="stable"))
+    left = np.setdiff1d(np.arange(len(windows)), read.row)
     yield _Parts(left, *[np.full(len(left), -1)] * 3), {}
-    for shard, rows, a, b in _by_shard(member.dataset, order, start[order], stop[order]):
-        base = member.dataset.shard_starts[shard]
-        found = documents_of(member.dataset.reader, shard, a, b)
+    for shard, cut in _by_shard(member.dataset, read.start, read.stop):
+        a, b, rows = cut.first, cut.end, cut.row
+        if member.dataset.runs is None:
+            found = documents_of(member.dataset.reader, shard, a, b)
+            document = np.where(found.number < 0, -1, found.number + member.dataset.first_documents[shard])
+        else:
+            found, document = Pieces(np.arange(len(a)), cut.run, a, b), cut.run
         first, end = np.maximum(found.first, a[found.row]), np.minimum(found.end, b[found.row])
-        document = np.where(found.number < 0, -1, found.number + member.dataset.first_documents[shard])
         # What is only a label carries no concept into the inputs.
-        inputs = np.minimum(b, start[rows] + member.seq_len - base)
+        inputs = np.minimum(b, (read.start + read.inputs)[rows] - cut.base)
+        base = cut.base[found.row]
         yield (
-            _Parts(rows[found.row], document, first + base, end + base),
+            _Parts(read.row[rows][found.row], document, first + base, end + base),
             {
-                track: _concepts(member.dataset, shard, track, (a, inputs), (found.row, first, end))
+                track: concepts_in(member.dataset, shard, track, (a, inputs), (found.row, first, end))
                 for track in tracks
                 if track in member.dataset.tracks
             },
         )
 
 
-def _concepts(
+def concepts_in(
     dataset: Dataset, shard: int, track: str, ranges: tuple[Ints, Ints], parts: tuple[Ints, Ints, Ints]
 ) -> tuple[Ints, Ints]:
     """(part, concept), each once, in order, of the tokens of parts of ranges; parts: (range, first, end)."""
@@ -203,32 +215,11 @@ def distinct_concepts(
     return True
 
 
-def token_ranges(member: Member, windows: Ints) -> tuple[Ints, Ints]:
-    """Member.token_range of many windows, or documents."""
-    if not member.by_document:
-        start = member.view.start + windows * member.seq_len
-        return start, start + member.seq_len + 1
-    start, stop = document_ranges(member.dataset, member.view.start + windows)
-    return start, np.minimum(stop, start + member.seq_len + 1)
-
-
-def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:
-    """Tokens [start, stop) of many documents, by their numbers in the dataset."""
-    start, stop = np.empty_like(documents), np.empty_like(documents)
-    for shard, chosen, ordinals in _documents_by_shard(dataset, documents):
-        pairs = gather(dataset.files, "documents.bin", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
-        base = dataset.shard_starts[shard]
-        start[chosen], stop[chosen] = pairs[::2] + base, pairs[1::2] + base
-    if (start > stop).any() or (stop > dataset.num_tokens).any():
-        raise FormatError(f"{dataset.path}: found a document that ends before it begins; run `conceptloader verify`")
-    return start, stop
-
-
 def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
     """The ids that documents had in the input, an Arrow array of strings; null for none, and for document -1."""
     pieces, places = [], []
     lengths = np.zeros(len(documents), np.int64)
-    for shard, chosen, ordinals in _documents_by_shard(dataset, documents):
+    for shard, chosen, ordinals in documents_by_shard(dataset, dataset.sources(documents)):
         if dataset.manifest.shards.files["documents.ids"].size[shard] < 0:
             continue
         base = 8 * (int(dataset.manifest.shards.documents[shard]) + 1)
@@ -256,37 +247,11 @@ def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
     )
 
 
-def _documents_by_shard(dataset: Dataset, documents: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-    """(shard, places in `documents`, ordinals in the shard)."""
-    shards = np.searchsorted(np.array(dataset.first_documents), documents, side="right") - 1
-    for shard in np.unique(shards[documents >= 0]).tolist():
-        chosen = np.flatnonzero((shards == shard) & (documents >= 0))
-        yield shard, chosen, documents[chosen] - dataset.first_documents[shard]
-
-
-def is_read(member: Member, windows: Ints, start: Ints, stop: Ints) -> NDArray[np.bool_]:
-    """Member.is_read of many windows."""
-    read = np.ones(len(windows), np.bool_)
-    for a, b in member.view.quarantine:
-        read &= (stop <= a) | (start >= b)
-    if member.by_document and member.view.quarantine:
-        read &= [not in_quarantined_shard(member.view, window) for window in windows.tolist()]
-    return read
-
-
-def _by_shard(dataset: Dataset, rows: Ints, start: Ints, stop: Ints) -> Iterator[tuple[int, Ints, Ints, Ints]]:
-    """(shard, rows, first, end), local to it, of token ranges that rise, cut where shards meet; some at a time."""
-    borders = np.array(dataset.shard_starts)
-    first = np.searchsorted(borders, start, side="right") - 1
-    last = np.searchsorted(borders, stop - 1, side="right") - 1
-    which = np.repeat(np.arange(len(rows)), last - first + 1)
-    shard = ragged(first, last - first + 1)
-    order = np.argsort(shard, kind="stable")
-    for some in np.split(order, np.flatnonzero(np.diff(shard[order])) + 1):
+def _by_shard(dataset: Dataset, start: Ints, stop: Ints) -> Iterator[tuple[int, Cut]]:
+    """(shard, pieces) of token ranges that rise, cut where shards and the runs of a view meet; some at a time."""
+    cut = dataset.cut(start, stop)
+    order = np.argsort(cut.shard, kind="stable")
+    for some in np.split(order, np.flatnonzero(np.diff(cut.shard[order])) + 1):
         for low in range(0, len(some), _RANGES):
-            part = some[low : low + _RANGES]
-            number = int(shard[part[0]])
-            base, end = dataset.shard_starts[number], dataset.shard_starts[number + 1]
-            if base < end:
-                at = which[part]
-                yield number, rows[at], np.maximum(start[at], base) - base, np.minimum(stop[at], end) - base
+            part = Cut(*(column[some[low : low + _RANGES]] for column in cut))
+            yield int(part.shard[0]), part

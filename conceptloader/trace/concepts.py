@@ -10,7 +10,8 @@ import numpy as np
 from conceptloader.format.index.read import Coverage, open_index
 from conceptloader.format.read.bulk import concepts_of
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.columns import Ints
+from conceptloader.trace.ranges import ranges_of, runs_of_samples, samples_touching
 from conceptloader.trace.run import Member
 from conceptloader.trace.where import Intervals, Where
 
@@ -20,11 +21,17 @@ _CHUNK_TOKENS = 1 << 20
 
 
 class Holding(NamedTuple):
-    """Windows (or documents) that hold tokens with a concept, in order: how many of the inputs, how many labels."""
+    """Windows (documents, packs) that hold tokens with a concept, in order: how many of the inputs, how many labels.
+
+    A window of which some is excluded has a row for each sample `since` which that is so, NEVER for the rest. next: all
+    windows before it have been looked at.
+    """
 
     windows: Ints
     inputs: Ints
     labels: Ints
+    since: Ints
+    next: int
 
 
 class ConceptSource(Protocol):
@@ -83,64 +90,29 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
     return Scanned(dataset, track)
 
 
-def concept_windows(member: Member, track: str, where: Where) -> Iterator[Holding]:
-    """The windows of which `where` holds for some token, some at a time, in order; its concepts are ids.
+def concept_windows(
+    member: Member, track: str, where: Where, begin: int = 0, tokens: int | None = None
+) -> Iterator[Holding]:
+    """The samples of which `where` holds for some token, some at a time, in order; its concepts are ids.
 
-    track: of codec "concepts". The last token of a window is a label only, the first one an input only.
+    track: of codec "concepts". begin: the first sample that is looked at. tokens: as many are looked at first, then
+    twice as many each time, up to what is best asked for at once; None: that from the start on. The last token of a
+    window is a label only, the first one an input only.
     """
-    source, size = concept_source(member.dataset, track), member.seq_len
-    for first, last, windows in _chunks(member, source.chunk):
+    source = concept_source(member.dataset, track)
+    for low, high, first, last in runs_of_samples(member, source.chunk, begin, tokens):
 
         def spans(concept: str | int, first: int = first, last: int = last) -> Intervals:
             return source.spans(int(concept), first, last)
 
         found = where.intervals(spans, first, last)
-        if not len(found[0]):
-            continue
-        numbers, begin, end = windows(found)
-        before = Coverage(*found)
-        inputs = before(np.minimum(end, begin + size)) - before(begin)
-        labels = before(end) - before(np.minimum(begin + 1, end))
-        some = (inputs + labels) > 0
-        yield Holding(numbers[some], inputs[some], labels[some])
-
-
-def _chunks(member: Member, tokens: int) -> Iterator[tuple[int, int, "_Windows | _Documents"]]:
-    """(first token, end, what finds the windows of intervals) of runs of windows with about so many tokens each."""
-    some = max(1, tokens // member.seq_len)
-    for low in range(0, member.view.count, some):
-        high = min(low + some, member.view.count)
-        first, last = member.token_range(low)[0], member.token_range(high - 1)[1]
-        yield first, last, (_Documents if member.by_document else _Windows)(member, low, high)
-
-
-class _Windows:
-    """Windows [low, high) of a member."""
-
-    def __init__(self, member: Member, low: int, high: int) -> None:
-        self._member, self._low, self._high = member, low, high
-
-    def __call__(self, found: Intervals) -> tuple[Ints, Ints, Ints]:
-        """Number, first token and end of the windows that touch intervals."""
-        size, base = self._member.seq_len, self._member.view.start
-        first = np.maximum((found[0] - base - 1) // size, self._low)
-        last = np.minimum((found[1] - 1 - base) // size, self._high - 1)
-        counts = last - first + 1
-        windows = np.unique(np.repeat(first - offsets_of(counts)[:-1], counts) + np.arange(counts.sum()))
-        begin = base + windows * size
-        return windows, begin, begin + size + 1
-
-
-class _Documents(_Windows):
-    """The same where a sample is a document."""
-
-    def __call__(self, found: Intervals) -> tuple[Ints, Ints, Ints]:
-        member = self._member
-        base, stop = (
-            member.token_range(self._low)[0],
-            member.dataset.document_range(member.view.start + self._high - 1)[1],
-        )
-        documents = member.dataset.documents_in(base, stop)
-        ends = np.append(documents.first[1:], stop)
-        begin = documents.first
-        return documents.ids - member.view.start, begin, np.minimum(ends, begin + member.seq_len + 1)
+        numbers = samples_touching(member, *found, low, high)
+        parts, before = ranges_of(member, numbers), Coverage(*found)
+        inputs = before(parts.start + parts.inputs) - before(parts.start)
+        labels = before(parts.stop) - before(np.minimum(parts.start + 1, parts.stop))
+        some = np.flatnonzero((parts.since > 0) & (inputs + labels > 0) & (numbers[parts.row] >= begin))
+        some = some[np.lexsort((parts.since[some], parts.row[some]))]
+        row, since = parts.row[some], parts.since[some]
+        cuts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(since, prepend=-1) != 0))
+        inputs, labels = (np.add.reduceat(one[some], cuts) if len(cuts) else one[cuts] for one in (inputs, labels))
+        yield Holding(numbers[row[cuts]], inputs, labels, since[cuts], high)

@@ -11,67 +11,87 @@ import numpy as np
 
 from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
+from conceptloader.blend.exclude import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.index.write import postings
+from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.trace.bulk import document_ids, document_ranges, is_read, sample_ranges, token_ranges
+from conceptloader.trace.bulk import document_ids, sample_ranges
+from conceptloader.trace.ranges import Ranges, document_ranges, ranges_of
 from conceptloader.trace.run import Member, Run
 
 _SAMPLES = 1 << 20
 _DOCUMENTS = 1 << 20
-NEVER = np.iinfo(np.int64).max
 
 
 class Windows:
-    """What was seen of a member, by its windows: how often, and the sample and step of the first time, or NEVER.
+    """What was seen of a member, by its windows (documents, packs): how often, and sample and step of the first time.
 
-    samples: all that were drawn, quarantined ones included, which are counted nowhere else.
+    NEVER stands for none.
+
+    samples: all that were drawn, quarantined and excluded ones included, which are counted nowhere else.
     """
 
     def __init__(self, member: Member) -> None:
         self.member, self.samples, count = member, 0, member.view.count
         self.counts = np.zeros(count, np.int64)
         self.first_sample, self.first_step = np.full((2, count), NEVER)
+        some = ranges_of(member, np.arange(count if member.view.left_out.at.any() else 0))
+        self._excluded = some.take(np.flatnonzero((some.since > 0) & (some.since < NEVER)))
+        self._late = np.zeros(len(self._excluded.row), np.int64)  # how often they were drawn too late
 
     def add(self, windows: Ints, samples: Ints, steps: Ints) -> None:
         """Note that windows were drawn, in the order of the run."""
         self.samples += len(windows)
+        low, high = (np.searchsorted(self._excluded.row, windows, side=side) for side in ("left", "right"))
+        parts, draws = ragged(low, high - low), np.repeat(np.arange(len(windows)), high - low)
+        np.add.at(self._late, parts[samples[draws] >= self._excluded.since[parts]], 1)
         found, first, counts = np.unique(windows, return_index=True, return_counts=True)
         self.counts[found] += counts
         new = self.first_sample[found] == NEVER
         self.first_sample[found[new]], self.first_step[found[new]] = samples[first[new]], steps[first[new]]
 
-    def leave_out_quarantined(self) -> None:
-        """They were drawn, and not read. To be called once all are added."""
-        if self.member.view.quarantine:
-            numbers = np.arange(len(self.counts))
-            unread = ~is_read(self.member, numbers, *token_ranges(self.member, numbers))
-            self.counts[unread], self.first_sample[unread], self.first_step[unread] = 0, NEVER, NEVER
-
     @lazy
-    def _inputs(self) -> tuple[Ints, Ints, Ints]:
-        """Of each window its first token, its number of inputs, and how many were seen before it."""
-        first, stop = token_ranges(self.member, np.arange(len(self.counts)))
-        length = np.minimum(stop - first, self.member.seq_len)
-        return first, length, offsets_of(self.counts * length)
+    def _parts(self) -> tuple[Ranges, Ints, Ints]:
+        """The parts of all samples as they lie in the data, how often each was seen, and how many tokens before it."""
+        parts = ranges_of(self.member, np.arange(len(self.counts)))
+        counts = self.counts[parts.row] * (parts.since > 0)
+        if len(self._late):
+            counts[(parts.since > 0) & (parts.since < NEVER)] -= self._late
+        order = np.argsort(parts.start, kind="stable")
+        parts, counts = parts.take(order), counts[order]
+        return parts, counts, offsets_of(counts * parts.inputs)
 
     def seen_before(self, tokens: Ints) -> Ints:
         """How many tokens before a place were seen."""
-        first, length, before = self._inputs
-        k = np.maximum(np.searchsorted(first, tokens, side="right") - 1, 0)
-        seen: Ints = before[k] + self.counts[k] * np.clip(tokens - first[k], 0, length[k])
+        parts, counts, before = self._parts
+        k = np.maximum(np.searchsorted(parts.start, tokens, side="right") - 1, 0)
+        seen: Ints = before[k] + counts[k] * np.clip(tokens - parts.start[k], 0, parts.inputs[k])
         return seen
+
+    def first_of(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+        """(sample, step) that first held tokens of each document [start, stop), be it as labels; NEVER if none did."""
+        parts = self._parts[0]
+        low, high = np.searchsorted(parts.stop, start, side="right"), np.searchsorted(parts.start, stop, side="left")
+        some = (low < high) & (start < stop)
+        pairs = np.stack([low[some], high[some]], 1).reshape(-1)
+        found = np.full((2, len(start)), NEVER)
+        for first, by_sample in zip(found, (self.first_sample, self.first_step), strict=True):
+            by_part = np.where(self.first_sample[parts.row] < parts.since, by_sample[parts.row], NEVER)
+            if some.any():
+                first[some] = np.minimum.reduceat(np.append(by_part, NEVER), pairs)[::2]
+        return found[0], found[1]
 
     @property
     def tokens(self) -> int:
         """How many were seen."""
-        return int(self._inputs[2][-1])
+        return int(self._parts[2][-1])
 
     @property
     def size(self) -> int:
         """Tokens of an epoch."""
-        return int(self._inputs[1].sum())
+        return int(self._parts[0].inputs.sum())
 
 
 class Exposure:
@@ -149,8 +169,8 @@ class Exposure:
         firsts = [np.full(len(documents), NEVER) for _ in range(2)]
         for one in some:
             seen += one.seen_before(stop) - one.seen_before(start)
-            for first, by_window in zip(firsts, (one.first_sample, one.first_step), strict=True):
-                np.minimum(first, _first_of(one.member, documents, start, stop, by_window), out=first)
+            for first, found in zip(firsts, one.first_of(start, stop), strict=True):
+                np.minimum(first, found, out=first)
         saved = np.append(np.array(checkpoints, np.int64), NEVER)
         checkpoint = saved[np.searchsorted(saved[:-1], firsts[1], side="right")]
         return self._rows(
@@ -185,8 +205,9 @@ class Exposure:
         for shard in range(dataset.num_shards):
             base = dataset.shard_starts[shard]
             for ids, start, end in postings(dataset, track, shard):
-                found, which = np.unique(ids, return_inverse=True)
-                times = sum(one.seen_before(end + base) - one.seen_before(start + base) for one in some)
+                inside, start, end = dataset.placed(start + base, end + base)
+                found, which = np.unique(ids[inside], return_inverse=True)
+                times = sum(one.seen_before(end) - one.seen_before(start) for one in some)
                 for sums, values in ((tokens, end - start), (seen, times)):
                     total = np.zeros(len(found), np.int64)
                     np.add.at(total, which, values)
@@ -229,25 +250,7 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
                 run.member(index)  # whose dataset has left is an error
                 chosen = np.flatnonzero(members == index)
                 windows[index].add(numbers[chosen].astype(np.int64), samples[chosen].astype(np.int64), steps[chosen])
-    for one in windows.values():
-        one.leave_out_quarantined()
     return Exposure(run, windows)
-
-
-def _first_of(member: Member, documents: Ints, start: Ints, stop: Ints, by_window: Ints) -> Ints:
-    """The smallest value of the windows that hold a document's tokens; NEVER if none does."""
-    if member.by_document:
-        low, high = documents - member.view.start, documents - member.view.start + 1
-    else:
-        first = member.view.start
-        low, high = (start - first - 1) // member.seq_len, (stop - 1 - first) // member.seq_len + 1
-    low, high = np.maximum(low, 0), np.minimum(high, member.view.count)
-    found = np.full(len(documents), NEVER)
-    some = (low < high) & (start < stop)
-    if some.any():
-        pairs = np.stack([low[some], high[some]], 1).reshape(-1)
-        found[some] = np.minimum.reduceat(np.append(by_window, NEVER), pairs)[::2]
-    return found
 
 
 def _documents(member: Member) -> tuple[int, int]:
@@ -255,6 +258,9 @@ def _documents(member: Member) -> tuple[int, int]:
     dataset = member.dataset
     if member.by_document:
         return member.view.start, member.view.start + member.view.count
-    low, high = member.token_range(0)[0], member.token_range(member.view.count - 1)[1]
+    if member.kind == "pack":
+        low, high = member.view.member.token_range
+    else:
+        low, high = member.token_range(0)[0], member.token_range(member.view.count - 1)[1]
     known = [int(n) for n in chain(dataset.documents_in(low, low + 1).ids, dataset.documents_in(high - 1, high).ids)]
     return (known[0], known[-1] + 1) if min(known) >= 0 else (0, dataset.num_documents)

@@ -4,6 +4,7 @@ A log is a directory. Each start of each rank appends to <time>.<rank>.journal, 
 however it ends; from time to time, and at the end, they become <time>.<rank>.<part>.parquet.
 """
 
+import errno
 import os
 import sys
 import time
@@ -38,12 +39,12 @@ class LossLog:
 
     def __init__(self, directory: str | os.PathLike[str], dp_rank: int = 0, *, track: str | None = None) -> None:
         need("pyarrow.parquet", _NO_ARROW)
-        self._track, self._rows, self._parts = track, 0, 0
+        self._track, self._rows = track, 0
         self._waiting: deque[tuple[Any, int, dict[str, NDArray[Any]], Any]] = deque()
         try:
             os.makedirs(directory, exist_ok=True)
             for left in Path(directory).glob(f"*.{dp_rank:06d}.journal"):  # of a start that was killed
-                _to_parquet(left, 0)
+                _to_parquet(left)
                 left.unlink()
             self._path = Path(directory, f"{time.time_ns():020d}.{dp_rank:06d}.journal")
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
@@ -65,12 +66,13 @@ class LossLog:
                 raise ConfigError(f"track: found no {names[-2]} in the batch, or not a loss for each label [B, S]")
         if len(losses) != len(batch["sample_index"]):
             raise ConfigError(f"losses: found {len(losses)}, expected {len(batch['sample_index'])}, one a sample")
-        copied, event = losses.detach() if hasattr(losses, "detach") else losses, None
-        if getattr(losses, "is_cuda", False):
-            copied = copied.float().to("cpu", non_blocking=True)
+        event = None
+        if any(getattr(value, "is_cuda", False) for value in (losses, *(batch[name] for name in names))):
             event = sys.modules["torch"].cuda.Event()
+        kept = {name: _on_the_way(batch[name]) for name in names}
+        copied = _on_the_way(losses)
+        if event is not None:
             event.record()
-        kept = {name: batch[name].cpu() if hasattr(batch[name], "cpu") else batch[name] for name in names}
         self._waiting.append((event, step, kept, copied))
         while self._waiting and (self._waiting[0][0] is None or self._waiting[0][0].query()):
             self._append(*self._waiting.popleft()[1:])
@@ -108,7 +110,9 @@ class LossLog:
         rows["sample"] = np.append(samples, samples[spans[0].astype(int)])
         rows["loss"] = np.append(mean, spans[2])
         try:
-            os.write(self._file, rows.tobytes())
+            if os.write(self._file, rows.tobytes()) < rows.nbytes:  # as on a disk that is full: half a row is none
+                os.ftruncate(self._file, self._rows * LOSS.itemsize)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise ReadError(error.errno, f"{self._path}: cannot be written: {error.strerror}") from error
         self._rows += len(rows)
@@ -116,9 +120,14 @@ class LossLog:
             self._pack()
 
     def _pack(self) -> None:
-        _to_parquet(self._path, self._parts)
+        _to_parquet(self._path)
         os.ftruncate(self._file, 0)
-        self._rows, self._parts = 0, self._parts + 1
+        self._rows = 0
+
+
+def _on_the_way(value: Any) -> Any:
+    """A tensor's copy in host memory, complete once the device has come to it."""
+    return value.detach().to("cpu", non_blocking=True) if hasattr(value, "detach") else value
 
 
 def _span_losses(losses: NDArray[Any], spans: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
@@ -137,8 +146,10 @@ def _journal(path: Path) -> NDArray[Any]:
     return np.frombuffer(data[: len(data) // LOSS.itemsize * LOSS.itemsize], LOSS)
 
 
-def _to_parquet(journal: Path, part: int) -> None:
+def _to_parquet(journal: Path) -> None:
+    """Write its rows as the next part of its start."""
     rows, arrow = _journal(journal), need("pyarrow", _NO_ARROW)
+    part = len(list(journal.parent.glob(f"{journal.stem}.*.parquet")))
     if len(rows):
         sink = arrow.BufferOutputStream()
         table = arrow.table({name: np.ascontiguousarray(rows[name]) for name in LOSS.names or ()})
@@ -209,7 +220,8 @@ def explain(
             if loss is None or part["start"] is None:
                 continue
             member = run.member(run.blend.order.names.index(part["dataset"]))
-            inputs = min(part["end"], member.token_range(part["window"])[0] + member.seq_len) - part["start"]
+            read = member.parts(part["window"], part["sample"])
+            inputs = sum(p.inputs_of(part["start"], part["end"]) for p in read)
             excess = (loss - level) * inputs / member.seq_len / len(losses)
             names = member.dataset.vocabulary(track) if track in member.dataset.tracks else None
             shown = [names[k] if names else k for k in part.pop(track, None) or ()]

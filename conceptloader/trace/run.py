@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conceptloader.blend import Blend, View, load_config, open_blend
-from conceptloader.blend.samples import in_quarantined_shard, quarantined, token_range
+from conceptloader.blend.samples import Part, by_document, kind_of, parts_of, parts_with
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.partition import Place
@@ -16,7 +16,7 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One member of the order with what its samples read: windows of a dataset of seq_len inputs, or its documents."""
+    """One member of the order with what its samples read: windows or packs of seq_len inputs, or documents."""
 
     view: View
     seq_len: int
@@ -26,9 +26,9 @@ class Member:
         return self.view.dataset
 
     @property
-    def by_document(self) -> bool:
-        """Whether a sample is a document, not a window."""
-        return self.view.member.seq_len is None
+    def kind(self) -> str:
+        """What a sample is: window, document or pack."""
+        return kind_of(self.view)
 
     @property
     def tracks(self) -> tuple[str, ...]:
@@ -36,36 +36,33 @@ class Member:
         concepts = (name for name, track in self.dataset.tracks.items() if track.codec == "concepts")
         return self.view.tracks or tuple(sorted(concepts))
 
-    def token_range(self, window: int) -> Interval:
-        """Tokens [start, stop) of the dataset that a window (or document) reads: the inputs and one more."""
-        return token_range(self.view, window, self.seq_len)
+    @property
+    def by_document(self) -> bool:
+        """Whether a sample is a document."""
+        return by_document(self.view)
 
-    def is_read(self, window: int) -> bool:
-        """False for a window that is quarantined."""
-        return not in_quarantined_shard(self.view, window) and not quarantined(self.view, *self.token_range(window))
+    def token_range(self, window: int) -> Interval:
+        """Tokens [start, stop) that a window or document reads; of a pack, from its first part to its last."""
+        parts = parts_of(self.view, window, self.seq_len)
+        return min((p.start for p in parts), default=0), max((p.stop for p in parts), default=0)
+
+    def is_read(self, window: int, sample: int = 0) -> bool:
+        """False if all of a window is quarantined, or excluded from the sample that it is; or of an empty pack."""
+        return bool(self.parts(window, sample))
 
     def windows_of(self, document: int) -> range:
-        """The windows that read any token of a document of the dataset, be it only as the label of their last input."""
-        first = self.view.start
-        if self.by_document:
-            low = high = document - first
-        else:
-            start, stop = self.dataset.document_range(document)
-            if start == stop:
-                return range(0)
-            low, high = (start - first - 1) // self.seq_len, (stop - 1 - first) // self.seq_len
-        return range(max(0, low), min(self.view.count, high + 1))
+        """From the first to the last sample that reads a token of a document; of packs, some between may read none."""
+        numbers = [number for number, _ in parts_with(self.view, document, self.seq_len)]
+        return range(min(numbers), max(numbers) + 1) if numbers else range(0)
 
-    def positions(self, window: int, start: int, stop: int) -> tuple[Interval | None, Interval | None]:
-        """Where tokens [start, stop) of the dataset stand in the input_ids and in the labels of a window.
+    def parts(self, window: int, sample: int = 0) -> list[Part]:
+        """What a sample reads of the dataset; nothing of what is quarantined, or excluded from this sample on."""
+        return [part for part in parts_of(self.view, window, self.seq_len) if part.since > sample]
 
-        Two intervals [first, last + 1), or None where there are none: the last token of a window is a label only, its
-        first one an input only.
-        """
-        begin, end = self.token_range(window)
-        low, high = max(start, begin) - begin, min(stop, end) - begin
-        inputs, labels = (low, min(high, self.seq_len)), (max(low - 1, 0), high - 1)
-        return inputs if inputs[0] < inputs[1] else None, labels if labels[0] < labels[1] else None
+    def parts_with(self, document: int) -> list[tuple[int, Part]]:
+        """(sample, part) of each part that holds any token of a document, be it only as the label of its last input;
+        nothing of what is quarantined."""
+        return [found for found in parts_with(self.view, document, self.seq_len) if found[1].since]
 
 
 @dataclass(frozen=True, kw_only=True)

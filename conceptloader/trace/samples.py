@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.blend.samples import Part
 from conceptloader.order.partition import Place
 from conceptloader.trace.run import Interval, Member, Run
 
@@ -29,14 +30,17 @@ class Seen:
 class DocumentPart:
     """The part of a document that a sample holds.
 
-    document: its number in the dataset, -1 without a document table; id: the one it had in the input. inputs, labels:
-    its positions [start, end) in input_ids and in labels, None where it has none.
+    document: its number in the dataset, -1 without a document table; id: the one it had in the input. tokens: of the
+    dataset, [start, stop). inputs, labels: their positions [start, end) in input_ids and in labels, None for none.
+    source_document: its number in the source, if the dataset is a view.
     """
 
     document: int
     id: str | None
+    tokens: Interval
     inputs: Interval | None
     labels: Interval | None
+    source_document: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +61,11 @@ class SpanPart:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleTrace(Seen):
-    """tokens: [start, stop) of the dataset that the sample reads; None if it touches a quarantined range: nothing is
-    read then.
+    """kind: window, document or pack. tokens: [start, stop) of the dataset that the sample reads, of a pack from the
+    first one to the last; None if nothing is read: it touches what is quarantined or excluded, or is an empty pack.
     """
 
+    kind: str = "window"
     tokens: Interval | None = None
     documents: list[DocumentPart] = field(default_factory=list)
     spans: dict[str, list[SpanPart]] = field(default_factory=dict)
@@ -70,14 +75,17 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
     """Everything about one sample. Reads its documents and spans, not its tokens."""
     index, epoch, window = run.blend.order.sample(sample)
     member = run.member(index)
-    found = SampleTrace(sample=sample, places=run.places(sample), dataset=run.name(index), epoch=epoch, window=window)
-    if not member.is_read(window):
+    parts, places = member.parts(window, sample), run.places(sample)
+    found = SampleTrace(
+        sample=sample, places=places, dataset=run.name(index), epoch=epoch, window=window, kind=member.kind
+    )
+    if not parts:
         return found
     return replace(
         found,
-        tokens=member.token_range(window),
-        documents=list(_documents(member, window)),
-        spans={track: list(_spans(member, window, track)) for track in member.tracks},
+        tokens=(min(part.start for part in parts), max(part.stop for part in parts)),
+        documents=[one for part in parts for one in _documents(member, part)],
+        spans={track: [one for part in parts for one in _spans(member, part, track)] for track in member.tracks},
     )
 
 
@@ -86,28 +94,30 @@ def trace_step(run: Run, step: int) -> list[SampleTrace]:
     return [trace_sample(run, sample) for sample in range(*run.steps.range_of(step))]
 
 
-def _documents(member: Member, window: int) -> Iterator[DocumentPart]:
-    start, stop = member.token_range(window)
-    dataset = member.dataset
+def _documents(member: Member, part: Part) -> Iterator[DocumentPart]:
+    dataset, start, stop = member.dataset, part.start, part.stop
     found = dataset.documents_in(start, stop)
     firsts = found.first.tolist()
     for number, first, last in zip(found.ids.tolist(), firsts, [*firsts[1:], stop], strict=True):
-        inputs, labels = member.positions(window, first, last)
+        tokens = max(first, start), last
+        inputs, labels = part.positions(*tokens)
         known = dataset.document_id(number) if number >= 0 else None
-        yield DocumentPart(document=number, id=known, inputs=inputs, labels=labels)
+        source = None if dataset.runs is None else int(dataset.sources(np.array([number]))[0])
+        yield DocumentPart(
+            document=number, id=known, tokens=tokens, inputs=inputs, labels=labels, source_document=source
+        )
 
 
-def _spans(member: Member, window: int, track: str) -> Iterator[SpanPart]:
-    start, stop = member.token_range(window)
+def _spans(member: Member, part: Part, track: str) -> Iterator[SpanPart]:
     dataset = member.dataset
-    if track not in dataset.tracks or start == stop:
+    if track not in dataset.tracks or not part.inputs:
         return
-    spans = dataset.spans(track, start, min(stop, start + member.seq_len))
+    spans = dataset.spans(track, part.start, part.start + part.inputs)
     vocabulary = dataset.vocabulary(track)
     for k, record in enumerate(spans.decode()):
         yield SpanPart(
-            start=int(spans.start[k]),
-            end=int(spans.end[k]),
+            start=part.place + int(spans.start[k]),
+            end=part.place + int(spans.end[k]),
             begins_before=bool(spans.begins_before[k]),
             ends_after=bool(spans.ends_after[k]),
             record=record.tolist()

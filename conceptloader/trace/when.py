@@ -16,6 +16,7 @@ from conceptloader.trace.run import Interval, Run
 from conceptloader.trace.samples import Seen
 from conceptloader.trace.where import Where
 
+_FIRST = 1 << 20  # tokens that are looked at before the first answers
 _ANSWERS = 1 << 16
 """About how many are looked up at once."""
 
@@ -63,10 +64,13 @@ def when_document(
     seen = []
     for index, number in found:
         member = run.member(index)
-        windows, tokens = np.array(member.windows_of(number), np.int64), member.dataset.document_range(number)
-        for _, time in _times(run, index, windows, num_samples):
-            inputs, labels = member.positions(time["window"], *tokens)
-            seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
+        parts, tokens = member.parts_with(number), member.dataset.document_range(number)
+        windows = np.array([window for window, _ in parts], np.int64)
+        for k, time in _times(run, index, windows, num_samples):
+            part = parts[k][1]
+            if time["sample"] < part.since:
+                inputs, labels = part.positions(*tokens)
+                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
     return sorted(seen, key=lambda one: (one.sample, one.document))
 
 
@@ -88,15 +92,13 @@ def when_concept(
 
 
 def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each time that one of some windows is read: its place in `windows`, and the fields of Seen."""
-    member, epochs = run.member(index), run.epochs(index, num_samples)
+    """Each time that one of some windows, none quarantined, is read: its place there, and the fields of Seen."""
+    epochs = run.epochs(index, num_samples)
     some = max(1, _ANSWERS // max(1, len(epochs)))
     for low in range(0, len(windows), some):
         part = windows[low : low + some]
         samples = np.array([run.blend.order.indices_of_windows(index, epoch, part) for epoch in epochs])
         for k, window in enumerate(part.tolist()):
-            if not member.is_read(window):
-                continue
             for epoch, sample in zip(epochs, samples[:, k].tolist(), strict=True):
                 if sample >= 0 and (num_samples is None or sample < num_samples):
                     places = run.places(sample)
@@ -105,9 +107,13 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
 
 
 def _concept_seen(run: Run, index: int, track: str, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for windows, inputs, labels in concept_windows(run.member(index), track, where):
+    for found in concept_windows(run.member(index), track, where, tokens=_FIRST):
+        windows, begin = np.unique(found.windows, return_index=True)
+        end = np.append(begin[1:], len(found.windows))
         for k, time in _times(run, index, windows, num_samples):
-            yield ConceptSeen(**time, inputs=int(inputs[k]), labels=int(labels[k]))
+            read = np.arange(begin[k], end[k])[found.since[begin[k] : end[k]] > time["sample"]]
+            if len(read):
+                yield ConceptSeen(**time, inputs=int(found.inputs[read].sum()), labels=int(found.labels[read].sum()))
 
 
 def _resolve(run: Run, indices: Sequence[int], track: str, where: Where) -> dict[int, Where]:

@@ -14,13 +14,15 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
 from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.format.tools.verify import verify
+from conceptloader.trace.concepts import concept_windows
+from conceptloader.trace.where import Where
 from conceptloader.view.source import Looked, Query, Source
 
 SMALL = 2_000_000  # tokens and documents of a corpus that is counted as a whole
 SOME = 400  # windows or documents that stand for the others
 MOST_NAMES, MOST_HITS = 200, 50
 _SECONDS = 0.15  # of reading for an answer that is of some windows
-_CHUNK = 1 << 16
+_CHUNK = 1 << 16  # tokens that are looked at first
 
 
 def concepts(looked: Looked, query: Query) -> dict[str, Any]:
@@ -39,38 +41,25 @@ def concepts(looked: Looked, query: Query) -> dict[str, Any]:
 
 
 def concept(looked: Looked, query: Query) -> dict[str, Any]:
-    """Windows whose inputs have a concept `c`, from window `from` on: as far as one answer gets.
-
-    No index says where a concept is: its track is read from there on, `next` is where the following answer goes on.
-    """
+    """Windows whose inputs have a concept `c`, from window `from` on: as far as one answer gets, `next` is where the
+    following one goes on. By the concept index if there is one, or else by reading the track."""
     source, track = _track(looked, query)
     names = looked.vocabulary(source, track)
     number = query.number("c", stop=1 << 32 if names is None else len(names), what="concept")
-    window = first = query.number("from", 0, source.count, "window")
-    some = 1 if source.by_document else max(1, _CHUNK // source.seq_len)
+    first = window = query.number("from", 0, source.count, "window")
     until = time.monotonic() + _SECONDS
     hits: list[dict[str, Any]] = []
-    while window < source.count and len(hits) < MOST_HITS and (window == first or time.monotonic() < until):
-        last = min(window + some, source.count)
-        hits += _holding(source, track, number, window, last)
-        window = last
+    for found in concept_windows(source, track, Where("is", number), first, _CHUNK):
+        windows, rows = np.unique(found.windows, return_inverse=True)
+        inputs = zip(windows.tolist(), np.bincount(rows, found.inputs).astype(int).tolist(), strict=True)
+        hits += [{"i": i, "tokens": tokens} for i, tokens in inputs if tokens]
+        window = found.next
+        if len(hits) >= MOST_HITS or time.monotonic() >= until:
+            break
     if len(hits) > MOST_HITS:
         hits, window = hits[:MOST_HITS], hits[MOST_HITS]["i"]
     return {"d": source.name, "t": track, "c": number, "name": None if names is None else names[number], "hits": hits,
             "from": first, "next": window if window < source.count else None, "count": source.count}  # fmt: skip
-
-
-def _holding(source: Source, track: str, number: int, first: int, last: int) -> list[dict[str, Any]]:
-    """The windows of [first, last) with such tokens, and how many."""
-    start, stop, size = source.token_range(first)[0], source.token_range(last - 1)[1] - 1, source.seq_len
-    spans = source.dataset.spans(track, start, stop)
-    owner = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))
-    runs = np.unique(owner[spans.values == number])
-    tokens: Counter[int] = Counter()
-    for a, b in zip(spans.start[runs].tolist(), spans.end[runs].tolist(), strict=True):
-        for k in range(a // size, (b - 1) // size + 1):
-            tokens[first + k] += min(b, (k + 1) * size) - max(a, k * size)
-    return [{"i": i, "tokens": n} for i, n in sorted(tokens.items())]
 
 
 def sampled(source: Source, track: str) -> tuple[TrackCounts, int]:

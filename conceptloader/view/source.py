@@ -89,6 +89,13 @@ class Looked:
     tokenizer: str | None = None
     _kept: dict[Any, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if any(member is not None and member.kind == "pack" for member in self.run.members):
+            raise ConfigError(
+                f"{self.title}: found packing, expected windows or documents: packs are not shown here; look at the "
+                "datasets (conceptloader view DATASET), or ask trace, when and exposure about the run"
+            )
+
     @cached_property
     def sources(self) -> Mapping[str, Source]:
         """By name, those whose data are there."""

@@ -1,8 +1,9 @@
 """Building datasets with datatrove's executors, on one machine or a cluster: one shard per task.
 
 `ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
-task that depends on it; `ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index. The name of this
-package is not that of datatrove, lest one shadow the other.
+task that depends on it. `ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index, `SelectWriter`
+and `SelectJoin` for views; `TraceWriter` writes tables of steps. This package is not called datatrove, lest one shadow
+the other.
 
 Open writer.py first.
 """
@@ -16,6 +17,9 @@ _PUBLIC = {
     "ConceptStreamFinalize": "writer",
     "ConceptIndexWriter": "index",
     "ConceptIndexJoin": "index",
+    "SelectWriter": "answers",
+    "SelectJoin": "answers",
+    "TraceWriter": "answers",
 }
 
 __all__ = sorted(_PUBLIC)

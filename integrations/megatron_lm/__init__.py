@@ -17,6 +17,7 @@ _PUBLIC = {
     "concepts": "launch",
     "get_batch": "launch",
     "install": "launch",
+    "set_weights": "launch",
     "setup": "launch",
     "train_valid_test_datasets_provider": "launch",
 }

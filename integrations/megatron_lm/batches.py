@@ -6,7 +6,8 @@ rank of the configured pipeline stages, in step with the micro batch, whatever t
 follow from the config, so that nobody has to announce them: one broadcast of one buffer per micro batch.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.rerun_state_machine import RerunDataIterator
+from megatron.core.transformer.enums import LayerType
 
 from conceptloader.errors import ConfigError
 
@@ -107,8 +109,10 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
     A replay of the rerun state machine passes through here as well, so that it meets the same concept tensors again.
     """
 
-    def __init__(self, iterable: Any) -> None:
+    def __init__(self, iterable: Any, took: Callable[["SplitIterator", float], None] | None = None) -> None:
+        """took: told how many seconds each micro batch of training was waited for, replays left out."""
         super().__init__(iterable)
+        self._took = took
         self._kept: Tensors | None = None  # of the micro batch that Megatron took last
 
     def __next__(self) -> Tensors:
@@ -138,7 +142,10 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
         super().advance()
 
     def _pull(self) -> tuple[Tensors, Tensors]:
+        start = time.monotonic()
         batch = super().__next__()
+        if self._took is not None and torch.is_grad_enabled() and not self.replaying:  # Megatron evaluates without
+            self._took(self, time.monotonic() - start)
         stock = {key: batch[key] for key in STOCK_KEYS if key in batch}
         kept = {key: value for key, value in batch.items() if key not in stock}
         if stock and "dataset_id" in kept and parallel_state.get_context_parallel_world_size() == 1:
@@ -187,13 +194,14 @@ class BatchReader:
     """Gives the tensors of each micro batch to the ranks that need them.
 
     rules: what a sample holds of Megatron's keys. fields: what it has beside them (dataset.fields_of), the same on all
-    ranks, for the stages `stage`.
+    ranks, for the stages `stage`. pipeline_layout: the model's, if it has one of its own, see `takes_tokens`.
     """
 
     rules: SampleRules
     fields: Sequence[Field]
     stage: Stage
     micro_batch_size: int
+    pipeline_layout: Any = None
 
     def concepts(
         self, data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None
@@ -222,12 +230,13 @@ class BatchReader:
 
         Call once in each forward step, on all ranks of the stage. A stage that needs nothing gets {}.
 
-        Returns: on the first and last pipeline stage tokens, labels, position_ids int64 [B, S], loss_mask float32
-            [B, S] and, if the rules ask for it, attention_mask bool [B, 1, S, S]; on the concept stages those tensors
-            too. Everything is cut for context parallelism. With inter_document_masking the samples of the micro batch
-            are one sequence [1, B * S], and cu_seqlens int32 [n + 1] and max_seqlen int32 [] are there on every stage.
+        Returns: on the first and last pipeline stage, and those with MTP layers, tokens, labels, position_ids
+            int64 [B, S], loss_mask float32 [B, S] and, if the rules ask for it, attention_mask bool [B, 1, S, S]; on
+            the concept stages those tensors too. Everything is cut for context parallelism. With inter_document_masking
+            the samples of the micro batch are one sequence [1, B * S], and cu_seqlens int32 [n + 1] and max_seqlen
+            int32 [] are there on every stage.
         """
-        reads_tokens = self.rules.inter_document_masking or is_first_or_last_stage(vp_stage)
+        reads_tokens = self.rules.inter_document_masking or takes_tokens(self.pipeline_layout, vp_stage)
         extra = self.fields if self.stage.here(vp_stage) else ()
         fields = (*(stock_fields(self.rules) if reads_tokens else ()), *extra)
         if not fields:
@@ -255,8 +264,15 @@ class BatchReader:
         return found
 
 
-def is_first_or_last_stage(vp_stage: int | None = None) -> bool:
-    """Whether this process holds the first or the last stage of the model."""
+def takes_tokens(layout: Any, vp_stage: int | None = None) -> bool:
+    """Whether the stage of this process is the model's first or last one, or has layers of multi-token prediction.
+
+    layout: TransformerConfig's pipeline_model_parallel_layout, or None; without one these layers are on the last stage.
+    """
     virtual = parallel_state.get_virtual_pipeline_model_parallel_world_size()
     options = {"ignore_virtual": virtual is None, "vp_stage": vp_stage}
+    if layout is not None:
+        stages = layout.layout[parallel_state.get_pipeline_model_parallel_rank()]
+        if any(LayerType.mtp in stage for stage in (stages if virtual is None else [stages[vp_stage or 0]])):
+            return True
     return bool(parallel_state.is_pipeline_first_stage(**options) or parallel_state.is_pipeline_last_stage(**options))

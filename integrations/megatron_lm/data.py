@@ -10,33 +10,30 @@ from typing import Any
 from megatron.core import parallel_state
 from megatron.core.datasets.utils import Split
 
+from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import decide_layout, open_reader
+from conceptloader.batch.open import RANDOM, decide_layout, open_reader
 from conceptloader.blend import Blend, Config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.resume import ChangedPast
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 
-from .batches import BatchReader, SplitIterator, is_first_or_last_stage
+from .batches import BatchReader, SplitIterator, takes_tokens
 from .dataset import ConceptDataset, Reader, SampleRules, data_loader, fields_of
-from .options import Stage, for_evaluation, load_configs, one_pass, wanted
+from .options import NO_STATE, ORDER, WHERE, Stage, for_evaluation, in_place, load_configs, one_pass, wanted
 from .takeover_reader import StockSplit, open_taken_over
 
 logger = logging.getLogger(__name__)
 
 Built = ConceptDataset | list[ConceptDataset | None] | None
-WHERE = "conceptloader's state in the checkpoint"
-TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
-NO_STATE = "loader"  # the name under which a checkpoint without our state is accepted
 
 
 @dataclass(frozen=True)
 class OurSplit:
     """The samples of a split in an order of ours. Those taken over from Megatron are a takeover_reader.StockSplit.
-
-    shared: arrays of batches with concepts, for the training and all of its evaluation alike.
-    """
+    shared: arrays of batches with concepts, for the training and all of its evaluation alike."""
 
     blend: Blend
     rules: SampleRules
@@ -47,8 +44,11 @@ class OurSplit:
         return self.blend.spec
 
     @property
+    def datasets(self) -> Mapping[str, Dataset]:
+        return self.blend.datasets
+
+    @property
     def one_pass(self) -> int:
-        """Samples of all datasets together."""
         return sum(view.count for view in self.blend.views if view is not None)
 
     def check(self, num_samples: int) -> None:
@@ -63,10 +63,10 @@ class OurSplit:
         """Arrays of a batch, with or without the concept tensors, which hold the samples of `others` too."""
         config = self._blend(concepts).config
         views = [view for blend in (self.blend, *others) for view in blend.views]
-        return decide_layout(views, self.rules.seq_length, config.outputs, config.concepts)
+        layout = decide_layout(views, self.rules.seq_length, config.outputs, config.concepts)
+        return dataclasses.replace(layout, random_key=derive_key(config.seed, RANDOM))
 
     def reader(self, concepts: bool) -> Reader:
-        """Reads samples by their index."""
         return open_reader(self._blend(concepts), layout=self.shared if concepts else None)
 
     def _blend(self, concepts: bool) -> Blend:
@@ -83,9 +83,9 @@ class MegatronData:
     """The data of a run, on every rank alike. Making one opens manifests only.
 
     Args:
-        config: YAML of the training data.
-        dataset_config: Megatron's GPTDatasetConfig, which says what a sample holds. Its blend is used with
-            `order: megatron` only.
+        config: YAML of the training data; None for the files of dataset_config's blend, adopted where they are.
+        dataset_config: Megatron's GPTDatasetConfig, which says what a sample holds. Its blend is used without a YAML,
+            and with `order: megatron`.
         micro_batch_size: samples of a micro batch.
         valid, test: YAMLs of the evaluation data; without them `split`, as in --split, cuts it off the training data.
         stage: pipeline stages that get concept tensors, see options.Stage.
@@ -93,15 +93,14 @@ class MegatronData:
         saved: what state() gave when the checkpoint was written; None at the start of a run.
         accept: differences from the past that are meant (progress/resume.py), "loader" for a checkpoint without state.
         sizes: train, valid and test samples that Megatron asks for; `order: megatron` finds its index files by them.
+        pipeline_layout: the model's own, which says where layers of multi-token prediction are.
 
-    Raises:
-        ResumeError: what decided the consumed samples has changed.
-        ConfigError: the YAML and Megatron's arguments do not fit each other.
+    Raises ResumeError as `continued`, ConfigError if the YAML and Megatron's arguments do not fit each other.
     """
 
     def __init__(
         self,
-        config: Path | str,
+        config: Path | str | None,
         dataset_config: Any,
         *,
         micro_batch_size: int,
@@ -113,21 +112,33 @@ class MegatronData:
         saved: Mapping[str, Any] | None = None,
         accept: Collection[str] = (),
         sizes: Sequence[int | None] | None = None,
+        pipeline_layout: Any = None,
     ) -> None:
         self.dataset_config = dataset_config
         self.consumed = consumed
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself
         length, seed = self.rules.seq_length, dataset_config.random_seed
-        self._configs = load_configs(config, valid, test, split, length, seed)
-        self._evaluates = (split, valid, test) != (None, None, None)
+        files: dict[str, Any] = {"config": config, "valid": valid, "test": test, "split": split}
+        if config is None:
+            files |= in_place(dataset_config, saved, consumed, accept)
+        self._configs = load_configs(**files, seq_length=length, seed=seed)
+        if self.rules.by_document and self._configs[0].packing is None:
+            raise ConfigError(
+                "--sft: found a configuration without packing, expected packs: windows would cut conversations; add "
+                "packing: {bins: 64}, or leave --sft out"
+            )
+        if self.rules.fim and self._configs[0].order == "megatron":
+            raise ConfigError("order: megatron: found with --fim-data, whose draws depend on all samples before")
+        self._evaluates = any(files[name] is not None for name in ("valid", "test", "split"))
         self._stock: Sequence[StockSplit | None] | None = None
+        self.readers: list[Any] = []  # of the training
         opened: SampleSource
         if self._configs[0].order == "megatron":
             if sizes is None or self._evaluates:
                 raise ConfigError("order: megatron: takes its splits from Megatron's arguments, and needs their sizes")
             opened, *_ = self._stock = open_taken_over(self._configs[0], dataset_config, sizes, self.rules)
         else:
-            if dataset_config.blend or dataset_config.blend_per_split:
+            if config is not None and (dataset_config.blend or dataset_config.blend_per_split):
                 raise ConfigError("--data-path: found with --conceptloader-config as well; give one of the two")
             opened = OurSplit(open_blend(self._configs[0]), self.rules)
         self._whole: list[Blend | None] = [None] * 3  # all that may be read for evaluation
@@ -141,39 +152,23 @@ class MegatronData:
         else:
             layout = self.train.layout(concepts=True)
         fields = fields_of(layout)
+        aligned = [field.name for field in fields if field.along]
+        if aligned and self.rules.moves_tokens:
+            raise ConfigError(f"{self.rules.moves_tokens}: found {aligned[0]}, which would not fit its tokens; drop it")
         stage = stage if isinstance(stage, Stage) else Stage(stage)
-        self.batches = BatchReader(rules=self.rules, fields=fields, stage=stage, micro_batch_size=micro_batch_size)
+        self.batches = BatchReader(
+            rules=self.rules, fields=fields, stage=stage,
+            micro_batch_size=micro_batch_size, pipeline_layout=pipeline_layout,
+        )  # fmt: skip
         self.concepts, self.get_batch = self.batches.concepts, self.batches.get_batch
 
     @property
     def spec(self) -> OrderSpec:
-        """What decides the order of the training samples."""
         return self.train.spec
 
     def state(self, consumed: int | None = None) -> dict[str, str]:
         """What to keep with a checkpoint at `consumed` samples, or wherever Megatron's arguments say: one string."""
         return OrderState(spec=self.spec, consumed=consumed).leaf()
-
-    def check_tokenizer(self, embedding: int | None, accept: Collection[str]) -> None:
-        """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
-        or another end-of-document token, which may be accepted. embedding: rows of it, None if not known."""
-        eod = getattr(self.dataset_config.tokenizer, "eod", None)
-        blends = [self.train.blend, *filter(None, self._whole)] if isinstance(self.train, OurSplit) else []
-        for name, tokenizer in ((n, ds.tokenizer) for blend in blends for n, ds in blend.datasets.items()):
-            if tokenizer is None:
-                continue
-            found = f"datasets.{name}: found tokens of {tokenizer.name}"
-            if embedding is not None and tokenizer.vocab_size > embedding:
-                raise ConfigError(
-                    f"{found}, which has {tokenizer.vocab_size}, expected at most the {embedding} of the model's "
-                    "embedding (--vocab-size, padded); start with the tokenizer that the data were built with"
-                )
-            if None not in (eod, tokenizer.eos_id) and eod != tokenizer.eos_id and TOKENIZER not in accept:
-                raise ConfigError(
-                    f"{found}, whose documents end with {tokenizer.eos_id}, but Megatron's tokenizer has {eod} for "
-                    "that; start with the tokenizer that the data were built with, or, if the others mean the same, "
-                    f"--conceptloader-accept {TOKENIZER}"
-                )
 
     def datasets(
         self,
@@ -199,7 +194,9 @@ class MegatronData:
                 "--conceptloader-valid-config, or switch it off with --eval-iters 0"
             )
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
-        asked = is_built_on_rank() if is_built_on_rank is not None else is_first_or_last_stage(vp_stage)
+        asked = (
+            is_built_on_rank() if is_built_on_rank is not None else takes_tokens(self.batches.pipeline_layout, vp_stage)
+        )
         # With inter-document masking Megatron's get_batch reads on every stage.
         tokens = reads and (asked or self.rules.inter_document_masking)
         concepts = reads and self.batches.stage.here(vp_stage)
@@ -207,9 +204,11 @@ class MegatronData:
         def build(opened: SampleSource, split: Any, first: int = 0) -> ConceptDataset | None:
             if not tokens and not concepts:
                 return None
-            size = sizes[split.value]
+            size, reader = sizes[split.value], opened.reader(concepts)
+            if opened is self.train:
+                self.readers.append(reader)
             return ConceptDataset(
-                opened.reader(concepts),
+                reader,
                 opened.one_pass if size is None else size,
                 split,
                 self.dataset_config,
@@ -260,12 +259,10 @@ class MegatronData:
 def continued(
     split: SampleSource, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]
 ) -> SampleSource:
-    """The split with which a run goes on from a checkpoint at `consumed` samples, `saved` being our state in it.
+    """The split with which a run goes on from a checkpoint at `consumed` samples; saved: our state in it, which one of
+    Megatron's own loader has not (`order: megatron`).
 
-    `order: megatron` is meant to go on from a checkpoint of Megatron's own loader, which has none.
-
-    Raises ResumeError if what decided the consumed samples has changed, or is not known: the state is missing, damaged,
-    of a later release, or of another position.
+    Raises ResumeError if what decided the consumed samples has changed, or the state is missing, or does not fit.
     """
     if not consumed:
         return split
@@ -274,9 +271,17 @@ def continued(
         if state.consumed not in (None, consumed):
             raise ResumeError(
                 f"{WHERE}: saved at {state.consumed} consumed samples, but the run goes on at {consumed}; take the "
-                "state and the count from one checkpoint. For a state at another position ask "
-                "MegatronData.state(consumed)"
+                "state and the count from one checkpoint, or ask for another one: MegatronData.state(consumed)"
             )
+        if state.spec.order == "megatron" != split.spec.order:
+            if ORDER not in accept:
+                raise ResumeError(
+                    f"order: the first {consumed} samples were those of Megatron's own loader, and the configuration "
+                    "has an order of ours; keep `order: megatron` and the command line of that run. Where its index "
+                    f"files end, go on with sample {consumed} of ours: --conceptloader-accept {ORDER}"
+                )
+            logger.warning("the first %d samples were Megatron's; windows of ours may hold tokens of theirs", consumed)
+            return split
         try:
             return split.resumed(state.spec, consumed, accept)
         except ChangedPast as error:
@@ -288,7 +293,7 @@ def continued(
     else:
         raise ResumeError(
             f"checkpoint: found {consumed} consumed samples without a state of conceptloader, so another loader chose "
-            "them; expected one of ours. To go on with the samples of Megatron's loader use `order: megatron`; "
-            f"to go on with sample {consumed} of this configuration, accept the difference by its name, {NO_STATE}"
+            "them; expected one of ours. Go on with those of Megatron's loader by `order: megatron`, or with sample "
+            f"{consumed} of this configuration: accept the difference by its name, {NO_STATE}"
         )
     return split

@@ -1,13 +1,12 @@
-"""The dataset that Megatron's loader asks for samples, a MegatronDataset without an index, and the order it asks in.
+"""The dataset that Megatron's loader asks for samples, a MegatronDataset without an index.
 
 GPTDataset (megatron/core/datasets/gpt_dataset.py, `__getitem__` and `_get_ltor_masks_and_position_ids`) looks for the
 end-of-document token; here the borders are given, so that they may come from the document table, and every mask is
 computed without a loop over documents. Where each document ends in that token, and holds no other one, both agree.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,16 +16,16 @@ from megatron.core import parallel_state
 from megatron.core.datasets.megatron_dataset import MegatronDataset
 from torch.utils.data import DataLoader
 
-from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
-from conceptloader.order.permutation import Permutation
+from conceptloader.torch.fim import FillInMiddle
 from conceptloader.torch.samplers import MicroBatches
 
 Sample = dict[str, torch.Tensor]
 Ints = npt.NDArray[np.int64]
 
+SFT = "conceptloader_sft"  # said of a GPTDatasetConfig whose dataset is an SFTDataset
 STOCK_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "cu_seqlens", "max_seqlen")
 TORCH_TYPES = {np.dtype(kind): torch.from_numpy(np.empty(0, kind)).dtype for kind in ("i8", "i4", "u1", "f4")}
 FROM_STOCK = frozenset({"input_ids", "labels", "loss_mask", "position_ids"})  # they go by Megatron's names
@@ -53,12 +52,21 @@ class SampleRules:
     eod_mask_loss: bool = False  # --eod-mask-loss
     create_attention_mask: bool = True  # not --no-create-attention-mask-in-dataloader
     inter_document_masking: bool = False  # --dataloader-inter-document-masking
+    by_document: bool = False  # --sft: context parallelism cuts each document, not the whole sequence
+    fim: FillInMiddle | None = None  # --fim-data
     pad: int = -1  # token id never trained on; -1 if the tokenizer has none of its own
 
     @property
     def needs_borders(self) -> bool:
         """Whether a sample depends on where documents start."""
-        return self.reset_position_ids or self.reset_attention_mask or self.inter_document_masking
+        resets = self.reset_position_ids or self.reset_attention_mask or self.inter_document_masking
+        return resets or self.fim is not None
+
+    @property
+    def moves_tokens(self) -> str | None:
+        """The option by which tokens do not stand where the dataset has them; None if they do."""
+        cut = self.by_document and parallel_state.get_context_parallel_world_size() > 1
+        return "--fim-data" if self.fim else "--sft with --context-parallel-size" if cut else None
 
     @classmethod
     def of(cls, config: Any, pad: int) -> "SampleRules":
@@ -71,15 +79,40 @@ class SampleRules:
             raise ConfigError("--hybrid-context-parallel: not supported, it needs samples of differing length")
         same = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
         rules: dict[str, Any] = {name: getattr(config, name) for name in same}
-        rules["inter_document_masking"] = getattr(config, "inter_document_masking", False)
-        return cls(seq_length=config.sequence_length, pad=pad, **rules)
+        sft = getattr(config, SFT, False)
+        if sft and config.create_attention_mask:
+            raise ConfigError("--sft: found without --no-create-attention-mask-in-dataloader, which it needs; add it")
+        rules["inter_document_masking"] = sft or getattr(config, "inter_document_masking", False)
+        return cls(seq_length=config.sequence_length, pad=pad, by_document=sft, fim=fill_in_middle(config), **rules)
+
+
+def fill_in_middle(config: Any) -> FillInMiddle | None:
+    """What --fim-data and its options say, of a GPTFIMDatasetConfig; None of another one."""
+    if getattr(config, "fim_rate", None) is None:
+        return None
+    tokenizer = getattr(config.tokenizer, "_tokenizer", config.tokenizer)
+    split = config.fim_split_sample
+    names = {**config.fim_extra_tokens, **({"split": split} if split else {})}
+    ids = dict(zip(names, tokenizer.tokens_to_ids(list(names.values())), strict=True))
+    none = None, getattr(tokenizer, "unk_id", None)
+    if unknown := [name for key, name in names.items() if ids[key] in none]:
+        raise ConfigError(f"--fim-data: found no token {unknown[0]!r} in the tokenizer; add it there")
+    return FillInMiddle(
+        rate=config.fim_rate,
+        spm_rate=config.fim_spm_rate,
+        seed=config.random_seed,
+        eos=ids.pop("eod"),
+        decode=lambda tokens: str(tokenizer.ids_to_text(tokens, remove_special_tokens=True)),
+        encode=tokenizer.text_to_ids,
+        no_prefix=config.fim_no_prefix,
+        fragment_rate=config.fim_fragment_rate if split else None,
+        **ids,
+    )
 
 
 def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
-    """What a sample of ours has beside GPTDataset's keys.
-
-    Raises ConfigError for `layout: ragged`: Megatron's loader stacks samples, so every one must have the same shape.
-    """
+    """What a sample of ours has beside GPTDataset's keys. Raises ConfigError for `layout: ragged`: Megatron's loader
+    stacks samples, so every one must have the same shape."""
     for track in layout.tracks:
         if track.ragged:
             raise ConfigError(
@@ -120,7 +153,7 @@ def make_sample(
 
     Returns: tokens, labels, position_ids int64[S] and loss_mask float32[S]; with inter_document_masking also cu_seqlens
         int32[S + 1] (filled up with S) and max_seqlen int32[]; else, if asked for, attention_mask bool[1, S, S], True
-        where attention is forbidden. The arguments are left as they are.
+        where attention is forbidden.
     """
     length = rules.seq_length
     loss_mask = np.where(labels == rules.pad, np.float32(0), loss_mask)
@@ -176,8 +209,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
         reader: reads the order's samples with document borders (BatchLayout outputs cu_seqlens) and, if
             --eod-mask-loss asks for it, with no loss across them.
         num_samples: its length.
-        split: Megatron's Split, which decides how its loader treats it.
-        config: GPTDatasetConfig.
+        split, config: Megatron's Split, which decides how its loader treats it, and GPTDatasetConfig.
         fields: what a sample has beside GPTDataset's keys; none on a stage that gets no concepts.
         tokens: whether a sample has GPTDataset's keys at all. A middle stage with concepts does without.
         first: first sample of this data stage (--phase-transition-iterations).
@@ -202,7 +234,6 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
-        """Upstream's hook for splitting by document; our splits are token ranges."""
         raise ConfigError("ConceptDataset is not built by BlendedMegatronDatasetBuilder's own loop")
 
     build_low_level_dataset = numel_low_level_dataset
@@ -223,14 +254,24 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
             if not 0 <= index < len(self):
                 raise IndexError(f"sample {index}: expected 0 <= index < {len(self)}")
         batch = self.dataset.read(np.array(indices, np.uint64) + np.uint64(self.first))
-        return [self._sample(batch, row) for row in range(len(indices))]
+        return [self._sample(batch, row, index + self.first) for row, index in enumerate(indices)]
 
-    def _sample(self, batch: Batch, row: int) -> Sample:
+    def _sample(self, batch: Batch, row: int, number: int) -> Sample:
         sample: Sample = {}
         if self.tokens:
             starts = inner_borders(batch.get("cu_seqlens"), row, self.rules.seq_length)
             pieces = inner_borders(batch["pieces"], row, self.rules.seq_length) if "pieces" in batch else starts
             tokens, labels, loss_mask = (batch[name][row] for name in ("input_ids", "labels", "loss_mask"))
+            if self.rules.fim is not None:
+                borders = np.concatenate(([0], starts, [self.rules.seq_length]))
+                tokens, labels, loss_mask, borders, _ = self.rules.fim.row(number, tokens, labels, loss_mask, borders)
+                starts = pieces = borders[1:-1]
+            parts = 2 * parallel_state.get_context_parallel_world_size()
+            if self.rules.by_document and parts > 2 and (starts % parts).any():
+                raise ConfigError(
+                    f"--sft: found documents whose lengths are no multiples of {parts}, twice the context parallel "
+                    f"size, in sample {number}; build the dataset with --chat and --multiple {parts}"
+                )
             sample = make_sample(tokens, labels, loss_mask, starts, pieces, self.rules)
         for field in self.fields:
             sample[field.name] = torch.as_tensor(batch[field.name][row]).to(field.dtype)
@@ -245,35 +286,6 @@ def inner_borders(cu_seqlens: npt.NDArray[np.int32] | None, row: int, length: in
         return np.empty(0, np.int64)
     borders = cu_seqlens.astype(np.int64) - row * length
     return borders[(borders > 0) & (borders < length)]
-
-
-class Cyclic:
-    """A batch sampler over endless epochs, each in an order of its own, resumable at any sample with any dp size.
-
-    In place of Megatron's for --dataloader-type cyclic, which draws a list of the whole epoch with torch.randperm on
-    every rank, shares it out by rank, and refuses to resume off the grid of the old batch size. Position p of the run
-    is sample permutation(epoch = p // total)(p % total). A step may straddle two epochs: none is cut short, and none
-    starts over on a resume.
-
-    total: samples in an epoch. consumed: samples that the trainer has consumed, of all ranks and epochs.
-    """
-
-    def __init__(self, partition: Partition, dp_rank: int, consumed: int, *, total: int, seed: int) -> None:
-        if total < 1:
-            raise ConfigError(f"cyclic sampler: found {total} samples, expected at least 1")
-        self.positions = MicroBatches(partition, dp_rank, consumed)
-        self.total, self.seed = total, seed
-
-    def __len__(self) -> int:
-        return self.total  # what Megatron's own samplers answer: samples, not batches
-
-    def __iter__(self) -> Iterator[list[int]]:
-        @lru_cache(maxsize=2)
-        def order(epoch: int) -> Permutation:
-            return Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
-
-        for positions in self.positions:
-            yield [order(p // self.total).forward(p % self.total) for p in positions]
 
 
 def data_loader(dataset: ConceptDataset, micro_batch_size: int, consumed: int, num_workers: int) -> DataLoader[Any]:

@@ -1,4 +1,4 @@
-"""What conceptloader.launch puts under an unmodified script: four patches, and the run that they serve.
+"""What conceptloader.launch puts under an unmodified script: four patches, for the run of run.py.
 
 Nothing else in this adapter changes Megatron. Seen in core_v0.16.1 and in main (core 0.20).
 
@@ -12,25 +12,24 @@ batch = megatron_lm.get_batch(data_iterator, vp_stage)                          
 pretrain(..., megatron_lm.train_valid_test_datasets_provider, ...)
 """
 
+import dataclasses
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch, Upstream
-from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
-from conceptloader.order.progress.runlog import RunLog, RunStart
 
 from .batches import SplitIterator, Tensors
-from .data import Built, MegatronData, OurSplit, continued
-from .dataset import ConceptDataset, Cyclic, SampleRules, data_loader
-from .options import Options, Stage, batch_schedule, first_sample, load_configs, take_options
+from .data import MegatronData
+from .dataset import SFT, ConceptDataset
+from .options import Options, Stage, take_options
+from .run import Cyclic, Run
 
 MEGATRON = Upstream(
     name="Megatron-LM",
@@ -40,100 +39,7 @@ MEGATRON = Upstream(
 )
 
 
-@dataclass
-class Run:
-    """The run of this process. `data` is there once Megatron has asked for its datasets.
-
-    dataset_config: for a script of one's own, from Megatron's arguments to a GPTDatasetConfig. saved: our state in the
-    checkpoint that was loaded.
-    """
-
-    options: Options
-    dataset_config: Callable[[Any], Any] | None = None
-    saved: dict[str, Any] | None = None
-    data: MegatronData | None = None
-
-    def datasets(
-        self,
-        config: Any,
-        sizes: Sequence[int | None],
-        is_built_on_rank: Callable[[], bool] | None,
-        vp_stage: int | None,
-    ) -> list[Any]:
-        """Train, valid and test datasets of this (virtual) stage. config: GPTDatasetConfig."""
-        from megatron.training import get_args
-
-        args = get_args()
-        first = first_sample(args)
-        if self.data is None:
-            self.data = MegatronData(
-                **vars(self.options),
-                dataset_config=config,
-                micro_batch_size=args.micro_batch_size,
-                split=args.split if config.mock else None,
-                consumed=args.consumed_train_samples,
-                saved=self.saved,
-                sizes=sizes,
-            )
-            self.data.check_tokenizer(getattr(args, "padded_vocab_size", None), self.options.accept)
-            if args.rank == 0 and isinstance(self.data.train, OurSplit):
-                self.data.train.blend.look_ahead(args.consumed_train_samples)
-            args.conceptloader = self.data.state()  # Megatron saves its arguments with every checkpoint
-            if args.rank == 0 and args.save:
-                schedule = batch_schedule(args).at(args.iteration, args.consumed_train_samples)
-                partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=args.data_parallel_size)
-                Path(args.save).mkdir(parents=True, exist_ok=True)
-                start = RunStart.of(self.data.spec, schedule, partition, args.seq_length)
-                RunLog(args.save).append(start, self.data.spec)
-        datasets = self.data.datasets(sizes, is_built_on_rank=is_built_on_rank, vp_stage=vp_stage, first=first)
-        if args.dataloader_type != "external":
-            return datasets
-        consumed = (args.consumed_train_samples - first, args.consumed_valid_samples, 0)
-        evaluated = getattr(args, "eval_micro_batch_size", None) or args.micro_batch_size
-        sizes_of = (args.micro_batch_size, evaluated, evaluated)
-        return [self.external(d, args, c, size) for d, c, size in zip(datasets, consumed, sizes_of, strict=True)]
-
-    def external(self, dataset: Built, args: Namespace, consumed: int, micro_batch_size: int) -> Any:
-        """An iterator in place of a dataset, for --dataloader-type external."""
-        if dataset is None or isinstance(dataset, list):
-            return dataset and [self.external(d, args, consumed, micro_batch_size) for d in dataset]
-        return ExternalLoader(iter(data_loader(dataset, micro_batch_size, consumed, args.num_workers)), args)
-
-    def check(self, checkpoint_args: Namespace) -> None:
-        """After check_checkpoint_args: keep our state of the checkpoint, refuse a changed past before data is read."""
-        from megatron.training import get_args
-
-        args, options = get_args(), self.options
-        self.saved = getattr(checkpoint_args, "conceptloader", None)
-        config, *_ = load_configs(options.config, options.valid, options.test, args.split, args.seq_length, args.seed)
-        if config.order == "megatron":
-            return  # its index files are not mapped yet: MegatronData compares, still before any data is read
-        split = OurSplit(open_blend(config), SampleRules(seq_length=args.seq_length))
-        continued(split, self.saved, getattr(checkpoint_args, "consumed_train_samples", 0), options.accept)
-
-
-@dataclass
-class ExternalLoader:
-    """What --dataloader-type external passes through: an iterator over micro batches that can save its state.
-
-    The state is the number of samples that the trainer has consumed, asked for at the time of saving: what the loader
-    has read ahead, or what another pipeline stage has read, does not enter.
-    """
-
-    batches: Iterator[Any]
-    args: Namespace
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.batches
-
-    def __next__(self) -> Any:
-        return next(self.batches)
-
-    def save_state(self) -> dict[str, int]:
-        """For Megatron's maybe_save_dataloader_state. Resuming needs nothing but Megatron's own consumed samples."""
-        return {"version": 1, "consumed_samples": int(self.args.consumed_train_samples)}
-
-
+STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.20 on
 _run: Run | None = None
 
 
@@ -153,14 +59,30 @@ def current_data() -> MegatronData:
 def build(stock: Callable[[Any], Any], builder: Any) -> Any:
     """In place of BlendedMegatronDatasetBuilder.build, which keeps --mock-data."""
     if _run is None or builder.cls is MockGPTDataset:
+        if _run is not None:
+            _run.mock = True
         return stock(builder)
-    if builder.cls is not GPTDataset:
-        raise ConfigError(
-            f"--conceptloader-config: found {builder.cls.__name__}, expected GPTDataset: no --sft, no --fim-data"
-        )
+    kind, known = builder.cls.__name__, {field.name for field in dataclasses.fields(builder.config)}
+    if builder.cls is not GPTDataset and (kind not in STANDS_FOR or "inter_document_masking" not in known):
+        raise wrong_data(f"datasets of class {kind}")
+    setattr(builder.config, SFT, kind == "SFTDataset")
     # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
     vp_stage = getattr(builder.is_built_on_rank, "keywords", {}).get("vp_stage")
     return _run.datasets(builder.config, builder.sizes, builder.is_built_on_rank, vp_stage)
+
+
+def wrong_data(found: str) -> ConfigError:
+    return ConfigError(
+        f"{sys.argv[0]}: found {found}, expected GPTDataset, in whose place conceptloader's comes: pretrain_gpt.py and "
+        "scripts like it, --sft and --fim-data from core 0.20 on; start others without conceptloader.launch"
+    )
+
+
+def iterator(stock: Any, iterable: Any) -> Any:
+    """In place of RerunDataIterator."""
+    if _run is not None and _run.data is None and not _run.mock:
+        raise wrong_data("data that BlendedMegatronDatasetBuilder has not built")
+    return SplitIterator(iterable, None if _run is None else _run.took)
 
 
 def cyclic(stock: Any, dataset: Any, **sizes: Any) -> Any:
@@ -173,10 +95,10 @@ def cyclic(stock: Any, dataset: Any, **sizes: Any) -> Any:
 
 
 def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
-    """In place of check_checkpoint_args."""
+    """In place of check_checkpoint_args: keep our state, which MegatronData compares before any data is read."""
     stock(checkpoint_args, *args, **kwargs)
     if _run is not None:
-        _run.check(checkpoint_args)
+        _run.saved = getattr(checkpoint_args, "conceptloader", None)
 
 
 # pretrain_gpt.py calls BlendedMegatronDatasetBuilder(...).build(): every split comes from here.
@@ -190,7 +112,7 @@ BUILD = Patch(
 # The iterator that get_batch reads; ours keeps keys aside which get_batch would drop or slice.
 ITERATOR = Patch(
     target="megatron.training.training:RerunDataIterator",
-    by=lambda stock, iterable: SplitIterator(iterable),
+    by=iterator,
     parameters="iterable",
     caller="build_train_valid_test_data_iterators",
     line="return RerunDataIterator(iter(dataloader))",
@@ -217,7 +139,7 @@ CHECK = Patch(
 def install() -> None:
     """Prepare this process for an unmodified Megatron script: take our options out of sys.argv, patch what must be.
 
-    Without options of ours everything stays as it is, for --mock-data.
+    Without options of ours the files that --data-path and its kin name are read where they are; --mock-data stays.
 
     Raises ConfigError for wrong options, and for a Megatron that the patches do not know.
     """
@@ -225,7 +147,9 @@ def install() -> None:
     sys.argv[1:] = rest
     if options is None:
         if "--mock-data" not in rest:
-            raise ConfigError("--conceptloader-config: missing, expected the YAML file of the training data")
+            raise ConfigError(
+                "--conceptloader-config: missing, expected the YAML file of the training data, or --data-path"
+            )
         return
     start(Run(options))
     MEGATRON.apply([BUILD, ITERATOR, CYCLIC, CHECK])
@@ -239,6 +163,26 @@ def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: 
     stages (--conceptloader-concept-stage), None on the others. In evaluation with another micro batch size pass that.
     """
     return current_data().concepts(data_iterator, vp_stage, micro_batch_size)
+
+
+def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
+    """Draw datasets in other proportions from the sample `at` on, by default from the step after the present one.
+
+    To be called on every rank, in a step or between two. From then on it is in every checkpoint and in the run log, and
+    a resumed run keeps it; see Loader.set_weights. Needs --num-workers 0: worker processes hold the order as it was.
+
+    Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
+    """
+    from megatron.training import get_args
+
+    args = get_args()
+    if _run is None:
+        raise ConfigError("set_weights: start the script with conceptloader.launch, or call setup()")
+    if args.num_workers:
+        raise ConfigError(
+            f"set_weights: found --num-workers {args.num_workers}, expected 0: workers would read on as ever"
+        )
+    return _run.set_weights(weights, at, args)
 
 
 def setup(

@@ -5,8 +5,9 @@ Megatron never sees the launcher's options, so its parser needs no patch.
 
 import argparse
 import dataclasses
+import difflib
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,17 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
 
 from conceptloader.blend import Config, load_config
 from conceptloader.errors import ConfigError
+from conceptloader.ingest.adopt.in_place import datasets_in_place
+from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 
+DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
+DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
+WHERE = "conceptloader's state in the checkpoint"
+NO_STATE = "loader"  # the name under which a checkpoint without our state is accepted
+ORDER = "order"  # the name under which a run of Megatron's own samples goes on with those of ours
+Source = Path | str | Mapping[str, Any]
+"""A YAML file, or what one says."""
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -53,12 +63,12 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """config: the YAML of the training data. valid, test: those of the evaluation data, None to cut them off `config`
-    with --split. stage: which pipeline stages get concept tensors. accept: differences from the checkpoint's past that
-    are taken on purpose.
+    """config: the YAML of the training data, None for what --data-path and its kin name. valid, test: those of the
+    evaluation data, None to cut them off `config` with --split. stage: which pipeline stages get concept tensors.
+    accept: differences from the checkpoint's past that are taken on purpose.
     """
 
-    config: Path | str
+    config: Path | str | None = None
     valid: Path | str | None = None
     test: Path | str | None = None
     stage: Stage
@@ -66,9 +76,9 @@ class Options:
 
 
 def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
-    """(our options, the arguments left for Megatron). None if there are none of ours.
+    """(our options, the arguments left for Megatron). None if these name no data.
 
-    Raises ConfigError for an unknown option of ours, or one without --conceptloader-config.
+    Raises ConfigError for an option of ours that is unknown, or misspelt, or has no data to go with.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     known = [f"--conceptloader-{word}" for word in ("accept", "concept-stage", "config", "test-config", "valid-config")]
@@ -78,14 +88,19 @@ def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
         found, rest = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise ConfigError(str(error)) from error
-    unknown = [word for word in rest if word.startswith("--conceptloader")]
-    if unknown:
-        raise ConfigError(f"{unknown[0]}: no such option, expected one of {', '.join(known)}")
+    names = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    for name in names:
+        meant = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if meant or name.startswith("--conceptloader"):
+            raise ConfigError(f"{name}: no such option, expected {meant[0] if meant else 'one of ' + ', '.join(known)}")
     if found.conceptloader_config is None:
-        others = [name for name in known if getattr(found, name[2:].replace("-", "_"))]
-        if others:
-            raise ConfigError(f"{others[0]}: needs --conceptloader-config as well")
-        return None, rest
+        alone = () if any(name in DATA for name in names) else known
+        of_config = ("--conceptloader-valid-config", "--conceptloader-test-config")
+        for name in known:
+            if getattr(found, name[2:].replace("-", "_")) and name in (*alone, *of_config):
+                raise ConfigError(f"{name}: needs --conceptloader-config as well")
+        if alone:
+            return None, rest
     options = Options(
         config=found.conceptloader_config,
         valid=found.conceptloader_valid_config,
@@ -96,8 +111,33 @@ def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
     return options, rest
 
 
+def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept: Collection[str]) -> dict[str, Any]:
+    """`config`, `valid`, `test` and `split` of the .bin/.idx files that Megatron's arguments name, where they are.
+
+    given: has blend, blend_per_split, split and path_to_cache, as GPTDatasetConfig. A run that Megatron's own loader
+    began, or that has gone on with its samples, is taken over, unless that is not wanted.
+    """
+    cache, blends = given.path_to_cache, given.blend_per_split or [given.blend, None, None]
+    began = saved is None or OrderState.read(saved, WHERE).spec.order == "megatron"
+    if consumed and began and not {ORDER, NO_STATE} & set(accept):
+        if cache is None:
+            raise ConfigError(
+                "--data-cache-path: missing, expected that of the run so far, whose samples were chosen by Megatron's "
+                "own loader; to go on with others, --conceptloader-accept loader"
+            )
+        paths = dict.fromkeys(path for blend in blends if blend for path in blend[0])
+        return {
+            "config": {"order": "megatron", "megatron_cache": cache, **datasets_in_place((list(paths), None), cache)}
+        }
+    of_split = [
+        blend and {"weights": "sizes" if blend[1] is None else "given", **datasets_in_place(blend, cache)}
+        for blend in blends
+    ]
+    return {**dict(zip(("config", "valid", "test"), of_split, strict=True)), "split": given.split}
+
+
 def load_configs(
-    train: Path | str, valid: Path | str | None, test: Path | str | None, split: str | None, seq_length: int, seed: int
+    config: Source, valid: Source | None, test: Source | None, split: str | None, seq_length: int, seed: int
 ) -> tuple[Config, Config | None, Config | None]:
     """Configurations of train, valid and test, None where there is no data.
 
@@ -108,7 +148,7 @@ def load_configs(
     """
     own = [
         None if path is None else load_config(path, defaults={"seed": seed}).with_seq_len(seq_length)
-        for path in (train, valid, test)
+        for path in (config, valid, test)
     ]
     if split is not None:
         if own[1:] != [None, None]:
@@ -120,8 +160,8 @@ def load_configs(
     of_train, *rest = own
     if of_train is None:
         raise ConfigError(f"--split {split}: leaves nothing to train on")
-    for config in filter(None, rest):
-        for name in config.concepts:
+    for evaluated in filter(None, rest):
+        for name in evaluated.concepts:
             if name not in of_train.concepts:
                 raise ConfigError(
                     f"concepts.{name}: found in the configuration of evaluation data alone, but all batches have the "
@@ -163,7 +203,9 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
         return config
     datasets = {n: dataclasses.replace(config.datasets[n], max_epochs=None, weight=w) for n, w in kept.items()}
     quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
-    return dataclasses.replace(config, phases=(), skip=(), datasets=datasets, quarantine=quarantine, **changes)
+    return dataclasses.replace(
+        config, phases=(), skip=(), exclude=(), datasets=datasets, quarantine=quarantine, **changes
+    )
 
 
 def wanted(config: Config, concepts: bool) -> Config:
@@ -175,7 +217,7 @@ def wanted(config: Config, concepts: bool) -> Config:
         raise ConfigError("outputs.position_ids: found document; with Megatron say --reset-position-ids instead")
     outputs = dataclasses.replace(config.outputs, position_ids="off")
     if not concepts:
-        outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False)
+        outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False, random=False)
     return dataclasses.replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
 
 

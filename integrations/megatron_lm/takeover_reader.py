@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
+from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import Batch, BatchLayout
-from conceptloader.batch.open import decide_layout
+from conceptloader.batch.open import RANDOM, decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Config, View
 from conceptloader.errors import ConfigError
@@ -104,7 +105,7 @@ class StockReader:
         size, tracks, views, pieces = self.layout.seq_len, [track.name for track in self.layout.tracks], [], [0]
         for row, index in enumerate(samples.tolist()):
             k, parts = self.split.data.sample(index)
-            joined = Joined(self.split.datasets[k], parts)
+            joined = Joined(self.split.in_blend[k], parts)
             views.append(joined_view(joined, k, size, tracks))
             pieces += [row * size + border for border in joined.borders[1:-1].tolist() if border < size]
             pieces.append((row + 1) * size)
@@ -123,23 +124,27 @@ class StockReader:
 
 @dataclass(frozen=True)
 class StockSplit:
-    """As data.OurSplit. data: what MappingBuilder built. datasets: ours, in the blend's sequence; each reads the .bin
+    """As data.OurSplit. data: what MappingBuilder built. in_blend: our datasets in its sequence; each reads the .bin
     file that Megatron read. eod: the end-of-document token.
     """
 
     data: MappedGPTDataset | MappedBlend
-    datasets: Sequence[Dataset]
+    in_blend: Sequence[Dataset]
     config: Config
     rules: SampleRules
     eod: int
 
     @property
+    def datasets(self) -> dict[str, Dataset]:
+        """By name, in the blend's sequence."""
+        names = {os.path.abspath(self.config.datasets[name].path): name for name in self.config.names}
+        return {names[os.path.abspath(dataset.path)]: dataset for dataset in self.in_blend}
+
+    @property
     def spec(self) -> OrderSpec:
         """Its members are the datasets; what decides the order are Megatron's own hashes."""
-        names = {os.path.abspath(self.config.datasets[name].path): name for name in self.config.names}
         members = {}
-        for ours, stock in zip(self.datasets, self.data.datasets, strict=True):
-            name = names[os.path.abspath(ours.path)]
+        for (name, ours), stock in zip(self.datasets.items(), self.data.datasets, strict=True):
             members[name] = Member(
                 dataset=name,
                 seq_len=self.rules.seq_length,
@@ -179,8 +184,9 @@ class StockSplit:
             name: dataclasses.replace(options, max_spans=min(options.max_spans or length, length))
             for name, options in config.concepts.items()
         }
-        views = [joined_view(dataset, k, length, tracks) for k, dataset in enumerate(self.datasets)]
-        return decide_layout(views, length, outputs, tracks)
+        views = [joined_view(dataset, k, length, tracks) for k, dataset in enumerate(self.in_blend)]
+        layout = decide_layout(views, length, outputs, tracks)
+        return dataclasses.replace(layout, random_key=derive_key(config.seed, RANDOM))
 
     def reader(self, concepts: bool) -> Reader:
         return StockReader(self, self.layout(concepts))
@@ -203,6 +209,8 @@ def open_taken_over(
         open_dataset(config.datasets[name].path, roots=config.roots, check_files=config.loader.check_files)
         for name in config.names
     ]
+    if any(dataset.runs is not None for dataset in datasets):
+        raise ConfigError("order: megatron: found a view, expected whole datasets; take the run over without it")
     if config.quarantine:
         raise ConfigError("quarantine: not with order megatron, whose samples are not windows; leave it out")
     if any(isinstance(data, list) for data in built):

@@ -15,7 +15,7 @@ from typing import Any
 
 from conceptloader.base.packages import public
 
-_PUBLIC = {"build_dataloader": "own_script", "install": "launch", "save_state": "own_script"}
+_PUBLIC = {"build_dataloader": "own_script", "install": "launch", "save_state": "own_script", "set_weights": "launch"}
 
 __all__ = sorted(_PUBLIC)
 

@@ -4,6 +4,7 @@ The rule of nanotron's PipelineBlock: of each key exactly one pipeline rank hold
 TensorPointer to it, and every rank has the same keys. The owner is the stage that uses the key, so nothing is sent.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,6 +109,17 @@ class Collator:
         return torch.from_numpy(np.ascontiguousarray(value))
 
 
+class _Timed(DataLoader[Any]):
+    """Tells the dataset how long each micro batch was waited for."""
+
+    def __iter__(self) -> Any:
+        start = time.monotonic()
+        for batch in super().__iter__():
+            self.dataset.waited_s += time.monotonic() - start  # type: ignore[attr-defined]
+            yield batch
+            start = time.monotonic()
+
+
 def make_dataloader(
     dataset: StageDataset,
     *,
@@ -139,10 +151,11 @@ def make_dataloader(
         logs = group.rank() == 0 and parallel_context.tp_pg.rank() == 0
         dataset.loss_per_dataset = losses.LossPerDataset(config.names, group, logs)
     losses.activate(dataset.loss_per_dataset)
-    return DataLoader(
+    dataset.num_workers = num_workers if dataset.reader is not None else 0
+    return _Timed(
         dataset,
         batch_sampler=MicroBatches(dataset.partition, dataset.dp_rank, dataset.consumed),
-        num_workers=num_workers if dataset.reader is not None else 0,
+        num_workers=dataset.num_workers,
         collate_fn=collator,
         pin_memory=dataloader_pin_memory and dataset.reader is not None,
     )

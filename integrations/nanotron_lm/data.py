@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 import yaml
 from torch.utils.data import Dataset
 
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend
+from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.partition import Partition
+from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage.durable import write_file
+from conceptloader.torch.live import new_weights, require_agreement
+from conceptloader.torch.metrics import Meter, callbacks
 
 from . import losses
 from .options import NanotronOptions
@@ -52,6 +56,11 @@ class StageDataset(Dataset[Any]):
         self.tokens = {dataset: int((tokens or {}).get(dataset, 0)) for dataset in blend.config.names}
         self.loss_per_dataset: losses.LossPerDataset | None = None
         self.partition: Partition | None = None
+        self.plan: Plan | None = None  # from the start of this process on
+        self.log: Path | None = None  # of the rank that writes it
+        self.num_workers = 0
+        self.meter: Meter | None = None
+        self.waited_s = 0.0  # for micro batches of the step
         self.dp_rank = 0
         self.reader: BatchReader | None = None  # None on a rank that needs no data
 
@@ -65,6 +74,48 @@ class StageDataset(Dataset[Any]):
 
     def __getitem__(self, sample: int) -> Batch | None:
         return self.__getitems__([sample])
+
+    def begin(
+        self, log: Path | None, *, step: int, global_batch_size: int, micro_batch_size: int, dp_size: int
+    ) -> None:
+        """This process trains `step` (from 0) next. log: the folder of the checkpoints, on the rank that writes."""
+        partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size)
+        schedule = BatchSchedule.constant(global_batch_size).at(step, self.consumed)
+        self.plan, self.meter = Plan(partition=partition, schedule=schedule), Meter(schedule)
+        self.log = log
+        self._write_log()
+
+    def _write_log(self) -> None:
+        """Append this start, or these weights, to the run log.
+
+        The configuration is written beside it, whole: with nanotron's seed and sequence length, and absolute paths. So
+        `conceptloader trace` and its like need nothing but this folder.
+        """
+        if self.log is None or self.plan is None:
+            return
+        blend, schedule = self.blend, self.plan.schedule
+        here = schedule.at(schedule.step_of(self.consumed), self.consumed)
+        start = RunStart.of(blend.spec, here, self.plan.partition, blend.config.seq_len, self.name or None)
+        self.log.mkdir(parents=True, exist_ok=True)
+        write_file(str(self.log / CONFIG_NAME), yaml.safe_dump(blend.config.to_dict(), sort_keys=False).encode())
+        RunLog(self.log).append(start, blend.spec)
+
+    def set_weights(self, weights: Mapping[str, float], at: int | None = None) -> int:
+        """Draw datasets in other proportions from the sample `at` on, by default from the step after the present one.
+
+        To be called on every rank; see Loader.set_weights. Needs num_loading_workers: 0, since worker processes hold
+        the order as it was. Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
+        """
+        if self.num_workers or self.plan is None:
+            raise ConfigError(f"set_weights: found num_loading_workers: {self.num_workers}, expected 0, and a loader")
+        edge = self.plan.schedule.range_of(self.plan.schedule.step_of(self.consumed))[1]
+        start, blend = new_weights(self.blend, weights, self.plan, edge, at)
+        require_agreement(start, self.consumed, blend.spec, dist.get_world_size(), None)
+        if self.reader is not None:
+            self.reader.follow(blend.order)
+        self.blend = blend
+        self._write_log()
+        return start
 
     def state(self) -> State:
         """What a checkpoint needs."""
@@ -81,6 +132,9 @@ class StageDataset(Dataset[Any]):
         for member, count in zip(*np.unique(members, return_counts=True), strict=True):
             self.tokens[self.datasets[member]] += int(count) * sequence_length
         self.consumed = stop
+        if callbacks and self.meter is not None:
+            self.meter.took(self.blend, stop, self.waited_s)
+        self.waited_s = 0.0
         if self.loss_per_dataset is not None and self.partition is not None:
             mine = members[self.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
             by_dataset = [[self.loss_per_dataset.names.index(self.datasets[m]) for m in row] for row in mine]
@@ -99,13 +153,7 @@ def make_dataset(
     vocabulary: int | None = None,
 ) -> StageDataset:
     """The data stage `stage`, `consumed_in_stage` samples after its beginning; `saved` tells what was before."""
-    for name, opened in blend.datasets.items():
-        tokenizer = opened.tokenizer
-        if vocabulary is not None and tokenizer is not None and tokenizer.vocab_size > vocabulary:
-            raise ConfigError(
-                f"datasets.{name}: its tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, but the model's "
-                f"vocab_size is {vocabulary}; raise model.model_config.vocab_size"
-            )
+    check_vocabulary(blend.datasets, vocabulary, "the model", "raise model.model_config.vocab_size")
     start, new_stage = _stage_start(blend, options, saved, stage, consumed_in_stage, earlier or {})
     consumed = start + consumed_in_stage
     if saved is not None:
@@ -155,20 +203,3 @@ def report(dataset: StageDataset, samples: int) -> dict[str, Any]:
                 name, first, last, size, (last - first) / samples, samples, first / size, last / size,
             )  # fmt: skip
     return plan
-
-
-def write_run_log(
-    folder: Path, dataset: StageDataset, *, step: int, global_batch_size: int, micro_batch_size: int, dp_size: int
-) -> None:
-    """Append this start, which trains `step` (from 0) next, to the run log in the folder of the checkpoints.
-
-    The configuration is written beside it, whole: with nanotron's seed and sequence length, and absolute paths. So
-    `conceptloader trace` and its like need nothing but this folder.
-    """
-    blend = dataset.blend
-    schedule = BatchSchedule.constant(global_batch_size).at(step, dataset.consumed)
-    partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size)
-    start = RunStart.of(blend.spec, schedule, partition, blend.config.seq_len, dataset.name or None)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_file(str(folder / CONFIG_NAME), yaml.safe_dump(blend.config.to_dict(), sort_keys=False).encode())
-    RunLog(folder).append(start, blend.spec)

@@ -4,11 +4,12 @@ Written against nanotron main, commit 2411b022 (April 2026).
 """
 
 import functools
+import json
 import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +17,11 @@ from typing import Any
 
 from conceptloader.base.patching import Patch, Upstream
 from conceptloader.blend import open_blend
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, ResumeError
 
 from . import losses
 from .batches import make_dataloader
-from .data import StageDataset, make_dataset, report, write_run_log
+from .data import StageDataset, make_dataset, report
 from .options import NO_TOKENIZER, StandIn, is_ours, no_tokenizer, replace_in
 from .state import State
 
@@ -41,17 +42,21 @@ class Run:
 
     config: nanotron's own, the trainer's object; None before. saved: our state in the checkpoint it resumes from, if
     any. dataset: the data stage that is trained, once run_train.py has asked for it; None for a stage of another type.
+    nanosets: read those of a configuration in which nothing is of our type.
     """
 
     config: Any = None
     saved: State | None = None
     dataset: StageDataset | None = None
+    nanosets: bool = False
 
     def start(self, config: Any, checkpoint: Any) -> None:
         """The trainer was given `config` and resumes from the folder `checkpoint`, or from nothing (None)."""
         self.config, self.saved, self.dataset = config, None, None
         if checkpoint is None:
             return
+        if self.is_ours and config.checkpoints.load_optimizer:
+            check_pipeline(Path(checkpoint), config.parallelism.pp)
         if config.checkpoints.load_lr_scheduler:
             self.saved = State.read(Path(checkpoint))
         elif self.is_ours:
@@ -73,6 +78,9 @@ class Run:
         state = self.dataset.state() if self.dataset is not None else self.saved
         if state is not None:
             state.write(folder)
+
+    def from_dict(self, original: Function, data_class: Any, data: Any, config: Any = None) -> Any:
+        return original(data_class=data_class, data=replace_in(data, self.nanosets), config=config)
 
     def parse_ckpt_path(self, original: Function, config: Any, parallel_context: Any) -> Any:
         path = original(config=config, parallel_context=parallel_context)
@@ -106,22 +114,24 @@ class Run:
             vocabulary=self.config.model.model_config.vocab_size,
         )
         plan = report(self.dataset, (asked.train_steps - asked.current_iteration) * asked.global_batch_size)
-        if asked.parallel_context.world_pg.rank() == 0:
+        writes = asked.parallel_context.world_pg.rank() == 0
+        self.dataset.begin(
+            Path(self.config.checkpoints.checkpoints_path) if writes else None,
+            step=asked.current_iteration,
+            global_batch_size=asked.global_batch_size,
+            micro_batch_size=self.config.tokens.micro_batch_size,
+            dp_size=asked.parallel_context.dp_pg.size(),
+        )
+        if writes:
             self.dataset.blend.look_ahead(self.dataset.consumed)
-            write_run_log(
-                Path(self.config.checkpoints.checkpoints_path),
-                self.dataset,
-                step=asked.current_iteration,
-                global_batch_size=asked.global_batch_size,
-                micro_batch_size=self.config.tokens.micro_batch_size,
-                dp_size=asked.parallel_context.dp_pg.size(),
-            )
         return self.dataset, plan
 
     def get_tb_dataloader(self, original: Function, *, dataset: Any, **kwargs: Any) -> Any:
         if not isinstance(dataset, StageDataset):
             return original(dataset=dataset, **kwargs)
-        if kwargs.get("use_doc_masking") and dataset.blend.config.outputs.position_ids != "document":
+        config = dataset.blend.config
+        counts_anew = config.outputs.position_ids == "document" or config.packing is not None
+        if kwargs.get("use_doc_masking") and not counts_anew:
             logger.warning(
                 "the model's _use_doc_masking is on, but attention will cross documents: position ids count from the "
                 "start of the window; set outputs.position_ids: document, and outputs.loss_mask_borders: true"
@@ -157,9 +167,17 @@ class Run:
             yield {**batch, **{key: value.to("cuda") if hasattr(value, "to") else value for key, value in kept.items()}}
 
 
-def from_dict(original: Function, data_class: Any, data: Any, config: Any = None) -> Any:
-    """In place of nanotron.config.config.from_dict."""
-    return original(data_class=data_class, data=replace_in(data), config=config)
+def check_pipeline(checkpoint: Path, size: int) -> None:
+    """Raise ResumeError if the checkpoint was written at another pipeline parallel size than `size`."""
+    try:
+        found = json.loads((checkpoint / "optimizer/optimizer_config.json").read_text())["parallelism"]["pp_size"]
+    except (OSError, ValueError, KeyError):
+        return  # what is wrong there nanotron says
+    if int(found) != size:
+        raise ResumeError(
+            f"parallelism.pp: found {size}, but {checkpoint} was written at {found}, and nanotron cannot load its "
+            f"optimizer at another; set pp to {found} (dp, micro batch and accumulation may change)"
+        )
 
 
 def patches(run: Run) -> list[Patch]:
@@ -167,7 +185,7 @@ def patches(run: Run) -> list[Patch]:
     return [
         Patch(
             target="nanotron.config.config:from_dict",
-            by=from_dict,
+            by=run.from_dict,
             parameters="data_class data config",
             caller="get_config_from_dict",
             line="return from_dict( data_class=config_class, data=config_dict, config=dacite.Config(",
@@ -232,6 +250,16 @@ def mend_losses() -> None:
             NANOTRON.apply([patch])
 
 
+_run: Run | None = None
+
+
+def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
+    """StageDataset.set_weights, of the data stage that run_train.py trains."""
+    if _run is None or _run.dataset is None:
+        raise ConfigError("set_weights: no data stage of conceptloader is trained; call it in a training step")
+    return _run.dataset.set_weights(weights, at)
+
+
 class _Forward(logging.Handler):
     """What conceptloader logs, to nanotron's log: warnings of every rank, the rest of rank 0 or with `any_rank`."""
 
@@ -246,8 +274,11 @@ class _Forward(logging.Handler):
                                             record.getMessage(), (), None))  # fmt: skip
 
 
-def install() -> None:
+def install(nanosets: bool = False) -> None:
     """Add the dataset type to nanotron in this process. To be called before DistributedTrainer is made.
+
+    nanosets: of a configuration without a data stage of our type, read the token files of nanotron's own
+    `dataset_folder` sections where they are, as the launcher does.
 
     Raises ConfigError if nanotron has no longer what this adapter hooks into; nothing is copied from it.
     """
@@ -259,4 +290,6 @@ def install() -> None:
         ours.addHandler(_Forward())
         ours.propagate = False
     ours.setLevel(logging.INFO)
-    NANOTRON.apply(patches(Run()))
+    global _run
+    _run = _run or Run(nanosets=nanosets)
+    NANOTRON.apply(patches(_run))

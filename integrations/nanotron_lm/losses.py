@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from conceptloader.torch.losses import DatasetLosses
+
 logger = logging.getLogger(__name__)
 
 _active: "LossPerDataset | None" = None
@@ -24,13 +26,14 @@ class LossPerDataset:
     """
 
     def __init__(self, names: Sequence[str], group: Any, logs: bool) -> None:
-        self.names, self.group, self.logs = list(names), group, logs
-        self._seen: list[torch.Tensor] = []  # per micro batch: [2, samples], sums of losses and of weights
+        self.names, self.logs = list(names), logs
+        self._losses = DatasetLosses(names, group)
+        self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []  # per micro batch: losses and weights of the samples
 
     def observe(self, loss: torch.Tensor, mask: torch.Tensor) -> None:
         """loss, mask [samples, tokens] of the next micro batch."""
-        mask = mask.to(loss.dtype)
-        self._seen.append(torch.stack([(loss.detach() * mask).sum(1), mask.sum(1)]))
+        weights = mask.to(loss.dtype).sum(1)
+        self._seen.append(((loss.detach() * mask).sum(1) / weights.clamp(min=1), weights))
 
     def finish_step(self, datasets: Sequence[Sequence[int]], consumed: int) -> dict[str, float]:
         """Mean loss of each dataset that the step's global batch held, also logged.
@@ -42,14 +45,9 @@ class LossPerDataset:
         if len(seen) != len(datasets):
             logger.warning("saw losses of %d micro batches in a step of %d: not logged", len(seen), len(datasets))
             seen = []
-        totals = torch.zeros(2, len(self.names), dtype=torch.float64)
-        for sums, members in zip(seen, datasets, strict=False):
-            totals.index_add_(1, torch.tensor(list(members)), sums.double().cpu())
-        if self.group is not None:
-            totals = totals.to("cuda")
-            torch.distributed.all_reduce(totals, group=self.group)
-        losses, weights = totals.tolist()
-        means = {name: loss / w for name, loss, w in zip(self.names, losses, weights, strict=True) if w}
+        for (losses, weights), members in zip(seen, datasets, strict=False):
+            self._losses.add(torch.tensor(list(members)), losses, weights)
+        means = self._losses.finish("cpu" if self._losses.group is None else "cuda")
         if self.logs:
             text = " | ".join(f"{name}: {loss:.4g}" for name, loss in sorted(means.items()))
             logger.info("loss per dataset at %d samples: %s", consumed, text, extra={"any_rank": True})

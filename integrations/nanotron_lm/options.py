@@ -7,6 +7,8 @@ derive from NanosetDatasetsArgs, the one type for which run_train.py asks functi
 
 import dataclasses
 import functools
+import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +16,19 @@ from typing import Any
 from conceptloader.blend import Config, load_config
 from conceptloader.blend.strict import Section, build, nearest
 from conceptloader.errors import ConfigError
+from conceptloader.ingest.adopt.in_place import datasets_in_place
+
+logger = logging.getLogger(__name__)
 
 TYPE = "conceptloader"
 NO_TOKENIZER = "conceptloader/none"
 KEYS = tuple(f.name for f in dataclasses.fields(Config))
+NANOSET = frozenset(
+    {"dataset_folder", "dataset_weights", "dataset_read_path", "dataset_max_tokens", "tokenizer_name", "vocab_size"}
+    | {"token_size_in_bytes", "return_positions", "skip_in_stream", "pad_samples_to_global_batch_size", "shuffle_files"}
+    | {"use_old_brrr_dataloader"}
+)
+"""Keys of nanotron's NanosetDatasetsArgs."""
 STOCK_KEYS = ("input_ids", "input_mask", "label_ids", "label_mask")
 
 
@@ -89,17 +100,24 @@ def options(self: Any, where: str = "dataset.nanotron") -> NanotronOptions:
     return NanotronOptions.parse(self.nanotron, where)
 
 
-def replace_in(data: Any) -> Any:
+def replace_in(data: Any, nanosets: bool = False) -> Any:
     """A nanotron config as plain data, with objects of ours for the data stages of our type. The input is left alone.
+
+    nanosets: if there is none, take those with a `dataset_folder` for ours.
 
     Raises ConfigError, with the path in nanotron's YAML, for anything wrong in such a stage.
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("data_stages"), list):
         return data
     stages = list(data["data_stages"])
-    for k, stage in enumerate(stages):
-        section = stage.get("data") if isinstance(stage, Mapping) else None
-        dataset = section.get("dataset") if isinstance(section, Mapping) else None
+    sections = [stage.get("data") if isinstance(stage, Mapping) else None for stage in stages]
+    datasets = [section.get("dataset") if isinstance(section, Mapping) else None for section in sections]
+    nanosets = nanosets and not any(isinstance(dataset, Mapping) and "type" in dataset for dataset in datasets)
+    for k, (stage, section, dataset) in enumerate(zip(stages, sections, datasets, strict=True)):
+        if nanosets and isinstance(dataset, Mapping) and "dataset_folder" in dataset:
+            if os.environ.get("RANK", "0") == "0":  # nanotron's log shows nothing below a warning yet
+                logger.warning("data_stages[%d]: its dataset_folder is read by conceptloader, in its own order", k)
+            dataset = {"type": TYPE, **dataset}
         if isinstance(dataset, Mapping) and "type" not in dataset and {"datasets", "config"} & dataset.keys():
             raise ConfigError(
                 f"data_stages[{k}].data.dataset: found {', '.join(map(str, dataset))} and no type, which none of "
@@ -118,6 +136,8 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
         )
     cls = args_class()
     known = [f.name for f in dataclasses.fields(cls)]
+    if "dataset_folder" in dataset:
+        dataset = _from_nanoset(dataset, root, where)
     for key in dataset:
         if key not in known:
             raise ConfigError(f"{where}.{key}: unknown key{nearest(key, known)}")
@@ -135,6 +155,31 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
     args.vocab_size = ((root.get("model") or {}).get("model_config") or {}).get("vocab_size")
     args.tokenizer_name = (root.get("tokenizer") or {}).get("tokenizer_name_or_path") or NO_TOKENIZER
     return args
+
+
+def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The section with `datasets` in place of the folders, adopted where they are; keys of ours stay.
+
+    The tables of documents go into the folder of the checkpoints. Documents are told apart where nanotron would do so.
+    """
+    for key in ("dataset_read_path", "dataset_max_tokens"):
+        if section.get(key) is not None:
+            raise ConfigError(f"{where}.{key}: not with conceptloader, which reads all of dataset_folder; leave it out")
+    folders, weights = section["dataset_folder"], section.get("dataset_weights")
+    folders = [folders] if isinstance(folders, str) else list(folders)
+    weights = [1] * len(folders) if weights is None or len(folders) == 1 else list(weights)
+    if len(weights) != len(folders):
+        raise ConfigError(
+            f"{where}.dataset_weights: found {len(weights)}, expected one for each of {len(folders)} folders"
+        )
+    saved = (root.get("checkpoints") or {}).get("checkpoints_path")
+    masked = ((root.get("model") or {}).get("model_config") or {}).get("_use_doc_masking")
+    outputs = {"position_ids": "document", "loss_mask_borders": True}
+    return {
+        **({"outputs": outputs} if masked and section.get("return_positions", True) else {}),
+        **{key: value for key, value in section.items() if key not in NANOSET},
+        **datasets_in_place((folders, weights), saved and os.path.join(saved, TYPE)),
+    }
 
 
 def no_tokenizer() -> Any:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from conceptloader.blend import load_config, open_blend
 
 from .batches import make_dataloader
-from .data import StageDataset, make_dataset, report, write_run_log
+from .data import StageDataset, make_dataset, report
 from .launch import mend_losses
 from .options import NanotronOptions
 from .state import State
@@ -60,16 +60,13 @@ def build_dataloader(
     dataset = make_dataset(blend, options, saved=saved, consumed_in_stage=consumed_samples, vocabulary=vocabulary)
     if steps is not None:
         report(dataset, (steps - step) * global_batch_size)
-    dp = parallel_context.dp_pg
-    if run_log is not None and parallel_context.world_pg.rank() == 0:
-        write_run_log(
-            Path(run_log),
-            dataset,
-            step=step,
-            global_batch_size=global_batch_size,
-            micro_batch_size=micro_batch_size,
-            dp_size=dp.size(),
-        )
+    dataset.begin(
+        Path(run_log) if run_log is not None and parallel_context.world_pg.rank() == 0 else None,
+        step=step,
+        global_batch_size=global_batch_size,
+        micro_batch_size=micro_batch_size,
+        dp_size=parallel_context.dp_pg.size(),
+    )
     mend_losses()
     return make_dataloader(
         dataset,

@@ -12,6 +12,7 @@ import torch
 
 from conceptloader.blend import load_config, open_blend
 from conceptloader.blend.strict import nearest
+from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError, MissingPackageError
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import TensorBatch
@@ -85,7 +86,9 @@ class ConceptDataLoader(BaseDataLoader):
                 f"{config.config}: shuffled data have no end, but one pass was asked for (repeat=False, as by a "
                 "validator with steps=-1); set order: sequential in the configuration, or num_samples"
             )
-        _check_vocabulary(blend.datasets, tokenizer)
+        size = tokenizer.get_vocab_size() if hasattr(tokenizer, "get_vocab_size") else None
+        remedy = "set hf_assets_path to the tokenizer that the data were built with"
+        check_vocabulary(blend.datasets, size, "torchtitan's tokenizer", remedy)
         micro = num_tokens_per_batch // max_context_length
         self._options = config
         self._started = False
@@ -139,14 +142,3 @@ class ConceptDataLoader(BaseDataLoader):
     def close(self) -> None:
         """End the threads."""
         self.loader.close()
-
-
-def _check_vocabulary(datasets: Mapping[str, Any], tokenizer: Any) -> None:
-    size = tokenizer.get_vocab_size() if hasattr(tokenizer, "get_vocab_size") else None
-    for name, dataset in datasets.items():
-        found = dataset.tokenizer
-        if size is not None and found is not None and found.vocab_size > size:
-            raise ConfigError(
-                f"datasets.{name}: its tokenizer {found.name} has {found.vocab_size} tokens, torchtitan's has {size}; "
-                "set hf_assets_path to the tokenizer that the data were built with"
-            )

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
+from conceptloader.batch import compiled
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.descriptors import Budget, OpenTable
-from tests.batch.cases import make_view
+from tests.batch.cases import make_view, random_case
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build, join
 
@@ -209,3 +210,24 @@ def test_a_missing_file_is_named(many, tmp_path):
     (tmp_path / "many" / "00000.stream.bin").unlink()
     with pytest.raises(ReadError, match=r"00000\.stream\.bin"):
         read(make_reader(many)[0], [0])
+
+
+def test_reads_of_a_batch_are_announced_where_the_storage_is_slow(tmp_path, monkeypatch):
+    """The first of each sample, with the same batches; and no longer when it is not."""
+    announced, plain = [], compiled._Workspace.leave_out_sample
+    monkeypatch.setattr(compiled._Workspace, "leave_out_sample", lambda work: (announced.append(work), plain(work)))
+    for seed in range(40, 48):
+        case = random_case(tmp_path / str(seed), seed)
+        picked = case.datasets, case.windows
+        wanted = ReferenceReader(None, case.views, case.layout).read(case.samples, picked=picked)
+        reader = CompiledReader(None, case.views, case.layout)
+        monkeypatch.setattr(compiled, "LATE_NS", -1)
+        for _ in range(3):
+            assert_same(reader.read(case.samples, picked=picked), wanted)
+        monkeypatch.setattr(compiled, "LATE_NS", 1 << 60)
+        for _ in range(compiled._LATE_BATCHES):
+            assert_same(reader.read(case.samples, picked=picked), wanted)
+        before = len(announced)
+        assert_same(reader.read(case.samples, picked=picked), wanted)
+        assert len(announced) == before
+    assert before > 100

@@ -282,26 +282,6 @@ def test_the_user_cache_stands_in_for_a_read_only_installation(run, tmp_path, mo
     assert len(files(tmp_path)) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_warming_up_leaves_nothing_to_compile(tmp_path):
-    script = textwrap.dedent("""
-        import numpy as np
-        import conceptloader.batch.kernels.fill as fill
-        from conceptloader.batch.warm import warm_up
-        warm_up()
-        print(len(fill.fill_samples.signatures), sum(fill.fill_samples.stats.cache_misses.values()))
-    """)
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-        ).stdout
-        for _ in range(2)
-    ]
-    assert outputs == ["1 1\n", "1 0\n"]
-
-
 SLOW = "import conceptloader.base.compiled as c; c._PATIENCE_S = 0.0; c._spent_s = 0.0"
 
 

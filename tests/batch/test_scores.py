@@ -11,10 +11,12 @@ from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
+from conceptloader.blend.packing import Packing
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec.codecs import ConceptsCodec
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
+from tests.packing.packed import make_view as make_packs
 
 PARAMETERS = [{"ids": i, "scores": s} for i in ("u2", "u4") for s in ("f2", "f4")]
 PARAMETERS += [{"ids": "u2"}, {"scores": "f2"}]
@@ -68,6 +70,11 @@ def test_scores_of_both_engines(tmp_path: Path, parameters: dict[str, str], opti
     picked = np.zeros(view.count, np.int64), windows
     wanted = ReferenceReader(None, [view], layout).read(windows, picked=picked)
     assert_same(CompiledReader(None, [view], layout).read(windows, picked=picked), wanted)
+    packs = make_packs(tmp_path / "ds", Packing(seq_len=70, bins=4))
+    layout_of_packs = decide_layout([packs], 70, outputs, tracks)
+    pair = [engine(None, [packs], layout_of_packs) for engine in (CompiledReader, ReferenceReader)]
+    numbers = np.arange(packs.count, dtype=np.uint64)
+    assert_same(*(engine.read(numbers, picked=(np.zeros(packs.count, np.int64), numbers)) for engine in pair))
     assert ("t_scores" in wanted) == scored
     if scored and options.get("layout") == "ragged":
         assert wanted["t_scores"].shape == wanted["t_values"].shape

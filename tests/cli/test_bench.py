@@ -138,7 +138,7 @@ def test_cold_reads_every_window_once(data: Path, capsys: Capture, monkeypatch: 
 def test_where_the_bytes_came_from(data: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def counters(*ticks: tuple[int, int]) -> None:
         values = iter(ticks)
-        monkeypatch.setattr(measure, "_bytes_read", lambda: next(values, None))
+        monkeypatch.setattr(measure, "bytes_read", lambda: next(values, None))
 
     counters((0, 0), (100, 130), (100, 130), (1100, 130))
     found = bench(capsys, data / "stream", *BRIEF)

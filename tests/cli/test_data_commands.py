@@ -1,6 +1,7 @@
 """The commands on data: what they print, as text and as JSON, and their exit codes."""
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -164,6 +165,14 @@ def test_stats(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.
     picture = tmp_path / "stats.png"
     found = shell.json("stats", dataset, "--picture", picture)
     assert picture.read_bytes()[:4] == b"\x89PNG"
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))  # as on a disk that is full
+    try:
+        shell("stats", dataset, "--picture", tmp_path / "half.png", code=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert "half.png: cannot be written" in shell.stderr
+    assert not (tmp_path / "half.png").exists()
     concepts = {entry["name"]: entry for entry in found["tracks"]["concepts"]["concepts"]}
     # in each of four pairs of documents "cat" and "größe", whose eos belong to no span
     assert concepts["animal"]["spans"] == 4 * 2

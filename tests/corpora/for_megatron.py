@@ -16,9 +16,11 @@ SIZES = {"code": 4_000, "web": 9_000}
 
 
 def write_datasets(folder: Path) -> Path:
-    """Datasets `code` and `web` of documents that end in EOD; every token lies in a span of track `topic`."""
+    """Datasets `code` and `web` of documents that end in EOD; every token lies in a span of track `topic`, and in one
+    of `rating`, whose concepts have whole numbers for scores."""
     options = BuildOptions(
-        tokenizer=Tokenizer(name="none", vocab_size=256, eos_id=EOD), tracks={"topic": TrackOptions()}
+        tokenizer=Tokenizer(name="none", vocab_size=256, eos_id=EOD),
+        tracks={"topic": TrackOptions(), "rating": TrackOptions(parameters={"scores": "f4"})},
     )
     for seed, (name, size) in enumerate(SIZES.items()):
         rng = np.random.default_rng(seed)
@@ -31,7 +33,8 @@ def write_datasets(folder: Path) -> Path:
                     cut = int(rng.integers(1, length))
                     topics = [sorted(rng.choice(TOPICS, 2, replace=False).tolist()) for _ in range(2)]
                     spans: list[Any] = [(0, cut, topics[0][:1]), (cut, length, topics[1])]
-                    writer.add_document(tokens, {"topic": spans})
+                    ratings = [(0, length, (topics[1], rng.integers(1, 100, 2)))]
+                    writer.add_document(tokens, {"topic": spans, "rating": ratings})
         finalize(build.path)
     return folder
 

@@ -16,7 +16,8 @@ SIZES = {"web": 12_000, "code": 6_000, "math": 1_500}
 def write(folder: Path, vocabulary: int) -> dict[str, Path]:
     """Dataset directories by name. A document's topic decides its tokens and concepts: a model can learn them."""
     tokenizer = Tokenizer(name="none", vocab_size=vocabulary, eos_id=0)
-    options = BuildOptions(tokenizer=tokenizer, tracks={"concepts": TrackOptions()})
+    scored = TrackOptions(parameters={"scores": "f4"})
+    options = BuildOptions(tokenizer=tokenizer, tracks={"concepts": TrackOptions(), "rating": scored})
     paths = {}
     for seed, (name, size) in enumerate(SIZES.items()):
         rng = np.random.default_rng(seed)
@@ -29,7 +30,8 @@ def write(folder: Path, vocabulary: int) -> dict[str, Path]:
                     topic = int(rng.integers(TOPICS))
                     tokens = 1 + (topic * 30 + rng.integers(60, size=length)) % (vocabulary - 1)
                     tokens[-1] = 0
-                    writer.add_document(tokens, {"concepts": _spans(rng, length, topic)}, id=f"{name}-{shard}-{left}")
+                    spans = {"concepts": _spans(rng, length, topic), "rating": [(0, length, ([topic], [length / 8]))]}
+                    writer.add_document(tokens, spans, id=f"{name}-{shard}-{left}")
                     left -= length
         finalize(build.path)
         paths[name] = folder / name

@@ -11,6 +11,7 @@ import pytest
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.chunks import join as joining
+from conceptloader.ingest.chunks.concepts import Library, load_library
 from conceptloader.ingest.chunks.join import Documents, Joined, join_chunks
 from conceptloader.ingest.chunks.options import Chunks, ConceptTable
 from tests.corpora.chunked import KINDS, Chunked, make
@@ -27,12 +28,16 @@ def options(corpus: Chunked, **given: Any) -> Chunks:
 
 def join(corpus: Chunked, chunks: Chunks, **given: Any) -> Joined:
     documents = Documents(files=corpus.files("documents"), content="body", keep=["source"])
-    return join_chunks(documents, chunks, corpus.path / "joined", **given)
+    return join_chunks(documents, chunks, library_of(corpus), corpus.path / "joined", **given)
 
 
-def found(joined: Joined) -> dict[int, Any]:
+def library_of(corpus: Chunked) -> Library:
+    return load_library(options(corpus).concepts, list(KINDS))
+
+
+def found(corpus: Chunked, joined: Joined) -> dict[int, Any]:
     """As `Chunked.spans`."""
-    library = joined.library
+    library = library_of(corpus)
     return {
         row["doc"]: [
             (span["start"], span["end"], {(library.kinds[i], library.keys[i]) for i in span["concepts"]})
@@ -48,7 +53,7 @@ def found(joined: Joined) -> dict[int, Any]:
 def test_equals_a_loop(tmp_path: Path, seed: int, own: bool) -> None:
     corpus = make(tmp_path, np.random.default_rng(seed)).write()
     joined = join(corpus, options(corpus, own=own))
-    assert found(joined) == corpus.spans
+    assert found(corpus, joined) == corpus.spans
     rows = [row for file in joined.files for row in pq.read_table(file).to_pylist()]
     assert [(row["doc"], row["body"], row["source"]) for row in rows] == [
         (row["doc"], row["body"], row["source"]) for row in corpus.documents
@@ -62,7 +67,7 @@ def test_equals_a_loop(tmp_path: Path, seed: int, own: bool) -> None:
 def test_concepts_are_dense_and_by_kind(tmp_path: Path) -> None:
     corpus = make(tmp_path, np.random.default_rng(0))
     corpus.concepts[0]["name"] = corpus.concepts[1]["name"] = corpus.concepts[3]["name"] = "same"
-    library = join(corpus.write(), options(corpus)).library
+    library = library_of(corpus.write())
     assert library.groups() == {"topic": 30, "tone": 30}
     assert list(library.keys[:30]) == sorted(library.keys[:30])
     assert [row["concept_id"] for row in library.details] == library.keys
@@ -86,7 +91,7 @@ def test_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(KeyboardInterrupt):
         join(corpus, chunks)
     joined = join(corpus, chunks)
-    assert found(joined) == corpus.spans
+    assert found(corpus, joined) == corpus.spans
     assert sorted(ran[:5] + ran[6:]) == sorted({*ran})
     assert join(corpus, chunks).lines() == joined.lines()
     with pytest.raises(ConfigError, match="found the join of other files or options"):
@@ -96,7 +101,7 @@ def test_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_workers_and_little_memory_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = make(tmp_path, np.random.default_rng(2)).write()
     monkeypatch.setattr(joining, "MEMORY", "64MB")
-    assert found(join(corpus, options(corpus), workers=2)) == corpus.spans
+    assert found(corpus, join(corpus, options(corpus), workers=2)) == corpus.spans
 
 
 def _wrong(corpus: Chunked, case: str) -> tuple[str, int]:
@@ -142,7 +147,7 @@ def test_what_cannot_be_is_refused_or_counted(tmp_path: Path, case: str) -> None
         join(corpus, options(corpus))
     assert ".parquet: row " in str(refused.value) or "chunk 99" in str(refused.value)
     joined = join(replace_path(corpus), options(corpus, wrong="unannotated"))
-    assert found(joined) == corpus.spans
+    assert found(corpus, joined) == corpus.spans
     assert joined.wrong == {what: count}
     assert joined.examples
     assert any(f"{count} {what}: not annotated" in line for line in joined.lines())
@@ -160,7 +165,7 @@ def test_a_chunk_without_a_row_is_counted(tmp_path: Path) -> None:
     corpus.chunks.remove(gone)
     corpus.spans[gone["doc"]] = [span for span in corpus.spans[gone["doc"]] if span[0] != gone["start"]]
     joined = join(corpus.write(), options(corpus))
-    assert found(joined) == corpus.spans
+    assert found(corpus, joined) == corpus.spans
     assert joined.missing == 1
     assert "1 chunks of documents have no row: not annotated" in joined.lines()
 
@@ -184,4 +189,6 @@ def test_columns_that_contradict(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"chunks0\.parquet: cannot be joined.*types of the columns"):
         join(corpus, options(corpus))
     with pytest.raises(ConfigError, match="rename the file"):
-        join_chunks(Documents(files=["a*.parquet"], content="body"), options(corpus), tmp_path / "joined2")
+        join_chunks(
+            Documents(files=["a*.parquet"], content="body"), options(corpus), library_of(corpus), tmp_path / "joined2"
+        )

@@ -119,3 +119,17 @@ def test_annotations_beside_documents_without_an_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [b'{"tokens":]', b'{"tokens":}', b'{"tokens"', b'{"tokens":[1', b'{"tokens" [1]}'])
 def test_no_list_to_cut_out(line: bytes) -> None:
     assert cut_list(line, b'"tokens"') is None
+
+
+def test_linked_folders_are_read_once(tmp_path: Path) -> None:
+    """os.walk leaves them out, and would go around in a ring."""
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "elsewhere" / "deep" / "b.jsonl").write_text('{"text": "b"}\n')
+    (tmp_path / "corpus" / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "corpus" / "more").symlink_to(tmp_path / "elsewhere")
+    found = [Path(source.path) for source in find_sources([tmp_path / "corpus"])]
+    assert [path.name for path in found] == ["a.jsonl", "b.jsonl"]
+    (tmp_path / "elsewhere" / "ring").symlink_to(tmp_path / "corpus")
+    with pytest.raises(InputError, match="found a link to a folder that is read already"):
+        find_sources([tmp_path / "corpus"])

@@ -1,6 +1,7 @@
 """Reading ahead: order, bounds, errors, waiting, and that nothing is left behind."""
 
 import gc
+import itertools
 import logging
 import signal
 import subprocess
@@ -49,6 +50,59 @@ def test_no_more_is_read_ahead_than_asked_for(depth):
         time.sleep(0.02)
         assert len(started) == taken + depth
     ahead.close()
+
+
+def test_more_is_read_ahead_while_one_read_is_late_and_threads_are_idle():
+    """Up to `most`; in order; and after a while without waiting no more than `depth`."""
+    started, release = [], threading.Event()
+
+    def read(n):
+        started.append(n)
+        if n == 2:
+            release.wait()
+        return n
+
+    ahead = Prefetcher(read, itertools.count(), threads=3, depth=4, most=50, name="test")
+    assert [next(ahead)[0] for _ in range(2)] == [0, 1]
+    watching = threading.Thread(target=lambda: (wait_for(lambda: len(started) == 52), release.set()))
+    watching.start()
+    assert next(ahead)[0] == 2
+    watching.join()
+    assert len(ahead._ahead) == 50
+    for wanted in range(3, 1000):
+        assert ahead._ahead[0][1].wait(10)  # nothing is late any more
+        assert next(ahead)[0] == wanted
+    assert len(ahead._ahead) == 4
+    ahead.close()
+
+
+def test_what_is_ahead_grows_only_for_idle_threads():
+    """Threads that all have something to read would not be faster for more of it."""
+    started, release = [], threading.Event()
+
+    def read(n):
+        started.append(n)
+        release.wait()
+        return n
+
+    ahead = Prefetcher(read, iter(range(100)), threads=2, depth=4, most=50, name="test")
+    sizes = []
+    watching = threading.Timer(0.2, lambda: (sizes.append(len(ahead._ahead)), release.set()))
+    watching.start()
+    assert next(ahead)[0] == 0
+    watching.join()
+    ahead.close()
+    assert sizes == [4]
+
+
+def test_what_is_ahead_can_be_read_anew():
+    told = ["old"]
+    ahead = Prefetcher(lambda n: (told[0], n), iter(range(9)), threads=1, depth=4, name="test")
+    assert next(ahead)[1] == ("old", 0)
+    assert wait_for(lambda: ahead._ahead[-1][1].wait(0))
+    told[0] = "new"
+    ahead.renew(lambda n: n >= 3)
+    assert [result for _, result in ahead] == [("old", 1), ("old", 2), *(("new", n) for n in range(3, 9))]
 
 
 @pytest.mark.parametrize("depth", [0, 6])

@@ -10,7 +10,6 @@ import pytest
 import conceptloader as cl
 from conceptloader.base.hashing import derive_key
 from conceptloader.batch.reader import sample_randoms
-from conceptloader.errors import ConfigError
 from conceptloader.order.reference import sample_random
 from tests.corpora.known import Recipe, build
 
@@ -71,9 +70,8 @@ def test_any_number_of_ranks_and_a_resume_see_the_same(tmp_path: Path, engine: s
     assert first | halves[0] | halves[1] == whole
 
 
-def test_frameworks_refuse_what_they_do_not_carry(tmp_path: Path) -> None:
+def test_frameworks_carry_it(tmp_path: Path) -> None:
     build(tmp_path / "a", Recipe(), np.random.default_rng(0))
     plain = config(tmp_path)
     del plain["seq_len"]
-    with pytest.raises(ConfigError, match=r"outputs\.random: expected False with a framework"):
-        cl.load_config(plain).with_seq_len(16)
+    assert cl.load_config(plain).with_seq_len(16).outputs.random

@@ -201,3 +201,30 @@ def test_labels_without_loss_are_ignored(config: Any, tmp_path: Path) -> None:
     labels = trained_labels(batch)
     assert torch.equal(labels == -100, batch["loss_mask"] == 0)
     assert torch.equal(labels[batch["loss_mask"] == 1], batch["labels"][batch["loss_mask"] == 1])
+
+
+def test_weights_are_set_behind_all_that_was_handed_out(tmp_path: Path) -> None:
+    """Whatever of it is trained; a loop that begins again, and a resumed run, read on as if it had stood there."""
+    datasets = {
+        name: {"path": write_dataset(tmp_path / name, random_documents(40, seed=k)), "weight": 1}
+        for k, name in enumerate("ab")
+    }
+    config = {"seq_len": 16, "datasets": datasets, "loader": {"prefetch": 1}}
+
+    def read(loader: TrainedLoader, count: int) -> list[tuple[int, int]]:
+        keys, batches = ("sample_index", "dataset_id"), itertools.islice(loader, count)
+        return [pair for batch in batches for pair in zip(*(batch[k].tolist() for k in keys), strict=True)]
+
+    loader = loader_of(config)
+    whole = read(loader, 5)
+    loader.acknowledge(12)
+    assert loader.set_weights({"b": 1}) == 48  # 30 were handed out, 12 more may have been read
+    state = loader.state_dict()
+    phases = [{"start": 48, "weights": {"b": 1}}]
+    expected = read(loader_of({**config, "phases": phases}), 14)
+    assert whole == expected[:15]
+    assert {dataset for sample, dataset in expected if sample >= 48} == {1}
+    assert read(loader, 12) == expected[6:]
+    resumed = loader_of(config)
+    resumed.load_state_dict(state)
+    assert read(resumed, 12) == expected[6:]

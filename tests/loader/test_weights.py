@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,30 @@ def test_it_is_as_if_a_phase_had_stood_in_the_configuration(config: Any, engine:
     assert found == rows(make(plain, num_samples=160))
     assert {dataset for sample, dataset, _ in found if 32 <= sample < 81} == {0, 1}
     assert {dataset for sample, dataset, _ in found if sample >= 81} == {2}
+
+
+def test_what_was_read_ahead_of_a_late_read_is_read_anew(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than `prefetch` of it: weights hold as early as ever, and for all that follows."""
+    loader = make(config, num_samples=320)
+    plain, read = loader._reader.read, []
+
+    def late(samples: Any, *rest: Any) -> Any:
+        read.append(samples)
+        deadline = time.monotonic() + 20
+        while samples[0] == 8 and len(read) < 30 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return plain(samples, *rest)
+
+    monkeypatch.setattr(loader._reader, "read", late)
+    batches = iter(loader)
+    found = rows(batches, 3)
+    assert len(read) >= 30
+    at = loader.set_weights({"a": 1})
+    assert at == 32
+    found += rows(batches)
+    phases = [{"start": 0, "weights": {"a": 1, "b": 1, "c": 1}}, {"start": 32, "weights": {"a": 1}}]
+    datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    assert found == rows(make({**config, "phases": phases, "datasets": datasets}, num_samples=320))
 
 
 @pytest.mark.parametrize("stop", range(1, 20, 3))

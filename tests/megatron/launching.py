@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.dying import die_with_parent
+
 ROOT = Path(__file__).parents[2]
 HARNESS = ROOT / "tests/megatron/harness/run.py"
 ITERATION = re.compile(r"iteration +(\d+)/ +\d+ .*lm loss: (\S+) .*grad norm: (\S+)")
@@ -78,7 +80,9 @@ def torchrun(
     command += ["--master_port", str(free_port()), str(HARNESS), *script]
     log = folder / "output.txt"
     with log.open("w") as out:
-        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=out, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
+        )
         try:
             process.wait(timeout)
         finally:

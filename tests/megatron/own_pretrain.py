@@ -1,24 +1,35 @@
 """A pretraining script as a user might write it, on the parts of a checkout's pretrain_gpt.py.
 
+SET_WEIGHTS=N: all weight on the dataset code, set in step N (from 0). METRICS: prints those of every step.
 With OWN_DATA=data.yaml it takes its data and batches from conceptloader; else it is started by the launcher, and its
 forward_step asks for the concept tensors.
 """
 
+import json
 import os
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import pretrain_gpt as stock
 from megatron.core.enums import ModelType
 from megatron.core.utils import get_attr_wrapped_model
-from megatron.training import pretrain
+from megatron.training import get_args, pretrain
 
+import conceptloader as cl
 from conceptloader.integrations import megatron_lm
 
 OWN_DATA = os.environ.get("OWN_DATA")
+SET_WEIGHTS = os.environ.get("SET_WEIGHTS")
+if "METRICS" in os.environ:
+    cl.on_step(lambda metrics: print(f"METRICS {os.environ['RANK']} {json.dumps(asdict(metrics))}"))
 
 
 def forward_step(data_iterator: Any, model: Any) -> Any:
+    global SET_WEIGHTS
+    if str(get_args().curr_iteration) == SET_WEIGHTS:
+        assert megatron_lm.set_weights({"code": 1}) == (int(SET_WEIGHTS) + 1) * get_args().global_batch_size
+        SET_WEIGHTS = None
     vp_stage = get_attr_wrapped_model(model, "vp_stage")
     if OWN_DATA is None:
         result = stock.forward_step(data_iterator, model)

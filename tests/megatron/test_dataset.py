@@ -9,7 +9,10 @@ import torch
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.run import check_tokenizer
 from conceptloader.integrations.megatron_lm.takeover_reader import Joined
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import write_config, write_datasets
@@ -75,6 +78,21 @@ def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
     build_stock(config, [30, 0, 0])
     with pytest.raises(ConfigError, match=r"no dataset of the configuration reads all of .*c_text.bin"):
         MegatronData(path, config, micro_batch_size=1, sizes=[30, 0, 0])
+
+
+def test_take_over_compares_the_tokenizer(tmp_path: Path) -> None:
+    path, prefixes = adopted(tmp_path, "", order="megatron", megatron_cache="cache", datasets={"a": {"path": "a"}})
+    prefixes = [random_corpus(tmp_path / "a_text", 0)]
+    adopt(prefixes, tmp_path / "a", tokenizer=Tokenizer(name="other", vocab_size=300, eos_id=9))
+    config = dataset_config(LENGTH, blend=(prefixes, None), split="1,0,0", path_to_cache=str(tmp_path / "cache"))
+    build_stock(config, [30, 0, 0])
+    data = MegatronData(path, config, micro_batch_size=1, sizes=[30, 0, 0])
+    with pytest.raises(
+        ConfigError, match=r"datasets\.a: .* has 300 tokens, expected at most the 299 of the model's emb"
+    ):
+        check_tokenizer(data, 299, ())
+    with pytest.raises(ConfigError, match=r"datasets\.a: .* end with 9, but Megatron's tokenizer has 99"):
+        check_tokenizer(data, 300, ())
 
 
 def test_spans_of_pieces(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import torch
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.integrations.megatron_lm.launch import Run
 from conceptloader.integrations.megatron_lm.options import Options, Stage
+from conceptloader.integrations.megatron_lm.run import Run, check_tokenizer
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.megatron.stock import Tokenizer, dataset_config
 
@@ -125,12 +125,14 @@ def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest
             files["valid"] = evaluation(folder, "bare", concepts={})
         return MegatronData(files["train"], config, micro_batch_size=2, valid=files["valid"])
 
-    data("wide").check_tokenizer(300, ())
-    data("wide").check_tokenizer(None, ())
-    with pytest.raises(ConfigError, match=r"datasets\.wide: .* has 300, expected at most the 299 of the model's"):
-        data("wide").check_tokenizer(299, ())
+    check_tokenizer(data("wide"), 300, ())
+    check_tokenizer(data("wide"), None, ())
+    with pytest.raises(
+        ConfigError, match=r"datasets\.wide: .* has 300 tokens, expected at most the 299 of the model's"
+    ):
+        check_tokenizer(data("wide"), 299, ())
     with pytest.raises(
         ConfigError, match=rf"datasets\.other: .* end with 9, but .* {EOD} .*--conceptloader-accept tok"
     ):
-        data("other").check_tokenizer(300, ())
-    data("other").check_tokenizer(300, ["tokenizer"])
+        check_tokenizer(data("other"), 300, ())
+    check_tokenizer(data("other"), 300, ["tokenizer"])

@@ -1,14 +1,22 @@
 """A script of one's own on a Megatron-LM checkout (MEGATRON_SRC): concepts in its forward_step, or all of its data."""
 
+import json
+from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 
+import conceptloader as cl
+from conceptloader.blend import load_config
+from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.launching import ROOT
 from tests.megatron.pretraining import (
+    BATCH,
     DP2,
     SAVED,
+    STEPS,
     Layout,
     each_checkout,
     ended,
@@ -30,16 +38,29 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @each_checkout
 @pytest.mark.parametrize("parallel", ["tensor", "pipeline", "context"])
 def test_concepts_in_forward_step(checkout: Path, parallel: str, config: Path, tmp_path: Path) -> None:
-    """Both ranks get the tensors of every micro batch; only those that Megatron gives an iterator have read them."""
+    """Both ranks get the tensors of every micro batch; only those that Megatron gives an iterator have read them.
+
+    Scores of concepts and the random number of each sample are those of plain PyTorch.
+    """
+    more = {"concepts": {"topic": {}, "rating": {}}, "outputs": {"random": True}}
+    config = write_config(config.parent / "scored.yaml", **more)
     layout = Layout((f"--{parallel}-{'' if parallel == 'context' else 'model-'}parallel-size", "2"))
-    stock = ended(pretrain(checkout, tmp_path / "stock", layout, config=config))
     run = ended(pretrain(checkout, tmp_path / "own", layout, config=config, script=SCRIPT))
-    assert run.losses == stock.losses
+    if parallel == "tensor":
+        stock = ended(pretrain(checkout, tmp_path / "stock", layout, config=config))
+        assert run.losses == stock.losses
     assert sorted(run.taken) == ([0] if parallel == "tensor" else [0, 1])
+    plain = iter(cl.make_dataloader(load_config(config).with_seq_len(64), micro_batch_size=layout.micro_batch))
+    expected = list(islice(plain, STEPS * layout.micro_batches))
+    for line, batch in zip(run.taken[0], expected, strict=True):
+        for name in ("random", "rating_scores", "topic_ids"):
+            assert line[name] == batch[name].flatten().tolist(), name
     for rank in (0, 1):
         assert [line["sample_index"] for line in run.given[rank]] == layout.planned(0)
         for given, taken in zip(run.given[rank], run.taken[0], strict=True):
-            assert given["topic_ids"] == sum(taken["topic_ids"])
+            for name in ("topic_ids", "rating_scores"):
+                assert given[name] == sum(taken[name]), name
+            assert given["random"] == torch.tensor(taken["random"]).sum().item()
 
 
 @each_checkout
@@ -57,3 +78,32 @@ def test_data_and_batches_from_conceptloader(
     refused = pretrain(checkout, tmp_path / "refused", DP2, *saving(tmp_path / "a"), script=SCRIPT)
     assert refused.returncode != 0
     assert "phases.0.weights.code: saved 3/10, now 1/2" in refused.output
+
+
+@each_checkout
+def test_weights_that_are_set_while_the_run_is_going(
+    checkout: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the next step on, on all ranks, and in the run that is resumed; metrics of every step say so."""
+    monkeypatch.setenv("SET_WEIGHTS", "2")
+    monkeypatch.setenv("METRICS", "1")
+    more = ("--num-workers", "0", *saving(tmp_path / "a"))
+    whole = ended(pretrain(checkout, tmp_path / "whole", DP2, *more, config=config, script=SCRIPT))
+    for rank in DP2.readers:
+        assert whole.samples(rank) == DP2.planned(rank)
+        ids = [(min(line["sample_index"]) >= 24, set(line["dataset_id"])) for line in whole.taken[rank]]
+        assert {0} == set.union(*(found for after, found in ids if after))
+        assert {0, 1} == set.union(*(found for after, found in ids if not after))
+    monkeypatch.delenv("SET_WEIGHTS")
+    more = ("--num-workers", "0", *saving(tmp_path / "b", tmp_path / "a"), "--ckpt-step", str(SAVED))
+    resumed = ended(pretrain(checkout, tmp_path / "resumed", DP2, *more, config=config, script=SCRIPT))
+    same_losses(resumed, whole)
+    log = RunLog(tmp_path / "a")
+    assert [(start.step, start.consumed) for start in log.starts] == [(0, 0), (2, 16)]
+    for run, first in ((whole, 0), (resumed, SAVED)):
+        lines = [line.split("METRICS ")[1] for line in run.output.splitlines() if "METRICS " in line]
+        found = [json.loads(line[2:]) for line in lines if line[0] == "0"]
+        assert [one["step"] for one in found] == list(range(first, STEPS))
+        assert [one["weights"].get("web", 0) for one in found] == [0.7, 0.7, 0.7, 0, 0, 0, 0, 0][first:]
+        assert found[-1]["consumed_samples"] == sum(found[-1]["samples"].values()) == STEPS * BATCH
+        assert all(0 <= one["waited_seconds"] <= one["seconds"] for one in found)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.integrations.megatron_lm.dataset import Cyclic
+from conceptloader.integrations.megatron_lm.run import Cyclic
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config, write_datasets
@@ -121,6 +121,15 @@ def test_taking_over_a_run(checkout: Path, tmp_path: Path) -> None:
 def test_inter_document_masking(checkout: Path, tmp_path: Path) -> None:
     """core_v0.16.1 has no such option."""
     script = [str(ROOT / "tests/megatron/check_inter_document.py"), str(tmp_path)]
+    run = ended(torchrun(script, tmp_path / "run", processes=1, checkout=checkout))
+    has_option = "inter_document_masking" in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text()
+    assert run.output.splitlines()[-1] == ("equal" if has_option else "absent")
+
+
+@each_checkout
+def test_packs_sft_and_fill_in_the_middle(checkout: Path, tmp_path: Path) -> None:
+    """core_v0.16.1 has not got the packed sequences."""
+    script = [str(ROOT / "tests/megatron/check_packs.py"), str(tmp_path)]
     run = ended(torchrun(script, tmp_path / "run", processes=1, checkout=checkout))
     has_option = "inter_document_masking" in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text()
     assert run.output.splitlines()[-1] == ("equal" if has_option else "absent")

@@ -30,10 +30,16 @@ class Oracle:
     """Windows by global sample, of a mixture over datasets at one sequence length."""
 
     def __init__(
-        self, data: dict[str, Path], mixture: dict[str, float], seq_len: int, seed: int = 42, **kwargs: Any
+        self,
+        data: dict[str, Path],
+        mixture: dict[str, float],
+        seq_len: int,
+        seed: int = 42,
+        roots: Sequence[Path] | None = None,
+        **kwargs: Any,
     ) -> None:
         self.names = sorted(data)
-        self.windows = {name: open_dataset(data[name]).windows(seq_len, tracks=[]) for name in self.names}
+        self.windows = {name: open_dataset(data[name], roots=roots).windows(seq_len, tracks=[]) for name in self.names}
         sizes = [len(self.windows[name]) for name in self.names]
         weights = [mixture[name] for name in self.names] if mixture else None
         self.mixture = cl.Mixture(sizes=sizes, weights=weights, names=self.names, seed=42, **kwargs)

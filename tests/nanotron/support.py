@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from tests.dying import die_with_parent
+
 ROOT = Path(__file__).resolve().parents[2]
 HARNESS = Path(__file__).parent / "harness" / "launch.py"
 RUN_SECONDS = 240  # a run takes 10 s on a quiet machine with two cores
@@ -71,6 +73,7 @@ def _run(folder: Path, args: Sequence[str], env: Mapping[str, str]) -> tuple[int
         text=True,
         errors="replace",
         start_new_session=True,
+        preexec_fn=die_with_parent,
     )
     try:
         output, _ = process.communicate(timeout=RUN_SECONDS)

@@ -1,6 +1,7 @@
 """The example's concept head on the last pipeline stage, through the unmodified run_train.py. Needs NANOTRON_SRC."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import conceptloader as cl
 from conceptloader.format.read.dataset import open_dataset
 from tests.nanotron import support
 from tests.nanotron.conftest import WEIGHTS
@@ -16,27 +18,31 @@ from tests.nanotron.plan import Layout, Oracle, assert_seen
 
 pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(300), pytest.mark.slow]
 
-CONSUME = {"concepts_span_index": "last", "concepts_ids": "last"}
+CONSUME = dict.fromkeys(("concepts_span_index", "concepts_ids", "rating_scores", "random"), "last")
 
 
 @pytest.fixture
 def with_concepts(dataset: dict[str, Any]) -> dict[str, Any]:
     options = {"consume": CONSUME, "loss_per_dataset": True}
-    return {**dataset, "concepts": {"concepts": {"layout": "padded"}}, "nanotron": options}
+    tracks = {name: {"layout": "padded"} for name in ("concepts", "rating")}
+    return {**dataset, "concepts": tracks, "outputs": {"random": True}, "nanotron": options}
 
 
 @pytest.mark.parametrize("layout", [Layout(pp=2), Layout(dp=2)], ids=["pp2", "dp2"])
 def test_trains(
     layout: Layout, tmp_path: Path, with_concepts: dict[str, Any], data: dict[str, Path], checkout: Path
 ) -> None:
-    """Its loss falls; its tensors are those of the samples, on the last stage only, and those that `trace` prints.
+    """Its loss falls; its tensors are those of the samples, on the last stage only, and those that `trace` prints;
+    scores and random numbers are those of plain PyTorch.
 
     nanotron's sanity checks are on.
     """
     steps = 24
     config = support.config(tmp_path / "c", with_concepts, dp=layout.dp, pp=layout.pp, steps=steps, interval=100)
-    launch = ["--import", "concept_llama"]
-    result = support.run_train(tmp_path, config, launch=launch, path=checkout / "examples/nanotron")
+    launch = ["--import", "scored_llama"]
+    shutil.copy(Path(__file__).parent / "scored_llama.py", tmp_path)
+    shutil.copy(checkout / "examples/nanotron/concept_llama.py", tmp_path)
+    result = support.run_train(tmp_path, config, launch=launch, path=tmp_path)
     assert result.returncode == 0, result.output[-4000:]
 
     oracle = Oracle(data, WEIGHTS, support.SEQ_LEN)
@@ -45,13 +51,20 @@ def test_trains(
     losses = [np.mean([output["concept_loss"] for output in last[step]["outputs"]]) for step in range(1, steps + 1)]
     assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
 
+    plain = {key: value for key, value in with_concepts.items() if key not in ("type", "nanotron")}
+    plain = {**plain, "seed": 42, "seq_len": support.SEQ_LEN}  # in plain PyTorch
+    for dp in range(layout.dp):
+        part = iter(cl.make_dataloader(plain, dp_rank=dp, dp_size=layout.dp, micro_batch_size=2, scheme="contiguous"))
+        for batch, expected in zip(result.steps[dp if layout.dp > 1 else -1][1]["batches"], part, strict=False):
+            for name in ("rating_scores", "random"):
+                assert batch[name] == expected[name].tolist(), name
     open_datasets = {name: open_dataset(path) for name, path in data.items()}
     for rank, recorded in enumerate(result.steps):
         pp, dp, _ = layout.coordinates(rank)
         for step in (1, steps):
             for m, batch in enumerate(recorded[step]["batches"]):
                 if pp != layout.pp - 1:
-                    assert batch["concepts_ids"] == batch["concepts_span_index"] == {"owner": layout.pp - 1}
+                    assert all(batch[name] == {"owner": layout.pp - 1} for name in CONSUME)
                     continue
                 first = ((step - 1) * 2 + m) * 2 * layout.dp + 2 * dp
                 for row, (name, _, window) in enumerate(oracle.samples(range(first, first + 2))):

@@ -1,11 +1,14 @@
 """The unmodified run_train.py of nanotron main, on CPU: layouts, death and resume. Needs NANOTRON_SRC."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.corpora.token_files import write_datatrove
 from tests.nanotron import support
 from tests.nanotron.conftest import WEIGHTS
 from tests.nanotron.plan import Layout, Oracle, assert_seen
@@ -171,3 +174,50 @@ def test_forgotten_counters_are_told(
     assert result.returncode == 0, result.output[-4000:]
     assert "EVERYTHING READ BEFORE THE CHECKPOINT IS READ AGAIN" in result.output
     assert_seen(result, oracle, replace(Layout(), dp=2), range(1, 2), micro_batch=2, micro_batches=2, start=0)
+
+
+def test_a_dataset_folder_as_it_is(tmp_path: Path) -> None:
+    """nanotron's own section, without a step: read by us where it is; resumed as any run, but not at another pp."""
+    rng, weights = np.random.default_rng(0), {"books": 0.7, "pages": 0.3}
+    for name in weights:
+        (tmp_path / name).mkdir()
+        documents = [rng.integers(1, support.VOCABULARY, n).tolist() for n in rng.integers(20, 90, 60)]
+        write_datatrove(tmp_path / name, "00000.ds", documents)
+    section = {"dataset_folder": [str(tmp_path / n) for n in weights], "dataset_weights": [*weights.values()]}
+    checkpoints = tmp_path / "c"
+    first = support.run_train(tmp_path / "a", support.config(checkpoints, section, pp=2, steps=4))
+    assert first.returncode == 0, first.output[-4000:]
+    assert "data_stages[0]: its dataset_folder is read by conceptloader" in first.output
+    places = {name: next((checkpoints / "conceptloader").glob(f"{name}-*")) for name in weights}
+    oracle = Oracle(places, weights, support.SEQ_LEN, roots=[tmp_path / name for name in weights])
+    assert_seen(first, oracle, Layout(pp=2), range(1, 5), micro_batch=2, micro_batches=2, start=0)
+    refused = support.run_train(tmp_path / "b", support.config(checkpoints, section, resume=True))
+    assert refused.returncode != 0
+    assert "parallelism.pp: found 1, but" in refused.output
+    assert "was written at 2" in refused.output
+    again = support.run_train(tmp_path / "r", support.config(checkpoints, section, pp=2, resume=True))
+    assert again.returncode == 0, again.output[-4000:]
+    assert_seen(again, oracle, Layout(pp=2), range(4, 7), micro_batch=2, micro_batches=2, start=12)
+
+
+def test_weights_that_are_set_while_the_run_is_going(
+    tmp_path: Path, data: dict[str, Path], dataset: dict[str, Any]
+) -> None:
+    """In step 3, from step 4 on, and in the run that is resumed, which sets none."""
+    import conceptloader as cl
+
+    checkpoints, weights = tmp_path / "c", {"math": 1, "code": 1}
+    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, phases=[cl.Phase(start=24, weights=weights)])
+    plan = {"micro_batch": 2, "micro_batches": 2}
+    config = support.config(checkpoints, dataset, dp=2, interval=4)
+    first = support.run_train(tmp_path / "a", config, launch=["--import", "sets_weights"], path=Path(__file__).parent)
+    assert first.returncode == 0, first.output[-4000:]
+    assert_seen(first, oracle, Layout(dp=2), range(1, 7), start=0, **plan)
+    lines = [json.loads(line.split("METRICS ")[1]) for line in first.output.splitlines() if "METRICS " in line]
+    assert [(one["step"], one["consumed_samples"]) for one in lines] == [(step, 8 * step + 8) for step in range(6)]
+    assert [one["weights"].get("web", 0) for one in lines] == [0.6, 0.6, 0.6, 0, 0, 0]
+    assert all(0 < one["waited_seconds"] <= one["seconds"] for one in lines)
+    again = support.run_train(tmp_path / "b", support.config(checkpoints, dataset, dp=2, steps=7, resume=True))
+    assert again.returncode == 0, again.output[-4000:]
+    assert_seen(again, oracle, Layout(dp=2), range(5, 8), start=32, **plan)
+    assert again.losses(5)[5] == first.losses()[5]

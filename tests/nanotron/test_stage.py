@@ -13,7 +13,7 @@ import pytest
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations.nanotron_lm import launch
-from conceptloader.integrations.nanotron_lm.data import StageDataset, make_dataset, report, write_run_log
+from conceptloader.integrations.nanotron_lm.data import StageDataset, make_dataset, report
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.integrations.nanotron_lm.state import NAME, State
 from conceptloader.order.progress.runlog import RunLog
@@ -133,7 +133,9 @@ def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
 
 
 def test_a_vocabulary_too_small_is_refused(dataset: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"datasets.code: .* 250 tokens, but the model's vocab_size is 128"):
+    with pytest.raises(
+        ConfigError, match=r"datasets.code: .* 250 tokens, expected at most the 128 of the model; raise"
+    ):
         stage(dataset, vocabulary=128)
 
 
@@ -183,9 +185,9 @@ def test_a_file_of_an_earlier_release_is_read_and_checked(dataset: dict[str, Any
 def test_the_run_log_answers_steps(dataset: dict[str, Any], tmp_path: Path) -> None:
     opened = stage(dataset)
     sizes = {"micro_batch_size": 2, "dp_size": 2}
-    write_run_log(tmp_path / "checkpoints", opened, step=0, global_batch_size=8, **sizes)
+    opened.begin(tmp_path / "checkpoints", step=0, global_batch_size=8, **sizes)
     again = stage(dataset, trained(opened, 24).state(), consumed=24)
-    write_run_log(tmp_path / "checkpoints", again, step=3, global_batch_size=12, **sizes)
+    again.begin(tmp_path / "checkpoints", step=3, global_batch_size=12, **sizes)
     history = RunLog(tmp_path / "checkpoints").history
     assert [history.range_of(step) for step in (2, 3, 4)] == [(16, 24), (24, 36), (36, 48)]
     assert [start.data_stage for start in RunLog(tmp_path / "checkpoints").starts] == ["first", "first"]

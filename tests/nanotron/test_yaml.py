@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.corpora.token_files import write_datatrove
 from tests.nanotron import support
 
 pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(400), pytest.mark.slow]
@@ -20,11 +21,16 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any], na
     (folder / "mixture.yaml").write_text(json.dumps(whole))
     (folder / "wrong.yaml").write_text(json.dumps({**whole, "blokc": 1}))
     member = dict(next(iter(dataset["datasets"].values())))
+    (folder / "tokens").mkdir()
+    write_datatrove(folder / "tokens", "00000.ds", [[*range(200)]])
     nanoset = {"dataset_folder": str(folder), "vocab_size": support.VOCABULARY, "tokenizer_name": "conceptloader/none"}
     sections = {
         "inline": {**dataset, "outputs": {"position_ids": "document"}, "nanotron": {"loss_per_dataset": True}},
         "file": {"type": "conceptloader", "config": str(folder / "mixture.yaml")},
         "nanoset": nanoset,
+        "nanoset of ours": {"type": "conceptloader", **nanoset, "dataset_folder": str(folder / "tokens")},
+        "nanoset with limits": {"type": "conceptloader", **nanoset, "dataset_max_tokens": [9]},
+        "nanoset of other weights": {"type": "conceptloader", "dataset_folder": ["a", "b"], "dataset_weights": [1]},
         "hub": {"hf_dataset_or_datasets": "some/dataset"},
         "dummy": None,
         "misspelled": {**dataset, "wieghts": "sizes"},
@@ -62,6 +68,8 @@ def test_ours_round_trips(parsed: dict[str, Any], dataset: dict[str, Any]) -> No
 
 
 def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
+    assert parsed["nanoset of ours"]["class"] == "ConceptloaderDatasetsArgs"
+    assert parsed["nanoset of ours"]["saved"]["datasets"]["tokens"]["weight"] == 1
     assert parsed["nanoset"]["class"] == "NanosetDatasetsArgs"
     assert parsed["hub"]["class"] == "PretrainDatasetsArgs"
     assert parsed["dummy"]["class"] == "NoneType"
@@ -78,6 +86,11 @@ def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
         ("missing type", "for ours add type: conceptloader"),
         ("misspelled type key", "data_stages[0].data.dataset: found tpye, datasets"),
         ("missing type, file", "data_stages[0].data.dataset: found config and no type"),
+        (
+            "nanoset with limits",
+            "dataset.dataset_max_tokens: not with conceptloader, which reads all of dataset_folder",
+        ),
+        ("nanoset of other weights", "dataset.dataset_weights: found 1, expected one for each of 2 folders"),
         ("bad stage", "dataset.nanotron.consume.concepts_ids: found 'middle', expected first, last or a pipeline rank"),
         ("bad value", "data_stages[0].data.dataset.block: found 0, expected"),
         ("both", "data_stages[0].data.dataset: has config and also datasets;"),

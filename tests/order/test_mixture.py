@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.order import reference
+from conceptloader.order import permutation, reference
 from conceptloader.order.skips import Skips
 from conceptloader.order.tree import build_tree
 
@@ -61,6 +61,33 @@ def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
     _, epochs, windows = m.sample_many(ts)
     expected = by_reference(m, ts)
     assert expected == list(zip(datasets.tolist(), draws.tolist(), epochs.tolist(), windows.tolist(), strict=True))
+
+
+@given(m=mixtures(), ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
+def test_few_samples_need_no_kernels_and_are_the_same(m: cl.Mixture, ts: list[int]) -> None:
+    compiled = m.sample_many(ts), m.locate_many(ts), m.sample_many(np.array(ts).reshape(1, -1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(permutation, "_kernels", None)
+        patch.setattr(permutation, "load_kernels", lambda: pytest.fail("few samples loaded compiled code"))
+        plain = m.sample_many(ts), m.locate_many(ts), m.sample_many(np.array(ts).reshape(1, -1))
+    for found, wanted in zip(plain, compiled, strict=True):
+        for a, b in zip(found, wanted, strict=True):
+            assert (a.dtype, a.shape, a.flags.c_contiguous) == (b.dtype, b.shape, b.flags.c_contiguous)
+            assert np.array_equal(a, b)
+
+
+@given(n=st.integers(1, 3000) | st.integers(1, 2**63), key=st.integers(0, 2**64 - 1), data=st.data())
+def test_few_numbers_of_a_permutation_need_no_kernels(n: int, key: int, data: st.DataObject) -> None:
+    p, numbers = cl.Permutation(n, key), data.draw(st.lists(st.integers(0, n - 1), max_size=5))
+    compiled = p.forward_many(np.array(numbers, np.uint64)), p.inverse_many(np.array(numbers, np.uint64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(permutation, "_kernels", None)
+        plain = p.forward_many(np.array(numbers, np.uint64)), p.inverse_many(np.array(numbers, np.uint64))
+        single = [p.forward(i) for i in numbers], [p.inverse(i) for i in numbers]
+    for found, one_by_one, wanted in zip(plain, single, compiled, strict=True):
+        assert found.dtype == np.uint64
+        assert np.array_equal(found, wanted)
+        assert one_by_one == wanted.tolist()
 
 
 @given(skips=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5))

@@ -42,7 +42,7 @@ def test_every_public_name_can_be_imported() -> None:
         ("olmo_core", "from conceptloader.integrations.olmo_lm import ConceptDataLoader", "olmo"),
         (
             "matplotlib",
-            "from conceptloader.cli.stats import draw; draw({'tracks': {}}, 'x.png', 1)",
+            "from conceptloader.cli.stats import figure_of; figure_of({'tracks': {}}, 1)",
             "plot",
         ),
         ("pandas", "from conceptloader.format.read.tables import Tabular; Tabular().to_pandas()", "view"),

@@ -1,7 +1,7 @@
 """moto's S3 server with a delay and faults, as a program: `python -m tests.remote.server`; prints its port.
 
 POST /-/plan with a JSON object of any of these for the GET requests that follow:
-delay: seconds before each answer; unavailable: so many answers of 503; short: so many bodies cut in half.
+delay: seconds before each answer; unavailable, refused: so many answers of 503, 403; short: so many bodies cut in half.
 GET /-/count: how many GET requests of objects there were since the last plan.
 """
 
@@ -39,12 +39,12 @@ class Faults:
             return self._application(environ, start)
         with self._lock:
             self._count += 1
-            fault = next((name for name in ("unavailable", "short") if self._plan.get(name, 0) > 0), None)
+            fault = next((name for name in ("unavailable", "short", "refused") if self._plan.get(name, 0) > 0), None)
             if fault:
                 self._plan[fault] -= 1
         time.sleep(self._plan.get("delay", 0))
-        if fault == "unavailable":
-            start("503 Slow Down", [("Content-Length", "0")])
+        if fault in ("unavailable", "refused"):
+            start("503 Slow Down" if fault == "unavailable" else "403 Forbidden", [("Content-Length", "0")])
             return []
         body = b"".join(self._application(environ, start))
         return [body[: len(body) // 2] if fault == "short" else body]

@@ -1,6 +1,17 @@
 """Caches of blocks: what they hold, and how much of an object they ask for."""
 
-from conceptloader.storage.blocks import BlockCache, MemoryBlocks
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conceptloader.storage import blocks
+from conceptloader.storage.blocks import BlockCache, DiskBlocks, MemoryBlocks
 
 
 def test_a_memory_cache_holds_its_capacity_and_no_more() -> None:
@@ -27,3 +38,59 @@ def test_exactly_the_missing_blocks_are_fetched() -> None:
     assert cache.read("a", 50, 9, 41, fetch) == whole[9:]
     assert cache.read("a", 50, 0, 50, fetch) == whole
     assert fetched == [(16, 8), (8, 8), (24, 26), (0, 8)]
+
+
+def test_two_processes_fetch_a_block_once(tmp_path: Path) -> None:
+    """They share a cache on the disk, and fetch at the same time what lies in different blocks."""
+    script = textwrap.dedent(
+        """
+        import os, sys, time
+        from concurrent.futures import ThreadPoolExecutor
+        from conceptloader.storage.blocks import disk_cache
+        cache = disk_cache(sys.argv[1], 1 << 30)
+        def fetch(offset, size):
+            with open(sys.argv[2], "a") as file:
+                file.write(f"{offset} {size}\\n")
+            time.sleep(0.05)
+            return bytes(size)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        unit = cache.block_bytes
+        def read(k):
+            k = (k * 7 + int(sys.argv[3])) % 40
+            return cache.read("a", 40 * unit, k * unit, unit, fetch)
+        with ThreadPoolExecutor(8) as pool:
+            assert all(block == bytes(unit) for block in pool.map(read, range(40)))
+        """
+    )
+    log = tmp_path / "fetched"
+    command = [sys.executable, "-c", script, str(tmp_path / "cache"), str(log)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    processes = [subprocess.Popen([*command, str(k)], **pipes) for k in (0, 13)]
+    assert [process.stdout.readline() for process in processes if process.stdout] == [b"ready\n"] * 2
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    assert [process.wait(100) for process in processes] == [0, 0]
+    assert len(log.read_text().splitlines()) == 40
+
+
+def test_a_full_disk_is_said_once_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache = BlockCache(DiskBlocks(str(tmp_path), 1000, 8))
+    monkeypatch.setattr(blocks.os, "rename", full)
+    for _ in range(3):
+        assert cache.read("a", 50, 3, 20, lambda offset, size: bytes(range(offset, offset + size))) == bytes(
+            range(3, 23)
+        )
+    (record,) = caplog.records
+    assert "nothing can be kept there (No space left on device)" in record.message
+    assert not list(tmp_path.rglob("*.tmp"))
+    monkeypatch.undo()
+    cache.read("a", 50, 3, 20, lambda offset, size: bytes(size))
+    assert len(list(tmp_path.rglob("*/*"))) == 3

@@ -245,6 +245,7 @@ def test_missing_credentials_are_named_at_once(no_waiting: list[float], monkeypa
     ("status", "code", "message"),
     [
         (403, "InvalidAccessKeyId", "the store refuses what it was given: set AWS_ACCESS_KEY_ID"),
+        (301, "PermanentRedirect", "the bucket is in another region: set AWS_REGION to that"),
         (404, "NoSuchBucket", "check the bucket's name, the path, the region and the endpoint"),
     ],
 )
@@ -299,6 +300,17 @@ def test_a_store_that_worked_before_is_asked_again(
     server.plan(unavailable=3)
     assert far.tokens(0, 3).tolist() == [1, 2, 3]
     assert server.count() > 3
+
+
+def test_a_token_that_expires_in_mid_run(server: Server, dataset: Path) -> None:
+    """Nothing is lost while it is renewed; when it is not, the error says what to do."""
+    far = cl.open_dataset(server.upload(dataset.parent, "expired") + "/ds")
+    assert far.tokens(0, 1).tolist() == [1]
+    server.plan(refused=3)
+    assert far.tokens(0, 3).tolist() == [1, 2, 3]
+    server.plan(refused=10**6)
+    with pytest.raises(ReadError, match=r"accepted it before: renew the token .* failed 5 times"):
+        far.tokens(0, 2)
 
 
 def test_passwords_in_urls_are_not_shown(

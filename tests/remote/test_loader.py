@@ -1,26 +1,37 @@
-"""Batches of a configuration with datasets in object stores: the reference engine, in parallel, with equal results."""
+"""Batches of a configuration with datasets in object stores: read by the compiled engine, with equal results."""
 
-import os
+import dataclasses
 import subprocess
 import sys
+import threading
+import time
+import uuid
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 import conceptloader as cl
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import load_config, open_blend
-from conceptloader.errors import ConfigError
+from conceptloader.errors import FormatError, ReadError
+from conceptloader.storage import blocks, objects
+from conceptloader.torch.dataset import SampleDataset
+from tests.batch.cases import random_case
+from tests.batch.compare import assert_same
 from tests.remote.conftest import Server
 from tests.remote.test_datasets import local, upload
 
 __all__ = ["local"]  # the fixture
 
 
-def reader(local: Path, path: str, **loader: str) -> ReferenceReader:
-    config = {
+def configuration(local: Path, path: str, **loader: Any) -> dict[str, Any]:
+    return {
         "version": 1,
         "seq_len": 32,
         "datasets": {"near": {"path": str(local), "weight": 1.0}, "far": {"path": path, "weight": 2.0}},
@@ -28,31 +39,118 @@ def reader(local: Path, path: str, **loader: str) -> ReferenceReader:
         "concepts": {"c": {"layout": "padded"}, "d": {"layout": "ragged"}},
         "loader": loader,
     }
-    return open_reader(open_blend(load_config(config)))
+
+
+def reader(local: Path, path: str, **loader: Any) -> Any:
+    return open_reader(open_blend(load_config(configuration(local, path, **loader))))
 
 
 @pytest.mark.parametrize("engine", ["compiled", "reference"])
 def test_batches_are_equal(local: Path, server: Server, engine: str) -> None:
     mine = reader(local, upload(local, server), engine=engine)
-    assert isinstance(mine, ReferenceReader)
+    assert isinstance(mine, CompiledReader if engine == "compiled" else ReferenceReader)
     theirs = reader(local, str(local), engine="reference")
     samples = np.arange(40, dtype=np.uint64)
-    found, expected = mine.read(samples), theirs.read(samples)
+    assert_same(mine.read(samples), theirs.read(samples))
+
+
+def test_packs_are_equal(local: Path, server: Server) -> None:
+    """Blocks of documents are read through the store, and packed as from a local disk."""
+    config = {"seq_len": 32, "packing": {"bins": 4}, "outputs": {"cu_seqlens": True}, "concepts": {"c": {}}}
+    near, far = (
+        open_reader(open_blend(load_config({**config, "datasets": {"a": {"path": path}}})))
+        for path in (str(local), upload(local, server))
+    )
+    samples = np.arange(20, dtype=np.uint64)
+    found, expected = far.read(samples), near.read(samples)
     assert found.keys() == expected.keys()
     for name in expected:
         assert np.array_equal(found[name], expected[name]), name
 
 
-def test_a_forked_process_is_told(local: Path, server: Server) -> None:
-    far = cl.open_dataset(upload(local, server))
-    child = os.fork()
-    if not child:
-        try:
-            far.tokens(0, 3)
-        except ConfigError as error:
-            os._exit(0 if "multiprocessing_context='spawn'" in str(error) else 2)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+@pytest.mark.parametrize("seed", range(12))
+def test_random_data_equal_those_of_the_plain_reader(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks so small that every read lies across their borders, and room for so few that they are dropped."""
+    monkeypatch.setattr(blocks, "_MEMORY_BLOCK", 24)
+    monkeypatch.setattr(objects, "_HOLE", 16)
+    monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", str(512 + seed))  # a cache of its own
+    case = random_case(tmp_path, 500 + seed)
+    wanted = ReferenceReader(None, case.views, case.layout).read(case.samples, picked=(case.datasets, case.windows))
+    bucket = f"memory://{uuid.uuid4().hex}"
+    fsspec.filesystem("memory").put(str(tmp_path), bucket, recursive=True)
+    far = [cl.open_dataset(f"{bucket}/{Path(view.dataset.path).relative_to(tmp_path)}") for view in case.views]
+    views = [dataclasses.replace(view, dataset=dataset) for view, dataset in zip(case.views, far, strict=True)]
+    mixed = CompiledReader(None, [views[0], case.views[1]], case.layout)
+    mine = CompiledReader(None, views, case.layout)
+    for found in (mine, mine, mixed):
+        assert_same(found.read(case.samples, picked=(case.datasets, case.windows)), wanted)
+
+
+def test_requests_of_a_batch_go_out_together(local: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many at once as there are windows, once for each thing that a window needs after another."""
+    blend = open_blend(load_config(configuration(local, upload(local, server))))
+    mine = open_reader(blend)
+    mine.read(np.arange(1000, 1008, dtype=np.uint64))  # objects are checked
+    lock, under_way, most, plain = threading.Lock(), [0], [0], objects.read_range
+    monkeypatch.setattr(objects, "_HOLE", 0)
+
+    def counted(*arguments: Any) -> Any:
+        with lock:
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        time.sleep(0.1)
+        with lock:
+            under_way[0] -= 1
+        return plain(*arguments)
+
+    monkeypatch.setattr(objects, "read_range", counted)
+    members = np.full(20, [view and view.name for view in blend.views].index("far"))
+    mine.read(np.arange(20, dtype=np.uint64), picked=(members, np.arange(0, 200, 10, dtype=np.uint64)))
+    assert most[0] == 20
+
+
+def test_a_store_that_stays_away_is_named_once(local: Path, server: Server) -> None:
+    """With the sample; the attempts of the request are not made again by those who wait for it."""
+    mine = reader(local, upload(local, server))
+    mine.read(np.arange(8, dtype=np.uint64))
+    server.plan(unavailable=10**6)
+    with pytest.raises(ReadError, match=r"sample \d+, dp_rank 0: s3://.*stream\.bin: cannot be read.*failed 5 times"):
+        mine.read(np.arange(100, 102, dtype=np.uint64))
+    assert server.count() <= 2 * 2 * 5  # windows, attempts of obstore, attempts of ours
+
+
+def test_faults_that_pass_change_nothing(local: Path, server: Server) -> None:
+    mine, theirs = reader(local, upload(local, server)), reader(local, str(local))
+    samples = np.arange(30, dtype=np.uint64)
+    for fault in ("short", "unavailable"):
+        server.plan(**{fault: 4})
+        assert_same(mine.read(samples), theirs.read(samples))
+        samples = samples + np.uint64(30)
+
+
+def test_a_replaced_object_is_an_error_of_its_sample(local: Path, server: Server) -> None:
+    url = upload(local, server)
+    mine = reader(local, url)
+    mine.read(np.arange(8, dtype=np.uint64))
+    for shard in range(2):
+        name = f"0000{shard}.stream.bin"
+        server.put(url.split("/")[2], f"ds/{name}", (local / name).read_bytes()[::-1])
+    with pytest.raises(FormatError, match=r"sample \d+, dp_rank 0: s3://.*as when it was first read"):
+        mine.read(np.arange(100, 108, dtype=np.uint64))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_a_dataloader(local: Path, server: Server, start: str) -> None:
+    """Also forked ones, after requests of the parent, whose client does not survive that."""
+    samples = SampleDataset(configuration(local, upload(local, server)), num_samples=24)
+    assert len(samples[3]["input_ids"]) == 32
+    options: dict[str, Any] = {"batch_size": 4, "collate_fn": cl.collate_fn}
+    found = list(DataLoader(samples, num_workers=1, multiprocessing_context=start, timeout=60, **options))
+    wanted = DataLoader(SampleDataset(configuration(local, str(local)), num_samples=24), **options)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
 
 
 def test_a_process_ends_while_requests_hang(local: Path, server: Server, checkout: Path) -> None:

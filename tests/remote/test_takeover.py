@@ -1,19 +1,30 @@
-"""A run of Megatron's own loader over files in an object store, taken over (`order: megatron`)."""
+"""Megatron over files in an object store: a run of its own loader, taken over (`order: megatron`); workers, also those
+of nanotron."""
 
 import uuid
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.dataset import data_loader
+from conceptloader.integrations.nanotron_lm.batches import make_dataloader
+from conceptloader.integrations.nanotron_lm.data import make_dataset
+from conceptloader.integrations.nanotron_lm.options import NanotronOptions
+from conceptloader.testing import random_documents, write_dataset
 from tests.megatron.conftest import one_process
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config
+from tests.nanotron.test_collator import pointers
 from tests.remote.conftest import Server
 
-__all__ = ["one_process"]  # the fixture
+__all__ = ["one_process", "pointers"]  # fixtures
 pytestmark = pytest.mark.usefixtures("one_process")
 LENGTH, SIZES = 13, [60, 8, 0]
 
@@ -44,3 +55,53 @@ def test_the_samples_are_those_of_megatron(tmp_path: Path, server: Server) -> No
 
     with pytest.raises(ConfigError, match=rf"reads all of {url}/a_text\.bin .*/files/a_text\.bin"):
         MegatronData(path, config, micro_batch_size=1, sizes=SIZES)
+
+
+def test_workers_of_megatron(tmp_path: Path, server: Server) -> None:
+    """--num-workers above 0, forked by a process that has read the store."""
+    write_dataset(tmp_path / "up" / "ds", random_documents(60, seed=3, mean_length=40), encoding="spans")
+    places = {
+        "far": server.upload(tmp_path / "up", f"b{uuid.uuid4().hex}") + "/ds",
+        "near": str(tmp_path / "up" / "ds"),
+    }
+    found = {}
+    for name, place in places.items():
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump({"datasets": {"a": {"path": place}}, "concepts": {"concepts": {}}}))
+        data = MegatronData(file, dataset_config(LENGTH), micro_batch_size=2, sizes=[24, 0, 0])
+        train = data.datasets([24, 0, 0])[0]
+        assert train is not None
+        assert len(train[0]["tokens"]) == LENGTH
+        found[name] = list(data_loader(train, 2, 4, num_workers=2 if name == "far" else 0))
+    assert len(found["far"]) == 10
+    for mine, theirs in zip(found["far"], found["near"], strict=True):
+        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+
+
+@pytest.mark.usefixtures("pointers")
+def test_workers_of_nanotron(tmp_path: Path, server: Server) -> None:
+    """num_loading_workers above 0, likewise."""
+    write_dataset(tmp_path / "up" / "ds", random_documents(60, seed=3, mean_length=40), encoding="spans")
+    places = {
+        "far": server.upload(tmp_path / "up", f"b{uuid.uuid4().hex}") + "/ds",
+        "near": str(tmp_path / "up" / "ds"),
+    }
+    group = SimpleNamespace(size=lambda: 1, rank=lambda: 0)
+    found = {}
+    for name, place in places.items():
+        blend = open_blend(load_config({"seq_len": 16, "datasets": {"a": {"path": place}}}))
+        dataset = make_dataset(
+            blend, NanotronOptions.parse(None, "nanotron"), saved=None, stage="x", consumed_in_stage=0
+        )
+        loader = make_dataloader(
+            dataset,
+            micro_batch_size=2,
+            parallel_context=SimpleNamespace(dp_pg=group, pp_pg=group, tp_pg=group),
+            input_pp_rank=0,
+            output_pp_rank=0,
+            num_workers=1 if name == "far" else 0,
+            dataloader_pin_memory=False,
+        )
+        found[name] = list(islice(loader, 5))
+    for mine, theirs in zip(found["far"], found["near"], strict=True):
+        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)

@@ -16,6 +16,10 @@ from conceptloader.blend import open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import concepts_of, documents_of, gather, spans_of
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.options import BuildOptions, TrackOptions
+from conceptloader.format.write.build import create_build
+from conceptloader.format.write.finalize import finalize
 from conceptloader.order.progress.runlog import History, RunLog, RunStart
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, exposure, trace_sample, trace_step, trace_steps
@@ -40,11 +44,10 @@ def one_by_one(run: Run, first: int, stop: int) -> list[dict[str, Any]]:
                 none = {"document": None, "id": None, "start": None, "end": None}
                 rows.append({**fixed, **none, "concepts": []})
                 continue
-            base = sample.tokens[0]
-            for part in sample.documents:
-                a, b = part.inputs or (part.labels[0] + 1, part.labels[1] + 1)  # type: ignore[index]
-                stop_at = max(b, part.labels[1] + 1 if part.labels else 0)
-                row = {**fixed, "document": part.document, "id": part.id, "start": base + a, "end": base + stop_at}
+            for part in sorted(sample.documents, key=lambda part: part.tokens):
+                a, b = part.inputs or (0, 0)
+                start, end = part.tokens
+                row = {**fixed, "document": part.document, "id": part.id, "start": start, "end": end}
                 for track in tracks:
                     spans = sample.spans[track]
                     touching = [s.record for s in spans if part.inputs and s.start < b and s.end > a]
@@ -96,9 +99,11 @@ def test_a_table_of_steps_is_what_single_samples_say(run: Run) -> None:
     assert table(run, 6, 13) == [row for row in found if 6 <= row["step"] < 13]
 
 
-@pytest.mark.parametrize("mode", ["document", "stream-with-metadata"])
+@pytest.mark.parametrize("mode", ["document", "stream-with-metadata", "packs"])
 @pytest.mark.parametrize("encoding", ["dense", "spans"])
 def test_documents_quarantine_and_dense_tracks(tmp_path: Path, mode: str, encoding: str) -> None:
+    packing = {"packing": {"bins": 5}} if mode == "packs" else {}
+    mode = "document" if mode == "packs" else mode
     raw = random_documents(60, seed=2, mean_length=20)
     path = write_dataset(tmp_path / "d", raw, shards=3, mode=mode, encoding=encoding)
     blend = open_blend(
@@ -106,6 +111,7 @@ def test_documents_quarantine_and_dense_tracks(tmp_path: Path, mode: str, encodi
             "seq_len": 16,
             "datasets": {"d": {"path": path}},
             "quarantine": [{"dataset": "d", "tokens": [100, 160]}],
+            **packing,
         }
     )
     start = RunStart(step=0, consumed=0, batch=[[0, 6]], micro_batch_size=3, dp_size=2, seq_len=16, spec="0" * 32)
@@ -113,6 +119,20 @@ def test_documents_quarantine_and_dense_tracks(tmp_path: Path, mode: str, encodi
     assert table(run, 0, 12) == one_by_one(run, 0, 12)
     seen = exposure(run, until=12)
     check_exposure(run, seen, range(72), 12)
+
+
+def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:
+    options = BuildOptions(
+        mode="stream-with-metadata", tokenizer=Tokenizer(name="t", vocab_size=9, eos_id=0), tracks={"c": TrackOptions()}
+    )
+    build = create_build(tmp_path / "d", options, plan=[[0, 1]])
+    with build.shard(0) as writer:
+        writer.add_document([1] * 9, {"c": [(0, 4, [3, 1 << 31, (1 << 32) - 2])]})
+    finalize(build.path)
+    blend = open_blend({"seq_len": 8, "datasets": {"d": {"path": build.path}}})
+    start = RunStart(step=0, consumed=0, batch=[[0, 1]], micro_batch_size=1, dp_size=1, seq_len=8, spec="0" * 32)
+    (row,) = table(Run(blend=blend, history=History([start])), 0, 1)
+    assert row["c"] == [3, 1 << 31, (1 << 32) - 2]
 
 
 def check_exposure(run: Run, seen: Any, samples: Any, until: int) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -76,15 +77,14 @@ def test_nothing_is_lost_at_a_sigkill(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "l"), str(rank)], stdout=subprocess.PIPE)
         for rank in range(2)
     ]
-    done = []
+    done, seen = [], []
     for process in processes:
         assert process.stdout is not None
-        for _ in range(20):
-            process.stdout.readline()
-    for process in processes:
+        seen.append(b"".join(process.stdout.readline() for _ in range(20)))
+    for process, before in zip(processes, seen, strict=True):
         os.kill(process.pid, signal.SIGKILL)
         out, _ = process.communicate()
-        done.append(int(out.decode().rsplit("\n", 2)[-2]))
+        done.append(int((before + out).decode().rsplit("\n", 2)[-2]))
     assert min(done) > 10
     found = as_rows(read_losses(tmp_path / "l", 0, 10**9))
     steps = {step for step, *_ in found}
@@ -95,6 +95,35 @@ def test_nothing_is_lost_at_a_sigkill(tmp_path: Path) -> None:
     cl.LossLog(tmp_path / "l", 1).close()  # takes over what rank 1 left
     assert len(list((tmp_path / "l").glob("*.journal"))) == journals - 1 == 1
     assert as_rows(read_losses(tmp_path / "l", 0, 10**9)) == found
+
+
+def test_a_start_that_packed_and_was_killed_is_taken_over_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses_module, "_ROWS", 4)
+    killed = cl.LossLog(tmp_path)  # never closed
+    for step in range(5):
+        killed.write(step, {"sample_index": [step * 2, step * 2 + 1]}, np.full(2, step, np.float32))
+    written = as_rows(read_losses(tmp_path, 0, 99))
+    assert len(written) == 10
+    for _ in range(2):
+        cl.LossLog(tmp_path).close()
+        assert as_rows(read_losses(tmp_path, 0, 99)) == written
+
+
+def test_a_full_disk_is_an_error_and_leaves_whole_rows(tmp_path: Path) -> None:
+    with cl.LossLog(tmp_path) as log:
+        log.write(0, {"sample_index": [1, 2]}, np.array([0.5, 0.25]))
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3 * losses_module.LOSS.itemsize + 5, most[1]))
+        try:
+            with pytest.raises(ReadError, match="cannot be written: No space left"):
+                log.write(1, {"sample_index": [3, 4]}, np.array([0.5, 0.25]))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        log.write(2, {"sample_index": [5, 6]}, np.array([0.75, 1]))
+        expected = [(0, 1, -1, 0.5), (0, 2, -1, 0.25), (2, 5, -1, 0.75), (2, 6, -1, 1)]
+        assert as_rows(read_losses(tmp_path, 0, 3)) == expected
 
 
 def test_a_row_that_was_cut_off_and_a_file_that_is_none(tmp_path: Path) -> None:

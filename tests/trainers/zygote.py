@@ -89,6 +89,9 @@ def start(train: Any, launch: Launch) -> dict[int, int]:
         os.environ.update({key: str(value) for key, value in {**world, "RANK": rank, "LOCAL_RANK": rank}.items()})
         os.environ.update(MASTER_ADDR="127.0.0.1", NODE_RANK="0", GROUP_RANK="0", GLOO_SOCKET_IFNAME="lo")
         code = 1
+        from tests.dying import die_with_parent
+
+        die_with_parent()
         faulthandler.dump_traceback_later(280)
         try:
             train(launch)
@@ -135,6 +138,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["OMP_NUM_THREADS"] = "1"
     from conceptloader import make_dataloader
+    from tests.dying import die_with_parent
+
+    die_with_parent()
 
     module = importlib.import_module(f"tests.trainers.{sys.argv[1]}")
     launches = [Launch(**spec) for spec in json.loads(sys.argv[2])]

@@ -1,7 +1,9 @@
 """What the page is told, compared with plain loops over the data and the order."""
 
 import dataclasses
+import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli.stats import dataset_stats
 from conceptloader.errors import ConfigError
+from conceptloader.format.index.layout import index_directory
+from conceptloader.format.read.reader import ShardReader
+from conceptloader.ingest.index import build_index
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
@@ -20,6 +25,7 @@ from conceptloader.view.pages import PAGES
 from conceptloader.view.source import Looked, Query, alone
 from conceptloader.view.windows import nested, pieces
 from tests.corpora.tokenizers import FAMILIES, definition
+from tests.view.conftest import SEQ_LEN
 
 TEXTS = ["the red cat sat", "größer 😀 naïve café", "日本語 テキスト\u3000です", "a\n\n\tb  c", "😀😀😀", "ﬁne <tag> x"]
 
@@ -70,22 +76,31 @@ def test_a_span_in_pieces_is_one_again(looked: Looked) -> None:
             assert (spans["clause"]["s"], len(text[: spans["clause"]["e"]].split())) == (0, 8)
 
 
-def test_windows_of_a_concept(looked: Looked) -> None:
+@pytest.mark.parametrize("indexed", [False, True])
+def test_windows_of_a_concept(looked: Looked, indexed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the index no span of a track is read; the chunks grow, and whatever their size the answers are the same."""
+    expected: dict[tuple[str, int], list[dict[str, int]]] = {}
     for name, source in looked.sources.items():
-        for concept in range(3):
-            expected = []
-            for i in range(source.count):
-                start, stop = source.token_range(i)
-                spans = source.dataset.spans("concepts", start, stop - 1)
-                having = [concept in record.tolist() for record in spans.decode()]
-                tokens = int((spans.end - spans.start)[having].sum()) if any(having) else 0
-                expected += [{"i": i, "tokens": tokens}] if tokens else []
-            first = ask(looked, "concept", d=name, c=concept)
-            found = list(first["hits"])
-            while first["next"] is not None:
-                first = ask(looked, "concept", d=name, c=concept, **{"from": first["next"]})
-                found += first["hits"]
-            assert found == expected
+        for concept, i in itertools.product(range(3), range(source.count)):
+            start, stop = source.token_range(i)
+            spans = source.dataset.spans("concepts", start, stop - 1)
+            having = [concept in record.tolist() for record in spans.decode()]
+            tokens = int((spans.end - spans.start)[having].sum()) if any(having) else 0
+            expected.setdefault((name, concept), []).extend([{"i": i, "tokens": tokens}] if tokens else [])
+        if indexed:
+            build_index(source.dataset.path)
+    monkeypatch.setattr(corpus, "_CHUNK", 3 * SEQ_LEN)
+    if indexed:
+        monkeypatch.setattr(ShardReader, "runs", None)
+    for (name, concept), hits in expected.items():
+        first = ask(looked, "concept", d=name, c=concept)
+        found = list(first["hits"])
+        while first["next"] is not None:
+            first = ask(looked, "concept", d=name, c=concept, **{"from": first["next"]})
+            found += first["hits"]
+        assert found == hits
+    for source in looked.sources.values():
+        shutil.rmtree(index_directory(source.dataset.path, "concepts"), ignore_errors=True)
 
 
 def test_statistics_are_those_of_the_command(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:

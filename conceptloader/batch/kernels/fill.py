@@ -29,38 +29,60 @@ NO_DOCUMENT = np.int64(-1)
 
 
 @inner
-def find_tokens(call: Call, member: Any, window: int) -> tuple[Code, int, int, int]:
-    """(code, start, stop, row): tokens [start, stop) of the dataset that a sample reads, none if they are quarantined;
-    `row` is that of `start`."""
-    shards, size, number = call.shards, call.arrays[0].seq_len, member.start + window
+def find_tokens(call: Call, member: Any, window: int, sample: Any) -> tuple[Code, int, int, int, int]:
+    """(code, start, stop, row, run): tokens [start, stop) of the dataset that a sample reads, none if some are left
+    out; the shard of `start` and, of a view, its run."""
+    shards, runs, ranges = call.shards, call.runs, call.left_out
+    size, number = call.arrays[0].seq_len, member.start + window
     start = number if member.by_document else member.start + window * size
+    run, end = member.first_run, member.first_run + member.runs
+    wanted, by_number = start, member.by_document
+    if member.runs > 0:
+        if member.by_document:
+            run += number
+            start = runs[run].first
+        while not member.by_document and end - run > 1:
+            middle = (run + end) // 2
+            if runs[middle].first <= start:
+                run = middle
+            else:
+                end = middle
+        wanted, by_number = start - runs[run].first + runs[run].source, np.int64(0)
     row, end = member.first_shard, member.first_shard + member.shards
     while end - row > 1:
         middle = (row + end) // 2
-        if (shards[middle].first_document if member.by_document else shards[middle].base) <= start:
+        if (shards[middle].first_document if by_number else shards[middle].base) <= wanted:
             row = middle
         else:
             end = middle
     stop = start + size + 1
-    ranges = call.quarantine[member.first_range : member.end_range]
-    left_out = False
-    if member.by_document:
+    if member.by_document and member.runs > 0:
+        stop = min(stop, runs[run + 1].first)
+    elif member.by_document:
         base, top = shards[row].base, shards[row].base + shards[row].tokens
-        for k in range(len(ranges)):
-            left_out |= ranges[k].start <= base and top <= ranges[k].stop
-        if left_out:  # the document table included
-            return OK, base, base, row
+        for k in range(member.first_range, member.end_range * member.quarantined):
+            if ranges[k].start <= base and top <= ranges[k].stop and ranges[k].at == 0:  # the document table included
+                return OK, base, base, row, run
         code = read(call, row, DOCUMENTS, call.buffer, 16, 8 * (number - shards[row].first_document))
         if code != OK:
-            return code, 0, 0, row
+            return code, 0, 0, row, run
         start = base + load(np.int64(call.buffer.ctypes.data), np.int64)
         stop = base + load(np.int64(call.buffer.ctypes.data) + 8, np.int64)
         if not base <= start <= stop <= top:
-            return DAMAGED, 0, 0, row
+            return DAMAGED, 0, 0, row, run
         stop = min(stop, start + size + 1)
-    for k in range(len(ranges)):
-        left_out |= ranges[k].start < stop and start < ranges[k].stop
-    return OK, start, start if left_out else stop, row
+    low, high = member.first_range, member.end_range
+    while low < high:  # the first one that ends behind `start`
+        middle = (low + high) // 2
+        if ranges[middle].stop <= start:
+            low = middle + 1
+        else:
+            high = middle
+    while low < member.end_range and ranges[low].start < stop:
+        if ranges[low].at <= np.int64(sample):
+            return OK, start, start, row, run
+        low += 1
+    return OK, start, stop, row, run
 
 
 @inner
@@ -160,8 +182,7 @@ def widen(data: Array, at: int, shard: Any, out: Array) -> Code:
 def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     """A piece of a row; one read of the stream."""
     batch, shard, row, start, stop = call.arrays[0], call.shards[piece.row], piece.row, piece.start, piece.stop
-    size, length, item = batch.seq_len, batch.row_length, shard.item
-    inputs_stop = min(stop, start + size - piece.place)  # the last token of a full window is a label only
+    size, length, item, inputs_stop = batch.seq_len, batch.row_length, shard.item, piece.inputs_stop
     low, high = start, stop
     for t in range(call.tracks.shape[1]):
         if call.tracks[row, t].kind == DENSE:
@@ -176,7 +197,7 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     at = (start - low) * item
     inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
     code = widen(call.scratch, at, shard, inputs)
-    if piece.place == 0:  # the first token of a row is no label
+    if piece.place == 0 or piece.document >= 0:  # the first token of a row or a document is no label
         at += item
         count = stop - start - 1
     else:
@@ -201,16 +222,16 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
             if call.scratch[at + i * item + field] == 0:
                 mask[i] = 0.0
 
-    inside = Piece(row, start, inputs_stop, piece.place, piece.sample, piece.document)
+    inside = Piece(row, start, inputs_stop, inputs_stop, piece.place, piece.sample, piece.document, piece.run)
     if piece.document >= 0:
         ids = array_at(batch.document_ids, piece.sample * size + piece.place, inputs_stop - start, np.int64)
         for i in range(len(ids)):
             ids[i] = piece.document
     elif batch.document_ids or batch.document_positions or batch.mask_borders or batch.cu_seqlens:
-        if shard.documents:
+        if shard.documents and piece.run < 0:
             code = walk_items(call, piece, -1)
         else:
-            add_document(call, piece, NO_DOCUMENT, start, stop)
+            add_document(call, piece, piece.run, start, stop)
     for t in range(call.tracks.shape[1]):
         if code == OK and call.tracks[row, t].kind != NONE and start < inputs_stop:
             code = fill_track(call, inside, t, low)
@@ -243,7 +264,7 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
             return ABSENT
         if state.position == 0:
             state.sequences_before = state.sequences
-        code, start, stop, row = find_tokens(call, member, window)
+        code, start, stop, row, run = find_tokens(call, member, window, samples[sample])
         if code != OK:
             return code
         if state.position == 0:
@@ -251,18 +272,29 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
         document = member.start + window if member.by_document else NO_DOCUMENT
         at = start + state.position
         while at < stop:
-            base, end = shards[row].base, min(stop, shards[row].base + shards[row].tokens)
-            if at < end:
-                call.used[row] = clock
-                if call.files[row, STREAM] < 0:
-                    state.row = row
-                    return NOT_OPEN
-                code = fill_piece(call, Piece(row, at - base, end - base, at - start, sample, document), member)
-                if code != OK:
-                    return code
-                at = end
-                state.position = at - start
-            row += 1
+            end, shift, number = stop, np.int64(0), NO_DOCUMENT
+            if member.runs > 0:
+                while call.runs[run + 1].first <= at:
+                    run += 1
+                end = min(stop, call.runs[run + 1].first)
+                shift = call.runs[run].source - call.runs[run].first
+                number = run - member.first_run
+            base = shards[row].base - shift
+            end = min(end, base + shards[row].tokens)
+            if at >= end:
+                row += 1
+                continue
+            call.used[row] = clock
+            if call.files[row, STREAM] < 0:
+                state.row = row
+                return NOT_OPEN
+            inputs_stop = min(end, start + batch.seq_len) - base  # the last token of a full window is a label only
+            piece = Piece(row, at - base, end - base, inputs_stop, at - start, sample, document, number)
+            code = fill_piece(call, piece, member)
+            if code != OK:
+                return code
+            at = end
+            state.position = at - start
         sequences = array_at(batch.cu_seqlens, state.sequences, 1, np.int32)
         for i in range(len(sequences)):
             sequences[i] = np.int32((sample + 1) * batch.seq_len)

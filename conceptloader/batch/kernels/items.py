@@ -3,10 +3,11 @@
 import numpy as np
 
 from conceptloader.base.compiled import inner
-from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, OK, Code, array_at, load, read
+from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read
 from conceptloader.batch.kernels.records import DENSE, Call, Piece
 from conceptloader.batch.layout import CUT_OFF
 
+PIECES = np.int64(-2)
 NO_RECORD = np.int64((1 << 32) - 1)
 SLOT_BITS = np.int64(31)  # of a slot's key
 SLOT_MASK = np.int64((1 << 31) - 1)
@@ -40,7 +41,8 @@ def find_items(call: Call, piece: Piece, column: int, table_at: int, count: int)
 
 @inner
 def walk_items(call: Call, piece: Piece, t: int) -> Code:
-    """Every document (t is -1), or every span of track t, that holds tokens of a piece, into its row.
+    """Every document (t is -1), or every span of track t, that holds tokens of a piece, into its row; or every document
+    (t is PIECES) into the parts of a block of packs, to be cut into pieces.
 
     Entry k of a table says where item k begins, with a record for a span; an item ends where the next one begins. The
     documents' table has one entry more; the last span ends with the shard.
@@ -75,7 +77,15 @@ def walk_items(call: Call, piece: Piece, t: int) -> Code:
         elif end < begin or end > shard.tokens or (end == begin and t >= 0):
             return DAMAGED
         elif begin < end and piece.start < end and begin < piece.stop:
-            if t < 0:
+            if t == PIECES:
+                state, parts = call.state[0], call.room.parts
+                if state.parts == len(parts):
+                    return MORE
+                parts[state.parts].start = shard.base + begin
+                parts[state.parts].end = shard.base + end
+                parts[state.parts].document = shard.first_document + number
+                state.parts += 1
+            elif t < 0:
                 add_document(call, piece, shard.first_document + number, begin, end)
             elif number != NO_RECORD:
                 code = add_span(call, piece, t, number, begin, end)
@@ -92,7 +102,7 @@ def add_document(call: Call, piece: Piece, number: int, first: int, end: int) ->
     size, row = batch.seq_len, piece.sample * batch.seq_len
     begin = piece.place + max(first, piece.start) - piece.start
     count = min(piece.place + min(end, piece.stop) - piece.start, size) - begin
-    if begin > 0 and first >= piece.start:
+    if begin > 0:  # what goes on from before the piece begins with it, and that only in the first one
         if batch.mask_borders:
             array_at(batch.loss_mask, row + begin - 1, 1, np.float32)[0] = 0.0
         if batch.cu_seqlens and begin < size:

@@ -21,18 +21,24 @@ FAILED: Code = np.int64(3)  # a read; see `error`
 FULL: Code = np.int64(4)  # the values of ragged track `track`, of which there are `needed`
 DAMAGED: Code = np.int64(5)  # a file breaks the format, and the plain reader will say how
 ABSENT: Code = np.int64(6)  # a sample of a member that has left
+MORE: Code = np.int64(7)  # there are more pieces of documents in a block than there is room for
+MISSING: Code = np.int64(8)  # the bytes of the read at hand: of an object in a store, or announced, to be read later
 
 # Columns of Call.files; those of tracks are in their OUTPUT.
 STREAM: Any = np.int64(0)
 DOCUMENTS: Any = np.int64(1)
+# In Call.files, where no descriptor is so large: an object in a store, of which Call.held has what is read.
+OBJECT: Any = np.int32(1 << 30)
 
 EINTR = np.int32(4)
+WILL_NEED = np.int32(3)  # of posix_fadvise: the system reads on its own account, beside us
 MAX_READ = 1 << 30  # Linux reads at most 2 GiB - 4 KiB in one call
 
 # External functions stay cacheable; a ctypes pointer would be a number of this process.
 arrayobj: Any = _arrayobj
 _external: Any = types.ExternalFunction
 _pread = _external("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
+_fadvise = _external("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
 _errno_location = _external("__errno_location", types.int64())
 
 
@@ -69,6 +75,31 @@ load = cast(Callable[[Any, Any], Any], intrinsic(_load))
 
 
 @inner
+def copy_held(call: Call, row: int, column: int, target: Array, size: int, offset: int) -> Code:
+    """The same from memory, out of as many neighbouring blocks as it takes. MISSING unless all of them are there."""
+    held, file = call.held, row * call.files.shape[1] + column
+    low, high = 0, len(held)
+    while low < high:
+        middle = (low + high) // 2
+        if held[middle].file < file or (held[middle].file == file and held[middle].start <= offset):
+            low = middle + 1
+        else:
+            high = middle
+    done, k = 0, low - 1
+    while done < size:
+        at = offset + done
+        if k < 0 or k >= len(held) or held[k].file != file or not held[k].start <= at < held[k].stop:
+            return MISSING
+        part = min(size - done, held[k].stop - at)
+        source = array_at(held[k].address, at - held[k].start, part, np.uint8)
+        for i in range(part):
+            target[done + i] = source[i]
+        done += part
+        k += 1
+    return OK
+
+
+@inner
 def read(call: Call, row: int, column: int, target: Array, size: int, offset: int) -> Code:
     """`size` bytes at `offset` of a shard's file into the beginning of `target`, whatever interrupts it."""
     state = call.state[0]
@@ -81,6 +112,12 @@ def read(call: Call, row: int, column: int, target: Array, size: int, offset: in
     descriptor = call.files[row, column]
     if descriptor < 0:
         return CLOSED
+    if descriptor == OBJECT:
+        return copy_held(call, row, column, target, size, offset)
+    if state.announced < state.sample:
+        state.announced = state.sample
+        _fadvise(descriptor, offset, size, WILL_NEED)
+        return MISSING
     state.reads += 1
     state.read_bytes += size
     address = np.int64(target.ctypes.data)

@@ -27,9 +27,20 @@ TRACK = record("kind field entries records data_size top_concept id_bytes score_
 NONE, DENSE, SPANS = map(np.int64, range(3))
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
-# one. pad: what padding holds. first_range, end_range: rows of the quarantine.
-MEMBER = record("first_shard shards start count by_document dataset_id eos pad first_range end_range")
-QUARANTINE = record("start stop")
+# one. pad: what padding holds. first_range, end_range: rows of what is left out; quarantined: whether shards may be.
+# first_run, runs: rows of the runs of a view, 0 of them in other datasets; one more row closes them. Of packs: bins (0
+# for other samples), stop: the token behind the last one, overflow: see below.
+MEMBER = record(
+    "first_shard shards start count by_document dataset_id eos pad first_range end_range quarantined first_run runs "
+    "bins stop overflow"
+)
+SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
+
+# Tokens that are left out from the trainer's sample `at` on: rising and apart in a member.
+LEFT_OUT = record("start stop at")
+
+# A run of a view: its first token in the view, and in the source, whose shards these are.
+RUN = record("first source")
 
 # The arrays of a batch: addresses of its arrays, under their names, 0 for one that is not wanted; and what its layout
 # says. row_length: items of a row of input_ids and of labels, one more than seq_len if they share their memory: label j
@@ -53,24 +64,50 @@ SLOT = record("key begin count taken target")
 
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
-# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. reads, read_bytes: of all calls so far.
+# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. announced: of samples behind this one,
+# the first read is only announced to the system, so that those of a batch are under way together. packed_member,
+# packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of
+# all calls so far.
 STATE = record(
-    "sample position sequences sequences_before longest row column at size error track needed reads read_bytes"
+    "sample position sequences sequences_before longest row column at size error track needed announced "
+    "reads read_bytes packed_member packed_block pieces parts"
 )
+
+# Of a document that ends at token `end` of the dataset: tokens [start, start + tokens). And where they are packed, once
+# that is known: in which pack of the block, at which place.
+PART = record("bin place start tokens end document")
+
+
+class Room(NamedTuple):
+    """What packing works with. pieces, parts: PART, of which the first ones are used; there must be room for `bins`
+    parts more than pieces. order: i64, a place for each piece; tally: i64 [seq_len + 1]; rooms: i64 [bins]."""
+
+    pieces: Array
+    parts: Array
+    order: Array
+    tally: Array
+    rooms: Array
+
+
+# Bytes [start, stop) of an object in a store, at an address. file: row and column of Call.files, as one number.
+HELD = record("file start stop address")
 
 
 class Call(NamedTuple):
     """All that one thread's calls work with. Arrays of the records above; arrays and state have one each.
 
-    files: i32 [shards, columns], descriptors, -1 for closed; used: i64 [shards], clock of the last use. slots: one for
-    each span that a sample may have. scratch: u8, room for the stream items of a sample. buffer: u8, for other reads.
+    files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; held: of such, in order;
+    used: i64 [shards], clock of the last use. slots: one for each span that a sample may have. scratch: u8, room for
+    the stream items of a sample. buffer: u8, for other reads.
     """
 
     shards: Array
     tracks: Array  # [shards, tracks]
     members: Array
-    quarantine: Array
+    left_out: Array
+    runs: Array
     files: Array
+    held: Array
     used: Array
     arrays: Array
     outputs: Array  # [tracks]
@@ -78,15 +115,19 @@ class Call(NamedTuple):
     scratch: Array
     buffer: Array
     state: Array
+    room: Room
 
 
 class Piece(NamedTuple):
     """Tokens [start, stop) of the shard in `row`, which are tokens `place` and following of sample `sample` of the
-    batch; document: the number of the document if the sample is one, or -1."""
+    batch; those from inputs_stop on are labels only. document: its number if they are of one alone, or -1; run: that of
+    a view, which is the document then, or -1."""
 
     row: Any
     start: Any
     stop: Any
+    inputs_stop: Any
     place: Any
     sample: Any
     document: Any
+    run: Any

@@ -6,26 +6,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from conceptloader.batch.kernels.native import DOCUMENTS
-from conceptloader.batch.kernels.records import DENSE, MEMBER, NONE, QUARANTINE, SHARD, SPANS, TRACK
+from conceptloader.batch.kernels.records import DENSE, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout
 from conceptloader.blend import View
-from conceptloader.blend.samples import by_document
+from conceptloader.blend.packing import OVERFLOWS, Packs
+from conceptloader.blend.samples import by_document, kind_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.viewfile import Runs
 
 FILES = ("index", "data", "spans")  # of a track
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Arrays of records.py: shards [n], tracks [n, t], members [m], quarantine [q]; kinds: the file kind of each column
-    of Call.files; needed: bool [n, columns], which files are read; owners:
-    (dataset, first row) in row order."""
+    """Arrays of records.py: shards [n], tracks [n, t], members [m], left_out [l], runs [r]. kinds: the file kind
+    of each column of Call.files; needed: bool [n, columns], which files are read; owners: (dataset, first
+    row) in row order."""
 
     shards: Array
     tracks: Array
     members: Array
-    quarantine: Array
+    left_out: Array
+    runs: Array
     kinds: tuple[str, ...]
     needed: Array
     owners: tuple[tuple[Dataset, int], ...]
@@ -35,29 +38,42 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     """The tables of some views; a dataset that several of them share has its shards in them once."""
     names = [track.name for track in layout.tracks]
     owners: list[tuple[Dataset, int]] = []
-    rows: dict[int, int] = {}
+    rows: dict[tuple[int, tuple[str, ...]], int] = {}
+    first_runs: dict[int, int] = {}
+    runs, num_runs = [np.zeros(0, RUN)], 0
     shards, tracks = [np.zeros(0, SHARD)], [np.zeros((0, len(names)), TRACK)]
     members = np.zeros(len(views), MEMBER)
-    quarantine: list[tuple[int, int]] = []
+    left_out, num_ranges = [np.zeros(0, LEFT_OUT)], 0
     count = 0
     for member, view in zip(members, views, strict=True):
         member["first_shard"] = -1
         if view is None:
             continue
-        if id(view.dataset) not in rows:
-            rows[id(view.dataset)] = count
+        key = id(view.dataset.files), view.tracks  # views of one source share its files
+        if key not in rows:
+            rows[key] = count
             owners.append((view.dataset, count))
-            shards.append(_shard_rows(view.dataset, by_document(view) or layout.outputs.needs_documents))
+            shards.append(_shard_rows(view.dataset, kind_of(view) != "window" or layout.outputs.needs_documents))
             tracks.append(_track_rows(view, names))
             count += len(shards[-1])
         tokenizer = view.dataset.tokenizer
         eos = tokenizer.eos_id if tokenizer and tokenizer.eos_id is not None else -1
-        ranges = [(start, stop) for start, stop in view.quarantine]
-        member["first_shard"], member["shards"] = rows[id(view.dataset)], view.dataset.num_shards
+        member["first_shard"], member["shards"] = rows[key], view.dataset.num_shards
+        if view.dataset.runs is not None:
+            if id(view.dataset) not in first_runs:
+                first_runs[id(view.dataset)] = num_runs
+                runs.append(_run_rows(view.dataset.runs))
+                num_runs += len(runs[-1])
+            member["first_run"], member["runs"] = first_runs[id(view.dataset)], len(view.dataset.runs)
         member["start"], member["count"], member["by_document"] = view.start, view.count, by_document(view)
         member["dataset_id"], member["eos"], member["pad"] = view.dataset_id, eos, max(eos, 0)
-        member["first_range"], member["end_range"] = len(quarantine), len(quarantine) + len(ranges)
-        quarantine += ranges
+        left_out.append(np.array(list(zip(*view.left_out, strict=True)), LEFT_OUT))
+        member["first_range"], member["end_range"] = num_ranges, num_ranges + len(left_out[-1])
+        num_ranges, member["quarantined"] = member["end_range"], len(view.quarantine) > 0
+        if isinstance(view.samples, Packs):
+            packing = view.samples.packing
+            member["bins"], member["stop"] = packing.bins, view.samples.stop
+            member["overflow"] = OVERFLOWS.index(packing.overflow)
     kinds = ("stream.bin", "documents.bin", *(f"{name}.{file}" for name in names for file in FILES))
     all_shards, all_tracks = np.concatenate(shards), np.concatenate(tracks)
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
@@ -68,7 +84,8 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         shards=all_shards,
         tracks=all_tracks,
         members=members,
-        quarantine=np.array(quarantine, QUARANTINE),
+        left_out=np.concatenate(left_out),
+        runs=np.concatenate(runs),
         kinds=kinds,
         needed=needed,
         owners=tuple(owners),
@@ -78,6 +95,12 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
 def _offset(layout: fmt.StreamLayout, field: str) -> int:
     """Byte of a field in an item, or -1."""
     return int(layout.dtype.fields[field][1]) if layout.dtype.fields and field in layout.dtype.fields else -1
+
+
+def _run_rows(runs: Runs) -> Array:
+    rows = np.zeros(len(runs) + 1, RUN)
+    rows["first"], rows["source"][:-1] = runs.first, runs.source
+    return rows
 
 
 def _shard_rows(dataset: Dataset, wants_documents: bool) -> Array:

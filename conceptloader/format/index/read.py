@@ -25,8 +25,8 @@ class OtherDataset(FormatError):
 
 
 class ConceptIndex:
-    """An open index of one track. heads: every concept with its numbers of spans and tokens, of type HEAD. chunk: as
-    many tokens are best asked for at once.
+    """An open index of one track; that of a view is its source's. heads: every concept with its numbers of spans and
+    tokens, of type HEAD. chunk: as many tokens are best asked for at once.
 
     Whatever is read of it is compared with a checksum. All methods raise FormatError for damage, and ReadError.
     """
@@ -35,7 +35,7 @@ class ConceptIndex:
 
     def __init__(self, dataset: Dataset, track: str, report: JsonObject) -> None:
         self.dataset, self.track = dataset, track
-        self._directory = ix.index_directory(dataset.path, track)
+        self._directory = ix.index_directory(dataset.source, track)
         self._source = LocalFiles()
         heads, rows, postings = (report.object(name) for name in ("heads", "rows", "postings"))
         shards = dataset.num_shards
@@ -57,7 +57,7 @@ class ConceptIndex:
         return Expected(os.path.join(self._directory, name), size, sample)
 
     def count(self, concept: int) -> tuple[int, int]:
-        """(spans, tokens) that carry a concept."""
+        """(spans, tokens) that carry a concept; of a view, in its source."""
         at = self._find(concept)
         return (0, 0) if at is None else (int(self.heads["spans"][at]), int(self.heads["tokens"][at]))
 
@@ -69,13 +69,15 @@ class ConceptIndex:
         base = np.array(self.dataset.shard_starts, np.int64)
         rows = self._rows_of(concept)
         shards = rows["shard"].astype(np.int64)
-        wanted = (base[shards] < (self.dataset.num_tokens if last is None else last)) & (base[shards + 1] > first)
+        last = self.dataset.num_tokens if last is None else last
+        start, end = self.dataset.in_files(np.array([first]), np.array([last]))
+        wanted = (base[shards] < end[-1]) & (base[shards + 1] > start[0])
         starts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for k in np.flatnonzero(wanted).tolist():
             start, end = self._postings_of(concept, k)
             starts.append(start + base[shards[k]])
             ends.append(end + base[shards[k]])
-        return np.concatenate(starts), np.concatenate(ends)
+        return self.dataset.placed(np.concatenate(starts), np.concatenate(ends))[1:]
 
     def together(self, concepts: Sequence[int]) -> Ints:
         """Tokens that carry both of two concepts, for all pairs: int64 [n, n]; a concept's own tokens in the middle."""
@@ -135,8 +137,8 @@ def open_index(dataset: Dataset, track: str) -> ConceptIndex | None:
 
     Raises: FormatError if it is damaged, OtherDataset if the dataset was rebuilt since; ReadError.
     """
-    path = os.path.join(ix.index_directory(dataset.path, track), ix.INDEX)
-    if "://" in dataset.path or not os.path.exists(path):
+    path = os.path.join(ix.index_directory(dataset.source, track), ix.INDEX)
+    if "://" in path or not os.path.exists(path):
         return None
     try:
         report = load_json(path)

@@ -33,7 +33,9 @@ Postings = tuple[Ints, Ints, Ints]
 
 
 def check_track(dataset: Dataset, track: str) -> None:
-    """Raises: ConfigError unless the track holds concepts, and the dataset is local."""
+    """Raises: ConfigError unless the track holds concepts, and the dataset is local and no view."""
+    if dataset.runs is not None:
+        raise ConfigError(f"{dataset.path}: found a view, whose index is that of its source: {dataset.source}")
     known = sorted(name for name, entry in dataset.tracks.items() if entry.codec == "concepts")
     if track not in known:
         raise ConfigError(f"{dataset.path}: found no track {track!r} of concepts, expected one of {known}")

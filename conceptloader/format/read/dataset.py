@@ -2,7 +2,6 @@
 
 import operator
 import os
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, SupportsIndex
@@ -13,10 +12,10 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown, drawn
 from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.files import open_files, require_same
-from conceptloader.format.read.lookup import find_in_shard
-from conceptloader.format.read.ranges import Ranges, Sample, reading_ahead
+from conceptloader.format.read.files import FoundView, open_files, require_same
+from conceptloader.format.read.ranges import Sample, reading_ahead
 from conceptloader.format.read.tables import Tabular
+from conceptloader.format.read.view import Viewable
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.vocabulary import Concept
 
@@ -45,11 +44,11 @@ def _reopen(identity: str, *arguments: Any) -> "Dataset":
     """A dataset in another process. Raises: FormatError if it was rebuilt in the meantime, and see open_dataset."""
     dataset = open_dataset(*arguments)
     if arguments[-1]:  # check_files
-        require_same(dataset.path, dataset.manifest, identity)
+        require_same(dataset.path, dataset.identity, identity)
     return dataset
 
 
-class Dataset(Shown, Ranges):
+class Dataset(Shown, Viewable):
     """An open dataset: token ranges, documents, windows. Made by `open_dataset`.
 
     Safe to use from many threads and after a fork; pickles as its path and options, for spawned workers.
@@ -63,18 +62,21 @@ class Dataset(Shown, Ranges):
         codecs: Mapping[str, Codec] | None,
         check_files: bool = True,
     ) -> None:
-        files = open_files(path, roots, check_files)
+        view = None
+        try:
+            files = open_files(path, roots, check_files)
+        except FoundView as found:
+            view, files = found, open_files(found.source, found.roots.roots, check_files)
+        super().__init__(files, view, allow_pickle, codecs)
         manifest = files.manifest
-        super().__init__(manifest, files, allow_pickle, codecs)
         self.mode = manifest.mode
         self.tokenizer = manifest.tokenizer
-        self.tracks = manifest.tracks
-        self.num_documents = manifest.num_documents
         self.num_shards = len(manifest.shards)
-        self._arguments = (self.path, files.roots.given, allow_pickle, codecs, check_files)
+        given = (files if view is None else view).roots.given
+        self._arguments = (self.path, given, allow_pickle, codecs, check_files)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.manifest.identity, *self._arguments)
+        return _reopen, (self.identity, *self._arguments)
 
     def __repr__(self) -> str:
         return f"<Dataset {masked(self.path)}: {self.mode}, {self.num_tokens} tokens, {self.num_documents} documents>"
@@ -104,38 +106,12 @@ class Dataset(Shown, Ranges):
     @lazy
     def stream_fingerprint(self) -> str:
         """Equal for datasets with equal tokens in equal shards, whatever their tracks and encodings."""
-        return self.manifest.stream_fingerprint()
+        return self.manifest.stream_fingerprint() if self.viewed is None else self.viewed.identity
 
     @lazy
     def tracks_fingerprint(self) -> str:
         """Covers the rest: documents, fields and tracks."""
         return self.manifest.tracks_fingerprint()
-
-    def locate_document(self, document: int) -> tuple[int, int]:
-        """(shard, ordinal in the shard) of a document, by its number in the dataset."""
-        number = operator.index(document)
-        if not 0 <= number < self.num_documents:
-            raise ConfigError(f"{self.path}: found document {number}, expected one in [0, {self.num_documents})")
-        shard = bisect_right(self.first_documents, number) - 1
-        return shard, number - self.first_documents[shard]
-
-    def document_range(self, document: int) -> tuple[int, int]:
-        """Tokens [start, stop) of a document, by its number in the dataset."""
-        shard, ordinal = self.locate_document(document)
-        start, stop = self.reader.document_range(shard, ordinal)
-        return start + self.shard_starts[shard], stop + self.shard_starts[shard]
-
-    def document_id(self, document: int) -> str | None:
-        """The id that the document had in the input, if it had one."""
-        return self.reader.external_id(*self.locate_document(document))
-
-    def find_document(self, external_id: str) -> list[int]:
-        """Numbers of all documents that had this id in the input, in order. Costs a few small reads per shard."""
-        found = []
-        for shard in np.flatnonzero(self.manifest.shards.files["documents.hash"].size > 0).tolist():
-            ordinals = find_in_shard(self.reader, shard, external_id)
-            found += [self.first_documents[shard] + ordinal for ordinal in ordinals]
-        return found
 
     def concept(self, concept: str | int, track: str | None = None) -> Concept:
         """A concept by its name or id: its group and details as well. track: None for the only one with a vocabulary.
@@ -210,7 +186,7 @@ class Dataset(Shown, Ranges):
         return chosen
 
 
-class _MapStyle(Shown):
+class MapStyle(Shown):
     """What makes a class a map-style dataset for torch's DataLoader, batched fetching included."""
 
     def __init__(self, dataset: Dataset, tracks: Sequence[str] | None, count: int) -> None:
@@ -255,7 +231,7 @@ class _MapStyle(Shown):
         return (self._get(i) for i in range(len(self)))
 
 
-class Windows(_MapStyle):
+class Windows(MapStyle):
     """Window i covers the tokens from start + i * seq_len on, seq_len + 1 of them: the first seq_len are inputs, the
     last seq_len labels. The tail that fills no window is dropped.
 
@@ -294,7 +270,7 @@ class Windows(_MapStyle):
     _ahead = token_range
 
 
-class DocumentView(_MapStyle, Tabular):
+class DocumentView(MapStyle, Tabular):
     """Document i of a dataset with a document table; it has any number of tokens, 0 included.
 
     documents[i]: {"tokens": int64 [n], <field>: [n], <track>: Spans}.

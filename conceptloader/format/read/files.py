@@ -10,10 +10,12 @@ import numpy as np
 
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import load_json, load_sealed
+from conceptloader.format.spec.jsonfile import JsonObject, load_json, load_sealed
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
+from conceptloader.format.spec.viewfile import FORMAT as VIEW
+from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, parse_view
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.reads import named, retrying
 from conceptloader.storage.sample import known_sample
@@ -125,15 +127,43 @@ class Files:
             return
         status = guard.status()
         if status != guard.known:
-            require_same(guard.where, guard.load(), self.manifest.identity)
+            require_same(guard.where, guard.load().identity, self.manifest.identity)
             guard.known = status
         self._looked.add(shard)
 
 
-def require_same(where: str, found: Manifest, identity: str) -> None:
-    """Raises: FormatError unless `found` says what the manifest of this identity said."""
-    if found.identity != identity:
-        raise bad(where, f"a manifest of other content ({found.identity})", f"{identity} as it was opened", _REBUILT)
+def require_same(where: str, found: str, identity: str) -> None:
+    """Raises: FormatError unless the manifest that was found is the one of this identity."""
+    if found != identity:
+        raise bad(where, f"a manifest of other content ({found})", f"{identity} as it was opened", _REBUILT)
+
+
+class FoundView(FormatError):
+    """There is a view where a dataset with files of its own was expected. source: of its source, checked to be below
+    the roots."""
+
+    def __init__(self, head: JsonObject, roots: Roots) -> None:
+        self.view, self.roots = parse_view(head), roots
+        self.source = roots.resolve(self.view.source)
+        super().__init__(
+            f"{roots.directory}: found a view of {self.source}, expected a dataset with files of its own; do this with "
+            "that one, then select from it again"
+        )
+        manifest = f"{self.view.source}/{fmt.MANIFEST}"
+        roots.check([manifest], f"{head.where}: source: path")
+        roots.check_real(roots.resolve(manifest))
+
+    def runs(self, source_tokens: int) -> Runs:
+        """Raises: FormatError, ReadError."""
+        path = self.roots.resolve(RUNS)
+        data = self.roots.read_whole(path, self.view.documents * RUN.itemsize)
+        return self.view.load_runs(data, path, source_tokens)
+
+
+def _parse(head: JsonObject, roots: Roots) -> Manifest:
+    if head.value.get("format") == VIEW:
+        raise FoundView(head, roots)
+    return parse_manifest(head)
 
 
 def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None, check: bool) -> Files:
@@ -152,13 +182,13 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     file = f"{there.directory}/{fmt.MANIFEST}"
 
     def load() -> Manifest:
-        return parse_manifest(load_sealed(there.read_whole(file, _MANIFEST_LIMIT), file))
+        return _parse(load_sealed(there.read_whole(file, _MANIFEST_LIMIT), file), there)
 
     status = partial(retrying, lambda: object_version(file, there.allows))
     guard = ManifestGuard(file, status, load, status()) if check else None
     manifest = load()
     check_paths(manifest, there, file)
-    return Files(manifest, there, RemoteObjects(there.directory, there.allows, check), guard)
+    return Files(manifest, there, RemoteObjects(there.allows, check), guard)
 
 
 def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -201,7 +231,7 @@ def load_manifest(
             )
         raise FormatError(f"{directory}: found no {fmt.MANIFEST}, expected a dataset; check the path")
     allowed = Roots(directory, roots)
-    manifest = parse_manifest(load_json(file))
+    manifest = _parse(load_json(file), allowed)
     check_paths(manifest, allowed, file)
     return manifest, allowed
 

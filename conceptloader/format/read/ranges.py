@@ -3,12 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
@@ -21,6 +22,18 @@ from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.source import Expected
 
 Sample = dict[str, Any]
+
+
+class Cut(NamedTuple):
+    """Pieces of token ranges: the range, the shard, its tokens [first, end), the token of the dataset that its first
+    would be; of a view, the run. int64 [n] each."""
+
+    row: Ints
+    shard: Ints
+    first: Ints
+    end: Ints
+    base: Ints
+    run: Ints
 
 
 class Ranges:
@@ -79,12 +92,15 @@ class Ranges:
         return load_concepts(self.files.roots, entry)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """(shard, first, end, base) for each shard that holds some of tokens [start, stop): tokens [first, end) of the
-        shard, whose own first token is `base`."""
+        """(shard, first, end, base) for each piece of tokens [start, stop) that lies in one shard: its tokens
+        [first, end), which are base + first and following of the dataset."""
         if not 0 <= start <= stop <= self.num_tokens:
             raise ConfigError(
                 f"{self.path}: found token range [{start}, {stop}), expected 0 <= start <= stop <= {self.num_tokens}"
             )
+        return self._parts(start, stop)
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         shard = bisect_right(self.shard_starts, start) - 1
         while start < stop:
             base, end = self.shard_starts[shard], min(stop, self.shard_starts[shard + 1])
@@ -92,6 +108,18 @@ class Ranges:
                 yield shard, start - base, end - base, base
                 start = end
             shard += 1
+
+    def cut(self, start: Ints, stop: Ints) -> Cut:
+        """The same of many ranges, none of them empty, in their order; not checked."""
+        borders = np.array(self.shard_starts)
+        low = np.searchsorted(borders, start, side="right") - 1
+        counts = np.searchsorted(borders, stop - 1, side="right") - low
+        row, shard = np.repeat(np.arange(len(start)), counts), ragged(low, counts)
+        base = borders[shard]
+        first, end = np.maximum(start[row], base) - base, np.minimum(stop[row], borders[shard + 1]) - base
+        some = first < end
+        found = Cut(row, shard, first, end, base, np.full(len(row), -1))
+        return found if some.all() else Cut(*(column[some] for column in found))
 
     def stream_bytes(self, start: int, stop: int) -> Iterator[tuple[Expected, int, int]]:
         """(token file, first byte, end) of what reading tokens [start, stop) reads."""
@@ -108,24 +136,21 @@ class Ranges:
         Returns: "tokens" int64 [n], each token-aligned field [n], "documents" if asked for, and Spans for each track.
         """
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in ("token", *self.field_names)}
-        borders: list[tuple[Ints, Ints]] = []
         runs: dict[str, list[Any]] = {track: [] for track in tracks}
         for shard, a, b, base in self.parts(start, stop):
             dense = [track for track in tracks if self.manifest.shards.tracks[track].encoding[shard] == DENSE]
             # One token more on either side tells whether a dense run goes on there.
-            low, high = (max(0, a - 1), min(b + 1, self.shard_starts[shard + 1] - base)) if dense else (a, b)
+            low, high = (max(0, a - 1), min(b + 1, int(self.manifest.shards.tokens[shard]))) if dense else (a, b)
             wide = self.reader.stream(shard, low, high)
             items = wide[a - low : b - low]
             self.reader.check_ids(shard, a, items["token"])
             for name, column in columns.items():
                 column.append(items[name])
-            if documents:
-                borders.append(self._documents_part(shard, a, b, base))
             for track in tracks:
                 runs[track].append(self._runs_part(track, shard, a, b, base - start, wide if track in dense else None))
         sample: Sample = {"tokens": _join(columns["token"], np.int64).astype(np.int64)}
         if documents:
-            sample["documents"] = _documents(borders)
+            sample["documents"] = self.documents_in(start, stop)
         for name in self.field_names:
             sample[name] = _join(columns[name], self.manifest.layouts[0].dtype[name]).copy()
         for track in tracks:

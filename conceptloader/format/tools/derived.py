@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -41,9 +41,9 @@ def check_new_directory(path: str) -> None:
         raise ConfigError(f"{path}: found files there, expected a new or empty directory; nothing was changed")
 
 
-def warn_of_roots(manifest: Manifest, out: str) -> None:
+def warn_of_roots(manifest: Manifest, out: str, allowed: Collection[str] = ()) -> None:
     """Tell which directories have to be allowed when the dataset in `out` is opened, if some have."""
-    roots, table = Roots(out, None), manifest.shards
+    roots, table = Roots(out, tuple(allowed) or None), manifest.shards
     paths = [*table.path, *(path for column in table.files.values() for path in column.path or () if path)]
     folders = {roots.resolve(os.path.dirname(path)) for path in paths}
     outside = sorted(folder for folder in folders if not roots.allows(folder))

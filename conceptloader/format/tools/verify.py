@@ -11,7 +11,8 @@ import numpy as np
 import xxhash
 
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
-from conceptloader.format.read.files import Files, load_manifest
+from conceptloader.format.read.dataset import open_dataset
+from conceptloader.format.read.files import Files, FoundView, load_manifest
 from conceptloader.format.read.lookup import read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
@@ -22,6 +23,7 @@ from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.tools.join import replace_manifest
 from conceptloader.format.write.ladder import PIECE, count_windows
+from conceptloader.format.write.view import count_spans
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.reads import opened
 from conceptloader.storage.source import LocalFiles
@@ -64,11 +66,17 @@ def verify(
     record: if all is sound, replace a manifest that lacks samples of files by one that has them, of the latest version
     of the format; what else it says stays, fingerprints included. progress(done, total): called per shard.
 
+    Of a view its source is checked, and ranges of tokens are those of the view.
+
     Raises: ConfigError for record without full; FormatError, ConfigError or ReadError if the manifest cannot be read.
     """
     if record and not full:
         raise ConfigError("verify: found record without full, expected both: what is recorded has to be sound")
-    manifest, allowed = load_manifest(path, roots)
+    try:
+        manifest, allowed = load_manifest(path, roots)
+    except FoundView as view:
+        of_source = verify(view.source, full, view.roots.roots, codecs, write_checksums, record, threads, progress)
+        return _check_view(view, of_source, full)
     source = LocalFiles(check=record or not full)
     files = Files(manifest, allowed, source)
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
@@ -90,6 +98,25 @@ def verify(
     if record and not problems and manifest.shards.unsampled():
         _record(manifest, files, source)
     return problems
+
+
+def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> list[Problem]:
+    """Problems of the source, with the tokens of the view that they spoil, and those of the view."""
+    path = found.roots.directory
+    try:
+        view = open_dataset(path, found.roots.given)
+    except ConceptloaderError as error:
+        return [*(replace(one, tokens=None) for one in problems), Problem(file=path, message=str(error))]
+    placed = []
+    for one in problems:
+        _, start, end = view.placed(*(np.array([token]) for token in one.tokens or (0, 0)))
+        placed.append(replace(one, tokens=(int(start[0]), int(end[-1])) if len(start) else None))
+    for track in view.tracks if full and not problems else ():
+        claimed, counted = list(view.tracks[track].max_spans), count_spans(view, view.runs, track)
+        if claimed != counted:
+            message = f"max_spans: {track}: found {claimed}, expected {counted}, as counted; make the view anew"
+            placed.append(Problem(file=path, message=message))
+    return placed
 
 
 def _record(manifest: Manifest, files: Files, source: LocalFiles) -> None:

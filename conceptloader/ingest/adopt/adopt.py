@@ -1,7 +1,7 @@
 """Token files of other libraries as datasets, in place: only a manifest and tables of documents are written."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, read_content
-from conceptloader.ingest.rows.inputs import unreadable
+from conceptloader.ingest.rows.inputs import files_below
 from conceptloader.storage.durable import Spool
 
 _SUFFIXES = {".idx": "megatron", ".ds": "datatrove", ".npy": "flat", ".u16": "flat", ".u32": "flat"}
@@ -35,6 +35,7 @@ def adopt(
     tokenizer_source: str | None = None,
     allow_mixed_tokenizers: bool = False,
     full: bool = False,
+    roots: Collection[str] = (),
 ) -> Manifest:
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
 
@@ -45,6 +46,7 @@ def adopt(
     allow_mixed_tokenizers: accept files whose notes name different tokenizers. full: read all tokens for their
     checksums, so that the stream fingerprint is that of the tokens alone; otherwise it is that of a sample of each
     file and its time of modification. Files of up to 32 KiB are always read whole.
+    roots: directories that will be allowed when it is opened, so that files there need no warning.
 
     The files stay where they are and must not change: size, time of modification and sample of each are checked when
     it is opened, its index by `verify`. Files outside of the directory that holds `out` need `roots` when the dataset
@@ -60,8 +62,14 @@ def adopt(
     with new_directory(out) as working:
         manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full)
         write_manifest(manifest, working)
-    warn_of_roots(manifest, os.path.abspath(out))
+    warn_of_roots(manifest, os.path.abspath(out), roots)
     return manifest
+
+
+def token_files(path: str) -> list[str]:
+    """All files that `path` stands for, indexes included. Raises: see `adopt`."""
+    suffixes = {"megatron": (".bin", ".idx"), "datatrove": ("", ".index"), "flat": ("",)}
+    return [found + suffix for kind, found in _expand(path, "auto") for suffix in suffixes[kind]]
 
 
 def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end: int | None) -> list[TokenFile]:
@@ -123,18 +131,18 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     known = {suffix: found for suffix, found in _SUFFIXES.items() if kind in ("auto", found)}
     if kind == "flat":  # else a .bin belongs to an .idx
         known[".bin"] = "flat"
-    walk = [(root, name) for root, _, names in sorted(os.walk(folder, onerror=unreadable)) for name in sorted(names)]
-    files = [(root, *os.path.splitext(name)) for root, name in walk if os.path.splitext(name)[1] in known]
-    kinds = sorted({known[suffix] for root, _, suffix in files if root == folder})
+    files = [path for path in files_below(folder) if os.path.splitext(path)[1] in known]
+    here = [path for path in files if os.path.dirname(path) == folder]
+    kinds = sorted({known[os.path.splitext(path)[1]] for path in here})
     if len(kinds) > 1:
         raise ConfigError(f"{folder}: found files of {', '.join(kinds)} in it, expected one kind; choose with --kind")
-    below = next((os.path.join(root, stem + suffix) for root, stem, suffix in files if root != folder), None)
-    if below is not None:
+    if len(here) < len(files):
+        below = next(path for path in files if path not in here)
         raise ConfigError(f"{folder}: found {below} below it, expected files in it only; name each folder to adopt")
     if not files:
         wanted = "Megatron, datatrove or .npy files" if kind == "auto" else f"files of kind {kind}"
         raise ConfigError(f"{folder}: found no {wanted} in it, expected some; check the path")
-    return [(kinds[0], os.path.join(folder, stem if kinds[0] == "megatron" else stem + s)) for _, stem, s in files]
+    return [(kinds[0], os.path.splitext(path)[0] if kinds[0] == "megatron" else path) for path in files]
 
 
 def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, source: str | None) -> None:

@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
@@ -27,6 +27,7 @@ from conceptloader.ingest.build.workers import run_tasks
 from conceptloader.ingest.place.rules import SpanRules, refuse_earlier_rules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.batch import BadRecord
+from conceptloader.ingest.rows.chat import ChatRules
 from conceptloader.ingest.rows.columns import METADATA_TRACK, Columns
 from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
@@ -49,6 +50,7 @@ class IngestOptions(SpanRules):
     track take 2 bytes where they fit. joined: what the records were joined of, for the dataset to keep.
     encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
+    chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
     """
 
     columns: Columns
@@ -65,6 +67,7 @@ class IngestOptions(SpanRules):
     token_type: str | None = None
     shard_input_bytes: int | None = None
     max_line_bytes: int = MAX_LINE_BYTES
+    chat: ChatRules | None = None
 
     @property
     def eos(self) -> int | None:
@@ -120,13 +123,13 @@ def build_dataset(
             write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
         missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
         kept = build.num_shards - len(missing)
-        bad = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
+        bad, truncated = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
         losses = check_losses(build, options.max_lost_spans)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(path, TIMES))
         manifest = finalize(path)
-    documents, tokens, seconds = manifest.num_documents, manifest.num_tokens, time.monotonic() - began
-    return Summary(path, build.num_shards, kept, documents, tokens, losses.lost, losses, bad, seconds)
+    counts, seconds = (manifest.num_documents, manifest.num_tokens, losses.lost), time.monotonic() - began
+    return Summary(path, build.num_shards, kept, *counts, losses, bad, seconds, truncated)
 
 
 def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan) -> Build:
@@ -177,6 +180,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 **options.to_json(bool(columns.tracks)),
                 "append_eos": options.eos is not None,
                 "columns": columns.to_json(),
+                **({} if options.chat is None else {"chat": asdict(options.chat)}),
                 **({"joined": options.joined} if options.joined else {}),
             }
         },
@@ -202,10 +206,10 @@ def _write_shards(
     workers: int,
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
-) -> int:
-    """Write the `missing` shards. Returns: how many records were left out."""
+) -> tuple[int, int]:
+    """Write the `missing` shards. Returns: how many records were left out, and conversations that lost turns."""
     tokenizer: bytes | str | None = None
-    if options.columns.text is not None:
+    if options.columns.text is not None or options.chat is not None:
         if options.tokenizer is None:
             raise ConfigError("tokenizer: found none, expected one for input given as text")
         tokenizer = options.tokenizer.definition or options.tokenizer.name
@@ -220,16 +224,18 @@ def _write_shards(
             rules=options.rules,
             max_line_bytes=options.max_line_bytes,
             skip_bad=on_bad is not None,
+            chat=options.chat,
         )
         for shard in missing
     ]
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
-    losses, told, bad = Losses(), set[str](), 0
+    losses, told, bad, truncated = Losses(), set[str](), 0, 0
 
     def on_news(_: int, progress: Progress) -> None:
-        nonlocal bad
+        nonlocal bad, truncated
+        truncated += progress.truncated
         losses.add(progress.losses)
         for track, loss in losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_lost_spans * loss.spans and track not in told:
@@ -252,18 +258,14 @@ def _write_shards(
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
-        return bad
+        return bad, truncated
     others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
-        raise ReadError(
-            errors[0].errno,
-            f"{errors[0].strerror or errors[0]}{others}; what is finished is kept: make sure that the disk can be "
-            "written, then run the same command again",
-        )
+        remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"
+        raise ReadError(errors[0].errno, f"{errors[0].strerror or errors[0]}{others}; {remedy}")
     finished = build.num_shards - len(errors)
     kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
-    where = "build into another directory" if finished else "run again"
-    remedy, kind = f"mend the input and {where}", type(errors[0])
+    remedy, kind = f"mend the input and {'build into another directory' if finished else 'run again'}", type(errors[0])
     if kind is BadRecord:
         remedy, kind = f"run again with --skip-bad FILE to leave such records out, or {remedy}", InputError
     raise kind(f"{errors[0]}{others}; {kept}: {remedy}")

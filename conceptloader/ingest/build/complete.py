@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
-    Bad records are those of this run, all else is of the whole dataset."""
+    Bad records and truncated conversations are those of this run, all else is of the whole dataset."""
 
     path: str
     shards: int
@@ -34,6 +34,7 @@ class Summary:
     losses: Losses
     bad_records: int = 0
     seconds: float = 0.0
+    truncated: int = 0
 
 
 def describe_complete(

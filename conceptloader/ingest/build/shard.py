@@ -19,6 +19,7 @@ from conceptloader.ingest.build.workers import Tell
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import Placed, check_ids, place
 from conceptloader.ingest.rows.batch import BadRecord, BadRow, RowBatch
+from conceptloader.ingest.rows.chat import ChatParser, ChatRules
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, lines_before, read_lines
@@ -33,7 +34,8 @@ class ShardJob:
     """Everything a worker needs to write shard `shard` of the build in `directory`.
 
     tokenizer: None for input that is tokenized already, "bytes", or the text of a tokenizer.json. eos: the id to append
-    to each document, or None. skip_bad: leave out records that cannot be ingested instead of raising.
+    to each document, or None. skip_bad: leave out records that cannot be ingested instead of raising. chat: how the
+    input's conversations are rendered, None for documents.
     """
 
     directory: str
@@ -45,18 +47,20 @@ class ShardJob:
     rules: SpanRules
     max_line_bytes: int = MAX_LINE_BYTES
     skip_bad: bool = False
+    chat: ChatRules | None = None
 
 
 @dataclass
 class Progress:
     """What has been done since the last report. losses: see `Losses`; bad: (file, place in it, problem) of records that
-    were left out."""
+    were left out; truncated: conversations without their last turns."""
 
     bytes: int = 0
     documents: int = 0
     tokens: int = 0
     losses: Losses = field(default_factory=Losses)
     bad: list[tuple[str, str, str]] = field(default_factory=list)
+    truncated: int = 0
 
 
 @lru_cache(maxsize=1)
@@ -116,7 +120,8 @@ class ShardFiller:
         progress, writer = Progress(bytes=consumed), self.writer
         while len(rows.numbers):
             try:
-                placed = self._place(rows.parse(rows.content), progress.losses)
+                batch = rows.parse(rows.content)
+                placed = self._place(batch, progress.losses)
             except BadRow as error:
                 if error.row < 0:
                     raise InputError(f"{rows.path}: {error.problem}") from error
@@ -129,6 +134,7 @@ class ShardFiller:
             tokens = placed.tokens
             writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
             progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
+            progress.truncated = batch.truncated
             self.losses.add(progress.losses)
             if self.losses:
                 writer.notes[NOTE] = self.losses.to_json()
@@ -164,16 +170,22 @@ def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int
     concepts = {
         track: Concepts(options.vocabulary, ConceptsCodec(options.parameters).ids) for track, options in tracks.items()
     }
+    chat = None
+    if job.chat is not None:
+        tokenizer = _tokenizer(job.tokenizer, job.eos)
+        assert tokenizer is not None
+        chat = ChatParser(job.chat, tokenizer, job.columns)
     if source.row_groups is not None:
-        parse: Callable[[Any], RowBatch] = TableParser(job.columns, concepts).parse
+        parse: Callable[[Any], RowBatch] = chat.parse if chat else TableParser(job.columns, concepts).parse
         size = piece_bytes(source, piece)
         count = 0
-        for table, first, share in read_row_groups(source.path, piece.begin, piece.end, job.columns):
+        columns = None if chat else job.columns
+        for table, first, share in read_row_groups(source.path, piece.begin, piece.end, columns):
             consumed = int(size * share) - count
             count += consumed
             yield Rows(source.path, table, parse, range(first, first + table.num_rows), "row {}".format), consumed
         return
-    parse = LineParser(job.columns, concepts).parse
+    parse = chat.parse if chat else LineParser(job.columns, concepts).parse
 
     def name(number: int) -> str:
         return f"line {lines_before(source.path, piece.begin) + number + 1}"

@@ -62,14 +62,14 @@ def build_chunked(
         details={MAIN_TRACK: library.to_json()},
     )
     if os.path.exists(os.path.join(path, fmt.MANIFEST)):
-        joined = Joined([], library)
+        joined = Joined([])
         found = open_build(path).options.extra.get("ingest", {}).get("joined") or {}
         options = replace(options, joined={**given, "report": found.get("report")})
         summary = describe_complete(path, sources, format_options(options), None, options.max_lost_spans)
         joined.add(found["report"])
     else:
         with build_lock(directory):
-            joined = join_chunks(documents, chunks, directory, workers=workers, watch=watch_join)
+            joined = join_chunks(documents, chunks, library, directory, workers=workers, watch=watch_join)
             for source in sources:
                 source.check_unchanged()
             options = replace(options, joined={**given, "report": joined.to_json()})

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conceptloader.base.packages import need
@@ -18,7 +18,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.ingest.build.workers import Tell, run_tasks
 from conceptloader.ingest.chunks import sql
-from conceptloader.ingest.chunks.concepts import Library, load_library
+from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks, check_path
 from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.table import column_names
@@ -46,7 +46,6 @@ class Joined:
     wrong: by what is wrong, those left without annotation; examples: some of them."""
 
     files: list[str]
-    library: Library
     chunks: int = 0
     annotated: int = 0
     missing: int = 0
@@ -82,6 +81,7 @@ class Joined:
 def join_chunks(
     documents: Documents,
     chunks: Chunks,
+    library: Library,
     directory: str | os.PathLike[str],
     *,
     workers: int = 1,
@@ -89,13 +89,12 @@ def join_chunks(
 ) -> Joined:
     """Write the documents with their chunks as spans to files in `directory`, or go on with that after an interruption.
 
-    watch: called with (tasks that are done, all of them).
+    library: the concepts of `chunks.concepts` (`load_library`). watch: called with (tasks that are done, all of them).
     Raises: InputError naming rows that contradict each other, unless `chunks.wrong` is "unannotated"; for ids that two
     documents have; ConfigError for another join in `directory`.
     """
     need("duckdb", "chunks: found no duckdb package to join files with", "chunks")
     path = os.path.abspath(directory)
-    library = load_library(chunks.concepts, list(chunks.labels))
     for file in [*documents.files, path]:
         check_path(file)
     wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]
@@ -110,7 +109,8 @@ def join_chunks(
                     f"the {kind} as they are"
                 )
     _plan(path, documents, chunks)
-    joined = Joined([os.path.join(path, f"{k:05d}.parquet") for k in range(len(documents.files))], library)
+    joined = Joined([os.path.join(path, f"{k:05d}.parquet") for k in range(len(documents.files))])
+    library = replace(library, details=())  # no task needs them
     tasks = [Task(path, documents, chunks, library, "ids", 0)]
     tasks += [Task(path, documents, chunks, library, "deal", j) for j in range(len(chunks.files))]
     tasks += [Task(path, documents, chunks, library, "join", k) for k in range(len(documents.files))]
@@ -211,9 +211,9 @@ def _deal(task: Task, database: Any) -> dict[str, Any]:
     database.execute(sql.chunks(task.chunks, path))
     where = f"LEFT JOIN read_parquet({_ids_of(task)}) ids USING (id)"
     total = database.execute("SELECT count(*) FROM chunks").fetchone()[0]
-    lost = database.execute(f"SELECT row, id FROM chunks {where} WHERE ids.file IS NULL ORDER BY row").fetchall()
-    wrong = [("chunks without a document", f"{path}: row {row}: {task.chunks.join} {id!r}") for row, id in lost]
-    report = _report(task, wrong)
+    place = f"format('row {{}}: {{}} {{}}', row, {sql.text(task.chunks.join)}, id)"
+    lost = f"SELECT 'chunks without a document' AS what, {place} AS place, row, 0 AS number FROM chunks {where}"
+    report = _report(task, database, path, f"({lost} WHERE ids.file IS NULL)")
     target = os.path.join(task.directory, f"deal-{task.number:05d}")
     shutil.rmtree(target, ignore_errors=True)
     database.execute(
@@ -233,8 +233,7 @@ def _join(task: Task, database: Any) -> dict[str, Any]:
     database.register("library", sql.library(task.library))
     for statement in sql.matched(task.documents.content, task.documents.tokens, chunks, path):
         database.execute(statement)
-    wrong = database.execute("SELECT what, place FROM wrong ORDER BY row, number, what").fetchall()
-    report = _report(task, [(what, f"{path}: {place}") for what, place in wrong])
+    report = _report(task, database, path, "wrong")
     columns = [chunks.join, task.documents.content, *(name for name in task.documents.keep if name != chunks.join)]
     _copy(database, sql.spans(columns, path), os.path.join(task.directory, f"{task.number:05d}.parquet"))
     count = "SELECT count(*) FROM"
@@ -248,18 +247,18 @@ def _join(task: Task, database: Any) -> dict[str, Any]:
     }
 
 
-def _report(task: Task, wrong: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Counts and examples of what is wrong. Raises: InputError if that is not allowed."""
-    if wrong and task.chunks.wrong == "refuse":
-        counts = ", ".join(f"{number:,} {what}" for what, number in sorted(Counter(what for what, _ in wrong).items()))
+def _report(task: Task, database: Any, path: str, table: str) -> dict[str, Any]:
+    """Counts and examples of what is wrong in a file. Raises: InputError if that is not allowed."""
+    counts = dict(database.execute(f"SELECT what, count(*) FROM {table} GROUP BY 1 ORDER BY 1").fetchall())
+    listed = f"SELECT place, what FROM {table} ORDER BY row, number, what LIMIT {EXAMPLES}"
+    examples = [f"{path}: {place}: {what}" for place, what in database.execute(listed).fetchall()]
+    if counts and task.chunks.wrong == "refuse":
+        found = ", ".join(f"{number:,} {what}" for what, number in counts.items())
         raise InputError(
-            f"{wrong[0][1]}: found {counts}, expected none, this is the first; mend the files, or leave what is wrong "
+            f"{examples[0]}: found {found}, expected none, this is the first; mend the files, or leave what is wrong "
             "without annotation, counted (--wrong-chunks unannotated)"
         )
-    return {
-        "wrong": Counter(what for what, _ in wrong),
-        "examples": [f"{place}: {what}" for what, place in wrong[:EXAMPLES]],
-    }
+    return {"wrong": counts, "examples": examples}
 
 
 def _ids_of(task: Task) -> str:

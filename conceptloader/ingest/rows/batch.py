@@ -62,7 +62,8 @@ class RawSpans:
 class RowBatch:
     """Documents as read. texts, or tokens (n lists), is given. An empty id means none.
 
-    metadata: one encoded record per document. fields: values aligned with all tokens of the batch.
+    metadata: one encoded record per document. fields: values aligned with all tokens of the batch. truncated:
+    conversations of which turns were left out.
     """
 
     ids: list[str]
@@ -71,3 +72,4 @@ class RowBatch:
     spans: dict[str, RawSpans]
     metadata: list[bytes] | None = None
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
+    truncated: int = 0

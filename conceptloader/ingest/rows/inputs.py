@@ -97,8 +97,7 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     names = [os.fspath(path) for path in inputs]
     for given in names:
         if os.path.isdir(given):
-            walk = os.walk(given, onerror=unreadable)
-            found = sorted(os.path.join(root, name) for root, _, files in walk for name in files)
+            found = files_below(given)
             # .json is a usual name for other things too: such files are read only when they are named one by one
             paths += [path for path in found if _kind(path)[0] and not path.endswith(".json")]
         elif not os.path.exists(given):
@@ -123,11 +122,25 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     return [_describe(path, os.path.relpath(path, top), *_kind(path)) for path in real]
 
 
-def unreadable(error: OSError) -> None:
-    """A folder that os.walk cannot look into, and would leave out. Raises: InputError."""
-    raise InputError(
-        f"{error.filename}: cannot be read: {error.strerror}; make it readable, or name the files that are meant"
-    ) from error
+def files_below(folder: str) -> list[str]:
+    """Paths of all files below a folder, links followed, sorted.
+
+    Raises: InputError for a folder that cannot be looked into, or is met twice: os.walk would leave out the one, and
+    repeat the other.
+    """
+
+    def unreadable(error: OSError) -> None:
+        raise InputError(
+            f"{error.filename}: cannot be read: {error.strerror}; make it readable, or name the files that are meant"
+        ) from error
+
+    found, met = [], set()
+    for root, _, names in os.walk(folder, onerror=unreadable, followlinks=True):
+        if os.path.realpath(root) in met:
+            raise InputError(f"{root}: found a link to a folder that is read already, expected each once; remove it")
+        met.add(os.path.realpath(root))
+        found += [os.path.join(root, name) for name in names]
+    return sorted(found)
 
 
 def _kind(path: str) -> tuple[str, str | None]:

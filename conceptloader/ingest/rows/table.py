@@ -60,18 +60,18 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
             raise InputError(f"{path}: from row {row} on: cannot be read ({error}); write the file again") from error
 
 
-def read_row_groups(path: str, begin: int, end: int, columns: Columns) -> Iterator[tuple[Any, int, float]]:
-    """pyarrow record batches of row groups [begin, end), the wanted columns only. With each: the number (from 0, in the
-    file) of its first row, and the share of the rows that has been read after it.
+def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) -> Iterator[tuple[Any, int, float]]:
+    """pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all). With each: the number
+    (from 0, in the file) of its first row, and the share of rows that has been read after it.
 
     Raises: InputError for wrong columns or a damaged file.
     """
     with open_parquet(path) as file:
         names = file.schema_arrow.names
-        problem = columns.problem(names)
+        problem = columns.problem(names) if columns is not None else None
         if problem:
             raise InputError(f"{path}: {problem}")
-        wanted = [name for name in columns.wanted() if name in names]
+        wanted = [name for name in columns.wanted() if name in names] if columns is not None else names
         counts = [file.metadata.row_group(i).num_rows for i in range(end)]
         first = row = sum(counts[:begin])
         for group in range(begin, end):

@@ -31,7 +31,8 @@ class Difference:
 def compare(saved: OrderSpec, current: OrderSpec, consumed: int) -> list[Difference]:
     """What differs between two specs in deciding the first `consumed` samples. Empty: they agree on every one.
 
-    Phases, members and skips that start at `consumed` or later are not looked at, nor are tracks and quarantine.
+    Phases, members, skips and exclusions that start at `consumed` or later are not looked at, nor are tracks and
+    quarantine.
     """
     return list(_differences(saved, current, consumed)) if consumed else []
 
@@ -45,6 +46,11 @@ def _differences(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterato
     yield from _changed(
         "skips", *([(s.at, s.count) for s in spec.skips if s.at < consumed] for spec in (saved, current))
     )
+    for name in sorted({*saved.exclude, *current.exclude} & set(current.members)):
+        past_and_now = (
+            [list(one) for one in spec.exclude.get(name, ()) if int(one[0]) < consumed] for spec in (saved, current)
+        )
+        yield from _changed(f"exclude.{name}", *past_and_now)
     for name in saved.draws_before(consumed):
         yield from _member_differences(name, saved.members[name], current.members.get(name))
     past, now = saved.phases_before(consumed), current.phases_before(consumed)
@@ -64,8 +70,9 @@ def _member_differences(name: str, saved: Member, current: Member | None) -> Ite
     if current is None:
         yield Difference(f"datasets.{name}", "present", "absent")
         return
-    for key, value in saved.identity.items():
-        yield from _changed(f"datasets.{name}.{key}", value, current.identity[key])
+    old, new = saved.identity, current.identity
+    for key in old | new:
+        yield from _changed(f"datasets.{name}.{key}", old.get(key), new.get(key))
 
 
 def _weight_differences(start: int, saved: Mapping[str, float], current: Mapping[str, float]) -> Iterator[Difference]:
@@ -240,8 +247,8 @@ class ChangedPast(ResumeError):
         self.refusal = (
             f"what decided the first {consumed} samples has changed since the checkpoint:\n{lines}\n"
             "Put the saved values back. What is meant for the samples ahead goes into a phase that starts at "
-            f"{decided} or later, a skip at {consumed} or later, or a dataset of another name. To train on as if the "
-            "new values had always been there, allow them by name: "
+            f"{decided} or later, a skip or an exclude at {consumed} or later, or a dataset of another name. To train "
+            "on as if the new values had always been there, allow them by name: "
         )
         super().__init__(self.refusal + f"allow_changed={json.dumps(self.keys)}")
 

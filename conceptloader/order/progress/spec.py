@@ -16,7 +16,7 @@ from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
-SPEC_VERSION = 2  # 1, as ever, for a spec without live phases
+SPEC_VERSION = 4  # with excluded documents; without, 3 with packing, 2 with live phases, and 1, as ever, for all others
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 
 
@@ -24,8 +24,9 @@ OrderKind = Literal["shuffled", "sequential", "megatron"]
 class Member:
     """One dataset, cut into windows in one way.
 
-    dataset: its name in the configuration. seq_len: tokens of a window, None where a sample is a document.
+    dataset: its name in the configuration. seq_len: tokens of a window or a pack, None where a sample is a document.
     windows: how many there are in token_range = [first, last + 1).
+    packing: how documents are packed, None where a sample is no pack.
     tracks_fingerprint: of its concepts and other tracks, which may change without changing the order.
     """
 
@@ -35,6 +36,7 @@ class Member:
     stream_fingerprint: str
     token_range: tuple[int, int]
     tracks_fingerprint: str = ""
+    packing: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         as_count(self.windows, f"datasets.{self.dataset}.windows", 0)
@@ -43,7 +45,8 @@ class Member:
     def identity(self) -> dict[str, Any]:
         """What decides which tokens a draw is."""
         names = ("dataset", "seq_len", "windows", "stream_fingerprint")
-        return {**{name: getattr(self, name) for name in names}, "token_range": list(self.token_range)}
+        packing = {} if self.packing is None else {"packing": dict(self.packing)}
+        return {**{name: getattr(self, name) for name in names}, "token_range": list(self.token_range), **packing}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,8 @@ class OrderSpec:
         the same proportion. Empty unless order is "shuffled".
     skips: of the trainer's sample index, see order/skips.py.
     quarantine: dataset -> fingerprint of its quarantined ranges; changes the loss mask, never the order.
+    exclude: dataset -> [at, fingerprint] of what is excluded from the trainer's sample `at` on; as little does it
+        change the order.
     base: consumed samples at which the present configuration took over from an earlier one whose phases, members and
         skips stand in front (a later data stage, a new sequence length); 0 if there was none.
     live: starts of those phases which were set while the run was going, and are in no configuration.
@@ -75,6 +80,7 @@ class OrderSpec:
     base: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
     live: Sequence[int] = ()
+    exclude: Mapping[str, Sequence[Sequence[int | str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
@@ -155,10 +161,16 @@ class OrderSpec:
         counts = replace(self, skips=()).build().counts(self.decided(consumed))
         return {name: draws for name, draws in zip(self.members, counts, strict=True) if draws}
 
+    @property
+    def _version(self) -> int:
+        if self.exclude:
+            return 4
+        return 3 if any(member.packing for member in self.members.values()) else 2 if self.live else 1
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved and hashed."""
         return {
-            "spec_version": SPEC_VERSION if self.live else 1,
+            "spec_version": self._version,
             "order": self.order,
             "order_version": self.order_version,
             "seed": self.seed,
@@ -173,6 +185,11 @@ class OrderSpec:
             "base": self.base,
             "extra": dict(self.extra),
             **({"live": list(self.live)} if self.live else {}),
+            **(
+                {"exclude": {name: [list(one) for one in self.exclude[name]] for name in self.exclude}}
+                if self.exclude
+                else {}
+            ),
         }
 
     @classmethod

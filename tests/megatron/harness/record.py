@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-KEYS = ("sample_index", "dataset_id", "topic_ids", "concepts_ids", "concepts_span_index")
+KEYS = ("sample_index", "dataset_id", "topic_ids", "rating_scores", "random", "concepts_ids", "concepts_span_index")
 
 
 def install(folder: str, kill_after: int) -> None:

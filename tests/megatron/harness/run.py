@@ -13,6 +13,8 @@ import cpu_context  # noqa: E402
 import fake_cuda  # noqa: E402
 import fake_triton  # noqa: E402
 
+# By its path: a checkout may have a package `tests` of its own.
+runpy.run_path(os.path.join(sys.path[0], "../../dying.py"))["die_with_parent"]()
 fake_triton.install()
 fake_cuda.install()
 fake_cuda.prepare_megatron()

@@ -22,6 +22,7 @@ import record  # noqa: E402
 
 
 def main(args: list[str]) -> None:
+    runpy.run_path(str(HERE.parents[1] / "dying.py"))["die_with_parent"]()  # a checkout may have `tests` of its own
     sys.path.insert(0, str(HERE / "stubs"))
     if os.environ.get("NANOTRON_SRC"):
         sys.path.insert(0, str(Path(os.environ["NANOTRON_SRC"]) / "src"))

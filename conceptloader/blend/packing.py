@@ -1,0 +1,235 @@
+"""Whole documents in every sample, without an index: which parts of documents make a pack. docs/packing.md is the spec.
+
+Plain and slow on purpose; batch/kernels/packs.py is the compiled twin.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.read.dataset import Dataset, MapStyle
+from conceptloader.format.read.ranges import Sample
+from conceptloader.format.read.values import Documents, Spans
+
+PACKING_VERSION = 1
+MAX_BLOCK_TOKENS = 1 << 27
+OVERFLOWS = ("split", "crop", "refuse")
+Overflow = Literal["split", "crop", "refuse"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """How documents become packs of seq_len tokens: what begins in a block of (bins - 1) * seq_len tokens of the stream
+    goes into `bins` packs.
+
+    overflow: of a document that does not fit whole, the rest goes elsewhere (split), is left out (crop), or it is an
+    error (refuse). Raises ConfigError for blocks above MAX_BLOCK_TOKENS.
+    """
+
+    seq_len: int
+    bins: int = 64
+    overflow: Overflow = "split"
+    version: int = PACKING_VERSION
+
+    def __post_init__(self) -> None:
+        if self.version != PACKING_VERSION:
+            raise ConfigError(
+                f"packing.version: found {self.version}, expected {PACKING_VERSION}; install a later release"
+            )
+        if self.bins < 2:
+            raise ConfigError(f"packing.bins: found {self.bins}, expected 2 or more: one of them is room to choose")
+        if self.block_tokens > MAX_BLOCK_TOKENS:
+            raise ConfigError(
+                f"packing.bins: found {self.bins} with seq_len {self.seq_len}, blocks of {self.block_tokens} tokens; "
+                f"expected at most {MAX_BLOCK_TOKENS}: lower one of the two"
+            )
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of the stream in which the pieces of a block begin."""
+        return (self.bins - 1) * self.seq_len
+
+    def packs(self, tokens: int) -> int:
+        """Packs of a stream of `tokens` tokens. The last block has no more of them than it needs, and one."""
+        blocks, rest = divmod(tokens, self.block_tokens)
+        return blocks * self.bins + (-(-rest // self.seq_len) + 1 if rest else 0)
+
+
+class Piece(NamedTuple):
+    """Tokens [start, start + tokens) of a document that ends at token `end`."""
+
+    start: int
+    tokens: int
+    end: int
+    document: int
+
+
+class Part(NamedTuple):
+    """Tokens [start, start + tokens) of a document that ends at `end`, at `place` of pack `bin` of its block."""
+
+    bin: int
+    place: int
+    start: int
+    tokens: int
+    end: int
+    document: int
+
+
+def pieces_of(documents: Iterable[tuple[int, int, int]], first: int, last: int, packing: Packing) -> Iterator[Piece]:
+    """What begins in tokens [first, last), of documents (number, start, end): pieces of seq_len tokens, and rests."""
+    size, split = packing.seq_len, packing.overflow == "split"
+    for number, start, end in documents:
+        if packing.overflow == "refuse" and end - start > size:
+            raise _refused(number, end - start, f"at most {size}, the seq_len")
+        before = max(0, -(-(first - start) // size))  # pieces of the blocks before
+        for at in range(start + before * size, min(end, last), size):
+            if at == start or split:
+                yield Piece(at, min(size, end - at), end, number)
+
+
+def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
+    """Best fit, the longest piece first; what fits nowhere whole comes last, into whatever room is left.
+
+    The parts of a pack stand one behind the other, in the order in which they are returned.
+    """
+    room = [packing.seq_len] * bins
+    found: list[Part] = []
+    left: list[Piece] = []
+
+    def put(b: int, piece: Piece, start: int, tokens: int) -> None:
+        found.append(Part(b, packing.seq_len - room[b], start, tokens, piece.end, piece.document))
+        room[b] -= tokens
+
+    for piece in sorted(pieces, key=lambda piece: (-piece.tokens, piece.start)):
+        fitting = [b for b in range(bins) if room[b] >= piece.tokens]
+        if fitting:
+            put(min(fitting, key=lambda b: (room[b], b)), piece, piece.start, piece.tokens)
+        elif packing.overflow == "refuse":
+            raise _refused(piece.document, piece.tokens, "room for it in a pack of its block")
+        else:
+            left.append(piece)
+    for piece in left:
+        start, stop = piece.start, piece.start + piece.tokens
+        while start < stop:
+            b = max(range(bins), key=lambda b: (room[b], b))
+            taken = min(stop - start, room[b])
+            if not taken:
+                raise FormatError(
+                    "found more tokens in the document table than when it was opened, expected the same; run "
+                    "`conceptloader verify --full`, restore or rebuild the dataset"
+                )
+            put(b, piece, start, taken)
+            start = start + taken if packing.overflow == "split" else stop
+    return found
+
+
+def _refused(document: int, tokens: int, expected: str) -> ConfigError:
+    return ConfigError(
+        f"packing.overflow: found refuse, and document {document} of {tokens} tokens, expected {expected}; set it to "
+        "split or crop, raise packing.bins, or take the document out"
+    )
+
+
+class Packs(MapStyle):
+    """Pack i of the documents in a token range, which begins and ends between documents.
+
+    packs[i]: {"tokens": int64 [n], "documents": Documents, <field>: [n], <track>: Spans}.
+    quarantine: token ranges; a block that touches a shard which they cover whole has empty packs.
+
+    Raises ConfigError for a range that is not all documents.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        packing: Packing,
+        token_range: tuple[int, int],
+        tracks: Sequence[str] | None = None,
+        quarantine: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.dataset, self.packing, self.tracks = dataset, packing, dataset.chosen_tracks(tracks)
+        self.start, self.stop = token_range
+        starts = np.array(dataset.shard_starts)
+        table = dataset.manifest.shards
+        inside = (table.tokens > 0) & (starts[:-1] < self.stop) & (starts[1:] > self.start)
+        if (without := np.flatnonzero(inside & (table.documents == 0))).size:
+            raise ConfigError(
+                f"packing: found no document table in shard {without[0]} of {dataset.path}, expected one in each; "
+                "rebuild or adopt it with documents, or leave packing out"
+            )
+        shards = list(zip(dataset.shard_starts, dataset.shard_starts[1:], strict=False))
+        self._closed = [(a, b) for a, b in shards if any(low <= a < b <= high for low, high in quarantine)]
+        self._last: tuple[int, list[Part]] = -1, []  # the block that was asked for last
+
+    def __len__(self) -> int:
+        return self.packing.packs(self.stop - self.start)
+
+    def parts(self, i: int) -> list[Part]:
+        """What pack i holds, in order."""
+        block, b = divmod(i, self.packing.bins)
+        return [part for part in self._block(block) if part.bin == b]
+
+    def parts_of(self, document: int) -> list[tuple[int, Part]]:
+        """(pack, part) of each part of a document of the dataset: the inverse of `parts`."""
+        start, end = self.dataset.document_range(document)
+        if not self.start <= start < end <= self.stop:
+            return []
+        size, width = self.packing.seq_len, self.packing.block_tokens
+        first, last = start - self.start, start + (end - 1 - start) // size * size - self.start
+        return [
+            (block * self.packing.bins + part.bin, part)
+            for block in range(first // width, last // width + 1)
+            for part in self._block(block)
+            if part.document == document
+        ]
+
+    def _block(self, number: int) -> list[Part]:
+        kept, parts = self._last
+        if kept != number:
+            parts = self._pack(number)
+            self._last = number, parts
+        return parts
+
+    def block(self, number: int) -> tuple[int, list[Piece]]:
+        """(packs, pieces) of a block."""
+        first = self.start + number * self.packing.block_tokens
+        last = min(first + self.packing.block_tokens, self.stop)
+        bins = min(self.packing.bins, len(self) - number * self.packing.bins)
+        if any(a < last and first < b for a, b in self._closed):
+            return bins, []
+        holding = self.dataset.documents_in(first, last)
+        numbers, starts = holding.ids.tolist(), holding.first.tolist()
+        ends = [*starts[1:], self.dataset.document_range(numbers[-1])[1]]
+        return bins, list(pieces_of(zip(numbers, starts, ends, strict=True), first, last, self.packing))
+
+    def _pack(self, number: int) -> list[Part]:
+        try:
+            bins, pieces = self.block(number)
+            return pack(pieces, bins, self.packing)
+        except (ConfigError, FormatError) as error:
+            raise type(error)(f"{self.dataset.path}: {error}") from error
+
+    def _get(self, i: int) -> Sample:
+        parts = self.parts(i)
+        read = [self.dataset.read(p.start, p.start + p.tokens, self.tracks) for p in parts]
+        read = read or [self.dataset.read(self.start, self.start, self.tracks)]
+        names = "tokens", *self.dataset.field_names
+        sample: Sample = {name: np.concatenate([one[name] for one in read]) for name in names}
+        starts, numbers = [part.start for part in parts], [part.document for part in parts]
+        sample["documents"] = Documents(np.array(starts, np.int64), np.array(numbers, np.int64))
+        places = [part.place for part in parts] or [0]
+        for track in self.tracks:
+            spans: list[Spans] = [one[track] for one in read]
+            sample[track] = Spans(
+                start=np.concatenate([s.start + place for s, place in zip(spans, places, strict=True)]),
+                end=np.concatenate([s.end + place for s, place in zip(spans, places, strict=True)]),
+                begins_before=np.concatenate([s.begins_before for s in spans]),
+                ends_after=np.concatenate([s.ends_after for s in spans]),
+                records=[record for s in spans for record in s.records],
+                codec=spans[0].codec,
+                where=spans[0].where,
+            )
+        return sample

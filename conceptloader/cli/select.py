@@ -1,0 +1,78 @@
+"""conceptloader select"""
+
+import argparse
+import os
+import sys
+
+from conceptloader.cli.arguments import add_dataset, add_out, not_negative
+from conceptloader.cli.index import task
+from conceptloader.cli.output import Output
+from conceptloader.errors import ConfigError, ReadError
+
+SUMMARY = "a view: some documents of a dataset as a dataset, without copying a token"
+DESCRIPTION = """\
+Write a small dataset that refers to documents of another one: those of which an expression holds, with some ids, or a
+random share. It is a dataset like any other in blends, splits, commands and Python. docs/views.md has the language.
+
+  conceptloader select data/web --where "quality >= 0.7 and 'medicine' in concepts" --out data/web-medicine
+  conceptloader select data/web --by quality:0,0.5,1 --out data/web    (data/web-0-0.5 and data/web-0.5-1)
+  conceptloader select data/web --where "share < 0.01" --seed 7 --out data/web-small
+  conceptloader select data/web --spans "medicine and not news" --out data/web-spans  (of documents, these tokens)
+
+On a cluster, --task K/N in each of N jobs (K from 0) finds a part, and the command without --task joins them: the bytes
+are the same in any way.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add_dataset(parser)
+    add_out(add)
+    add("--where", metavar="EXPR", help="an expression of the columns of documents")
+    add("--ids", metavar="FILE", help="only documents with one of these ids, a line each")
+    add("--spans", metavar="EXPR", help="of documents only the tokens of which this boolean of concepts holds")
+    add("--track", default="concepts", metavar="NAME", help="of --spans (default: concepts)")
+    add("--by", metavar="COLUMN", help="a view for each value of a column, or interval: quality:0,0.5,1")
+    add("--metadata", metavar="FILE", help="parquet or jsonl with a column id: its other columns can be asked for, too")
+    add("--seed", type=not_negative, default=0, metavar="N", help="of the column share (default: 0)")
+    add("--task", type=task, metavar="K/N", help="find only the part of task K of N, and write no view")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    from tqdm import tqdm
+
+    from conceptloader.trace.select.views import Ask, select
+
+    if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
+        raise ConfigError("select: found nothing to select by, expected --where, --ids, --spans or --by")
+    ids = None if arguments.ids is None else _read(arguments.ids)
+    given = {name: getattr(arguments, name) for name in ("where", "spans", "track", "by", "metadata", "seed")}
+    with tqdm(unit="chunk", disable=arguments.quiet or not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        found = select(
+            arguments.dataset, arguments.out, Ask(ids=ids, **given), roots=arguments.root, task=arguments.task,
+            progress=progress,
+        )  # fmt: skip
+    if arguments.task is not None:
+        output.result({"task": arguments.task}, [f"{arguments.out}: the part of this task is written"])
+        return 0
+    lines = [f"{path}: {documents:,} documents, {tokens:,} tokens" for path, (documents, tokens) in found.views.items()]
+    lines += [f"{found.unknown:,} documents of which the expression says nothing (null)"] if found.unknown else []
+    lines += [f"{found.without_view:,} documents that are in no view"] if found.without_view else []
+    lines += [] if ids is None else [f"{found.with_id:,} documents with one of {len(ids):,} ids"]
+    views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
+    output.result({**vars(found), "views": views}, lines)
+    return 0
+
+
+def _read(path: str) -> list[str]:
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8-sig") as file:
+            found = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReadError(f"--ids: cannot read {path}: {error}") from error
+    return list(dict.fromkeys(filter(None, found)))

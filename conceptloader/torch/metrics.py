@@ -1,0 +1,138 @@
+"""What the data of a run are doing, step by step: one callback, and what turns its argument into logs and gauges.
+
+cl.on_step(lambda metrics: writer.log(metrics.flat()))      # before the loop, in any trainer
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from conceptloader.base.packages import need
+from conceptloader.batch.measure import bytes_read
+from conceptloader.blend import Blend
+from conceptloader.order.schedule import BatchSchedule
+from conceptloader.storage import reads
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMetrics:
+    """Of a step whose last micro batch was handed out on this rank.
+
+    step: counted from 0, as in the run log. consumed_samples: over all ranks, with those of the step.
+    seconds: since the step before; waited_seconds: of these, for data. ready: micro batches read ahead.
+    bytes_read: that this process has read since the step before, from files (as Linux counts, other readers included)
+        and from object stores. retries: of reads that failed and were made again, meanwhile. What worker processes
+        of a DataLoader do is not seen.
+    weights: of the datasets in force, of a sum of 1. samples: of each dataset so far, and as epochs of it.
+    """
+
+    step: int
+    consumed_samples: int
+    seconds: float
+    waited_seconds: float
+    ready: int
+    bytes_read: int
+    retries: int
+    weights: Mapping[str, float]
+    samples: Mapping[str, int]
+    epochs: Mapping[str, float]
+
+    def flat(self, prefix: str = "data/") -> dict[str, float]:
+        """As TensorBoard and W&B take it: data/waited_seconds, data/samples/web, ..."""
+        found: dict[str, float] = {}
+        for name, value in asdict(self).items():
+            parts = {f"{name}/{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+            found |= {prefix + key: one for key, one in parts.items()}
+        return found
+
+
+Callback = Callable[[StepMetrics], object]
+callbacks: list[Callback] = []
+"""Of this process."""
+
+
+def on_step(callback: Callback) -> Callable[[], None]:
+    """Have `callback` called after each step of every training loader of this process whose loop begins later, in the
+    thread that trains.
+
+    Returns: what ends that. What the callback raises ends the step.
+    """
+    callbacks.append(callback)
+    return lambda: callbacks.remove(callback)
+
+
+def log_steps(every: int = 100) -> Callback:
+    """A callback that logs every so many steps, at INFO, as conceptloader.torch.metrics."""
+
+    def callback(metrics: StepMetrics) -> None:
+        if metrics.step % every == 0:
+            drawn = ", ".join(f"{name} {epochs:.3f}" for name, epochs in metrics.epochs.items())
+            logger.info(
+                "step %d: waited %.3f of %.3f s for data, %d micro batches ahead, %d retries; epochs: %s",
+                metrics.step, metrics.waited_seconds, metrics.seconds, metrics.ready, metrics.retries, drawn,
+            )  # fmt: skip
+
+    return callback
+
+
+def to_prometheus(registry: Any = None) -> Callback:
+    """A callback that sets gauges, conceptloader_waited_seconds and so on, those by dataset with the label `dataset`.
+
+    registry: of prometheus_client, by default its global one. Raises ConfigError without that package.
+    """
+    package = need("prometheus_client", "metrics: found no prometheus_client package", "prometheus")
+    gauges: dict[str, Any] = {}
+
+    def callback(metrics: StepMetrics) -> None:
+        for name, value in asdict(metrics).items():
+            by_dataset = isinstance(value, dict)
+            if name not in gauges:
+                where = {"labelnames": ["dataset"] * by_dataset, "registry": registry or package.REGISTRY}
+                gauges[name] = package.Gauge(f"conceptloader_{name}", f"StepMetrics.{name}", **where)
+            for key, one in value.items() if by_dataset else [("", value)]:
+                (gauges[name].labels(key) if by_dataset else gauges[name]).set(one)
+
+    return callback
+
+
+class Meter:
+    """Of one loader: what happens between the ends of its steps.
+
+    schedule: where they are. stop: end of the run, where its last step may be cut off.
+    """
+
+    def __init__(self, schedule: BatchSchedule, stop: int | None = None) -> None:
+        self._schedule, self._stop = schedule, stop
+        self._waited, self._before = 0.0, (time.monotonic(), *_read())
+
+    def took(self, blend: Blend, consumed: int, waited: float, ready: int = 0) -> None:
+        """A micro batch, or more, was waited for, behind which `consumed` samples are handed out over all ranks."""
+        self._waited += waited
+        step = self._schedule.step_of(consumed - 1)
+        if consumed not in (self._schedule.range_of(step)[1], self._stop):
+            return
+        now, phases = (time.monotonic(), *_read()), blend.spec.phases_before(consumed)
+        seconds, size, retries = (late - early for late, early in zip(now, self._before, strict=True))
+        names = [member.dataset for member in blend.spec.members.values()]
+        counts, weights = blend.order.counts(consumed), phases[-1].weights if phases else {}
+        samples, epochs = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0)
+        for name, count, windows in zip(names, counts, blend.order.sizes, strict=True):
+            samples[name] += count
+            epochs[name] += count / max(windows, 1)
+        metrics = StepMetrics(
+            step=step, consumed_samples=consumed, seconds=seconds, waited_seconds=self._waited, ready=ready,
+            bytes_read=int(size), retries=int(retries), samples=samples, epochs=epochs,
+            weights={blend.spec.members[k].dataset: w / sum(weights.values()) for k, w in weights.items()},
+        )  # fmt: skip
+        self._waited, self._before = 0.0, now
+        for callback in tuple(callbacks):
+            callback(metrics)
+
+
+def _read() -> tuple[int, int]:
+    """(bytes read, retries) of this process."""
+    return (bytes_read() or (0, 0))[0] + reads.counts["bytes"], reads.counts["retries"]

@@ -1,0 +1,137 @@
+"""Which tokens many samples read, as arrays: what blend.samples.parts_of says of one."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.batch.kernels.packs import pack_some
+from conceptloader.blend.packing import Packs
+from conceptloader.blend.samples import in_quarantined_shard
+from conceptloader.errors import FormatError
+from conceptloader.format.read.bulk import gather
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.trace.run import Member
+
+Bools = NDArray[np.bool_]
+
+
+class Ranges(NamedTuple):
+    """Parts of samples: which sample, by its place among those that were asked for; tokens [start, stop) of the
+    dataset, of which the first `inputs` are inputs and all but the first are labels; since: from which sample on
+    they are not read."""
+
+    row: Ints
+    start: Ints
+    stop: Ints
+    inputs: Ints
+    since: Ints
+
+    def take(self, rows: Ints | Bools) -> "Ranges":
+        """Some of them."""
+        return Ranges(self.row[rows], self.start[rows], self.stop[rows], self.inputs[rows], self.since[rows])
+
+
+def ranges_of(member: Member, samples: Ints) -> Ranges:
+    """What samples of a member are made of: one part, and of a pack any number."""
+    view, size = member.view, member.seq_len
+    row = np.arange(len(samples))
+    if isinstance(view.samples, Packs):
+        row, start, stop, inputs = _parts_of_packs(view.samples, samples)
+    elif member.by_document:
+        start, stop = document_ranges(member.dataset, view.start + samples)
+        stop = np.minimum(stop, start + size + 1)
+        inputs = np.minimum(stop - start, size)
+    else:
+        start = view.start + samples * size
+        stop, inputs = start + size + 1, np.full(len(samples), size)
+    since = view.left_out.first_at(start, stop)
+    if member.by_document and view.quarantine:
+        since[[in_quarantined_shard(view, number) for number in samples.tolist()]] = 0
+    return Ranges(row, start, stop, inputs, since)
+
+
+def _parts_of_packs(packs: Packs, samples: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """(row, start, stop, inputs) of the parts of packs."""
+    blocks, bins = np.divmod(samples, packs.packing.bins)
+    order = np.argsort(blocks, kind="stable")
+    found = [np.zeros((4, 0), np.int64)]
+    for some in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1) if len(order) else ():
+        count, pieces = packs.block(int(blocks[some[0]]))
+        parts = pack_some(pieces, count, packs.packing)
+        for at in some.tolist():
+            mine = parts[parts["bin"] == bins[at]]
+            stop = np.minimum(mine["start"] + mine["tokens"] + 1, mine["end"])
+            found.append(np.stack([np.full(len(mine), at), mine["start"], stop, mine["tokens"]]))
+    row, start, stop, inputs = np.concatenate(found, 1)
+    return row, start, stop, inputs
+
+
+def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int) -> Ints:
+    """Samples in [low, high), rising: all that have tokens of some intervals, be it as labels, and perhaps others.
+
+    start, end: of intervals that lie one behind the other.
+    """
+    if member.by_document:
+        return np.arange(low, high)
+    width, reach, bins = _widths(member)
+    first = np.maximum((start - member.view.start - reach) // width, low // bins)
+    last = np.minimum((end - 1 - member.view.start) // width, (high - 1) // bins)
+    first[1:] = np.maximum(first[1:], np.maximum.accumulate(last)[:-1] + 1)
+    counts = np.maximum(last - first + 1, 0)
+    groups = np.repeat(first - offsets_of(counts)[:-1], counts) + np.arange(counts.sum())
+    samples: Ints = (groups[:, None] * bins + np.arange(bins)).reshape(-1)
+    return samples[samples < high]
+
+
+def runs_of_samples(
+    member: Member, most: int, begin: int = 0, tokens: int | None = None
+) -> Iterator[tuple[int, int, int, int]]:
+    """(low, high, first token, end) of runs of samples [low, high) that read about `most` tokens, all in there.
+
+    begin: a sample of the first run, which reads about so many tokens; each of the others twice as many as before.
+    """
+    width, reach, bins = _widths(member)
+    high, tokens = begin // bins * bins, min(tokens or most, most)
+    while high < member.view.count:
+        low = high
+        high = min(low + max(1, tokens // member.seq_len // bins) * bins, member.view.count)
+        tokens = min(2 * tokens, most)
+        if bins == 1:
+            yield low, high, member.token_range(low)[0], member.token_range(high - 1)[1]
+        else:
+            base, last = member.view.start, -(-high // bins) * width + reach
+            yield low, high, base + low // bins * width, min(base + last, member.dataset.num_tokens)
+
+
+def _widths(member: Member) -> tuple[int, int, int]:
+    """(tokens, tokens behind them, samples): such a number of samples reads what begins in so many tokens."""
+    packing = member.view.member.packing
+    if packing is None:
+        return member.seq_len, 1, 1
+    return (packing["bins"] - 1) * member.seq_len, member.seq_len, packing["bins"]
+
+
+def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:
+    """Tokens [start, stop) of many documents, by their numbers in the dataset."""
+    if dataset.runs is not None:
+        return dataset.runs.first[documents], dataset.runs.first[documents + 1]
+    start, stop = np.empty_like(documents), np.empty_like(documents)
+    for shard, chosen, ordinals in documents_by_shard(dataset, documents):
+        pairs = gather(dataset.files, "documents.bin", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
+        base = dataset.shard_starts[shard]
+        start[chosen], stop[chosen] = pairs[::2] + base, pairs[1::2] + base
+    if (start > stop).any() or (stop > dataset.num_tokens).any():
+        raise FormatError(f"{dataset.path}: found a document that ends before it begins; run `conceptloader verify`")
+    return start, stop
+
+
+def documents_by_shard(dataset: Dataset, documents: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+    """(shard, places in `documents`, ordinals in the shard)."""
+    shards = np.searchsorted(np.array(dataset.first_documents), documents, side="right") - 1
+    for shard in np.unique(shards[documents >= 0]).tolist():
+        chosen = np.flatnonzero((shards == shard) & (documents >= 0))
+        yield shard, chosen, documents[chosen] - dataset.first_documents[shard]

@@ -1,0 +1,152 @@
+"""The documents of a dataset as Arrow tables: what an expression may ask of them."""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from conceptloader.base.hashing import derive_key
+from conceptloader.base.packages import need
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.bulk import spans_of
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec.columns import Ints
+from conceptloader.trace.bulk import concepts_in, document_ids, id_lists
+from conceptloader.trace.ranges import document_ranges
+
+_RANGES = ("_min", "_max")
+
+
+class DocumentColumns:
+    """types: the columns that there are, by name.
+
+    document, id, tokens (its length), share (a hash of its id, or without one of its number: uniform in [0, 1)); of a
+    track of concepts the list of those that its tokens carry, by name, or by id where there are no names; of a track of
+    numbers their mean, and NAME_min and NAME_max; of a track of json the first record. metadata: a parquet or jsonl
+    file with a column `id`, whose other columns are there as well. seed: of share.
+    """
+
+    def __init__(self, dataset: Dataset, seed: int = 0, metadata: str | None = None) -> None:
+        if not dataset.num_documents:
+            raise ConfigError(f"{dataset.path}: found no document table, expected one: documents are selected")
+        self._arrow = arrow = need("pyarrow", "select: found no pyarrow package, which makes the tables")
+        self.dataset, self._key = dataset, derive_key(seed, "share of documents")
+        self._names = {}
+        self.types: dict[str, Any] = {"document": arrow.int64(), "id": arrow.large_string()}
+        self.types |= {"tokens": arrow.int64(), "share": arrow.float64()}
+        for name, track in sorted(dataset.tracks.items()):
+            if track.codec == "concepts":
+                names = dataset.vocabulary(name)
+                self._names[name] = None if names is None else arrow.array(names, arrow.string())
+                self.types[name] = arrow.list_(arrow.int32() if names is None else arrow.string())
+            elif track.codec == "numpy":
+                self.types |= {name + end: arrow.float64() for end in ("", *_RANGES)}
+            elif track.codec == "json":
+                self.types[name] = arrow.string()
+        self._metadata = None if metadata is None else self._load(metadata)
+        self.types |= (
+            {} if self._metadata is None else {f.name: f.type for f in self._metadata.schema if f.name != "id"}
+        )
+
+    def table(self, documents: Ints, names: Collection[str]) -> Any:
+        """Some columns of some documents, given by their numbers, rising."""
+        arrow, found = self._arrow, {}
+        start, stop = document_ranges(self.dataset, documents)
+        ids = document_ids(arrow, self.dataset, documents)
+        if "share" in names:
+            found["share"] = self._shares(documents, ids)
+        for name in names:
+            track = self.dataset.tracks.get(name)
+            if track is not None and track.codec == "concepts":
+                found[name] = self._concepts(name, start, stop)
+            elif track is not None and track.codec == "json":
+                found[name] = self._first(name, start, stop)
+        for name, track in self.dataset.tracks.items():
+            wanted = {name + end for end in ("", *_RANGES)} & set(names)
+            if track.codec == "numpy" and wanted:
+                found |= {key: value for key, value in self._numbers(name, start, stop).items() if key in wanted}
+        base = {"document": documents, "id": ids, "tokens": stop - start}
+        table = arrow.table({name: value for name, value in {**base, **found}.items() if name in names or name == "id"})
+        more = [name for name in names if name not in table.column_names]
+        if more and self._metadata is not None:
+            at = need("pyarrow.compute", "select").index_in(ids, value_set=self._metadata["id"])
+            for name in more:
+                table = table.append_column(name, self._metadata[name].take(at))
+        return table
+
+    def _load(self, path: str) -> Any:
+        where = f"metadata: {path}"
+        try:
+            if path.endswith(".parquet"):
+                table = need("pyarrow.parquet", where).read_table(path)
+            else:
+                table = need("pyarrow.json", where).read_json(path)
+        except (OSError, self._arrow.ArrowInvalid) as error:
+            raise ConfigError(f"{where}: found {error}, expected a parquet or jsonl file") from error
+        if "id" not in table.column_names:
+            raise ConfigError(f"{where}: found the columns {', '.join(table.column_names)}, expected one called id")
+        twice = sorted(set(table.column_names[1:]) & set(self.types) - {"id"})
+        if twice:
+            raise ConfigError(f"{where}: found the columns {', '.join(twice)}, which the dataset has; rename them")
+        ids = table["id"].cast(self._arrow.large_string())
+        if len(ids.unique()) != len(ids):
+            raise ConfigError(f"{where}: found an id twice, expected one row for each document")
+        return table.set_column(table.column_names.index("id"), "id", ids).combine_chunks()
+
+    def _shares(self, documents: Ints, ids: Any) -> Any:
+        numbers = self.dataset.sources(documents).tolist()
+        texts = (
+            f"{self.dataset.manifest.stream_fingerprint()}/{n}" if one is None else one
+            for one, n in zip(ids.to_pylist(), numbers, strict=True)
+        )
+        hashes = np.array([xxhash.xxh3_64_intdigest(one.encode(), self._key) for one in texts], np.uint64)
+        return (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+    def _spans(self, track: str, start: Ints, stop: Ints) -> Any:
+        """(shard, documents, spans of these, records) by shard."""
+        some = np.flatnonzero(start < stop)
+        cut = self.dataset.cut(start[some], stop[some])
+        for shard in np.unique(cut.shard).tolist():
+            rows = np.flatnonzero(cut.shard == shard)
+            a, b = cut.first[rows], cut.end[rows]
+            if self.dataset.manifest.shards.tracks[track].encoding[shard] is not None:
+                yield shard, some[cut.row[rows]], a, b
+
+    def _concepts(self, track: str, start: Ints, stop: Ints) -> Any:
+        parts, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for shard, rows, a, b in self._spans(track, start, stop):
+            which, found = concepts_in(self.dataset, shard, track, (a, b), (np.arange(len(a)), a, b))
+            parts.append(rows[which])
+            ids.append(found)
+        lists = id_lists(self._arrow, np.concatenate(parts), np.concatenate(ids), np.arange(len(start)))
+        names = self._names[track]
+        return lists if names is None else self._arrow.ListArray.from_arrays(lists.offsets, names.take(lists.values))
+
+    def _records(self, track: str, start: Ints, stop: Ints) -> Any:
+        """(documents, records) by shard, a record for each span."""
+        for shard, rows, a, b in self._spans(track, start, stop):
+            spans, numbers = spans_of(self.dataset.reader, shard, track, a, b)
+            yield rows[spans.row], self.dataset.reader.records(shard, track, numbers.astype(np.uint32))
+
+    def _first(self, track: str, start: Ints, stop: Ints) -> Any:
+        found: list[str | None] = [None] * len(start)
+        for rows, records in self._records(track, start, stop):
+            firsts = np.unique(rows, return_index=True)[1]
+            for k in firsts.tolist():
+                found[rows[k]] = bytes(records[k]).decode("utf-8", "replace")
+        return self._arrow.array(found, self._arrow.string())
+
+    def _numbers(self, track: str, start: Ints, stop: Ints) -> dict[str, Any]:
+        count, total = np.zeros(len(start), np.int64), np.zeros(len(start))
+        least, most = np.full(len(start), np.inf), np.full(len(start), -np.inf)
+        codec: Any = self.dataset.codec(track)
+        for rows, records in self._records(track, start, stop):
+            values = np.frombuffer(b"".join(records), codec.dtype).astype(np.float64)
+            owner = np.repeat(rows, [len(record) // codec.dtype.itemsize for record in records])
+            count += np.bincount(owner, minlength=len(start))
+            total += np.bincount(owner, values, minlength=len(start))
+            np.minimum.at(least, owner, values)
+            np.maximum.at(most, owner, values)
+        columns = {track: total / np.maximum(count, 1), f"{track}_min": least, f"{track}_max": most}
+        return {name: self._arrow.array(column, mask=count == 0) for name, column in columns.items()}

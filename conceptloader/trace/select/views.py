@@ -1,0 +1,277 @@
+"""Views by selection: chunks of documents are asked, by any number of tasks, and what they find is joined in order."""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from conceptloader.base.hashing import fingerprint
+from conceptloader.base.packages import need
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.spec.viewfile import Runs
+from conceptloader.format.tools.derived import check_new_directory, new_directory
+from conceptloader.format.write.view import write_view
+from conceptloader.storage.durable import make_directories, write_file
+from conceptloader.trace.concepts import concept_source
+from conceptloader.trace.ranges import document_ranges
+from conceptloader.trace.select.columns import DocumentColumns
+from conceptloader.trace.select.expression import Expression
+from conceptloader.trace.where import Intervals, Where, parse_where
+
+CHUNK = 1 << 15  # documents that are asked at once
+_MOST_VIEWS = 4096
+_NAME = re.compile(r"[\w-][\w.-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What to select. where: an expression of documents (docs/views.md). ids: documents with one of these ids only.
+    spans: a boolean of the concepts of `track`: of the documents only the tokens of which it holds. by: a column, of
+    which each value makes a view, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1] does. metadata, seed:
+    see DocumentColumns."""
+
+    where: str | None = None
+    ids: Sequence[str] | None = None
+    spans: str | None = None
+    track: str = "concepts"
+    by: str | None = None
+    metadata: str | None = None
+    seed: int = 0
+
+    def described(self) -> dict[str, Any]:
+        """What the manifest of a view says of it."""
+        said = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.ids is not None:
+            said["ids"] = fingerprint(sorted(set(self.ids)))
+        return said
+
+
+@dataclass
+class Selected:
+    """documents: that were asked; unknown: of which the expression gives null, with_id: that have one of the ids;
+    without_view: selected, but with no value of `by`, or none in its intervals. views: path -> (documents, tokens)."""
+
+    documents: int = 0
+    unknown: int = 0
+    with_id: int = 0
+    without_view: int = 0
+    views: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def select(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    ask: Ask,
+    *,
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+    task: tuple[int, int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Selected:
+    """Write a view of the documents of a dataset to `out`, or with `by` several, to `out` and - and the value.
+
+    task: (number, tasks): find only what this one of several tasks finds, and write it beside `out`; a call without it
+    makes the views of what all of them found. The bytes are the same in any way.
+
+    Raises: ConfigError for an expression, column or value that is none, and if nothing is selected; FormatError and
+    ReadError for the dataset.
+    """
+    target = os.path.abspath(out)
+    check_new_directory(target)
+    with open_dataset(path, roots=roots) as dataset:
+        if "://" in dataset.path:
+            raise ConfigError(f"{dataset.path}: found a URL, expected a local directory, whose view can be copied")
+        asking = _Asking(dataset, ask, f"{target}.parts")
+        if task is not None:
+            if not 0 <= task[0] < task[1]:
+                raise ConfigError(f"task: found {task[0]} of {task[1]}, expected a number from 0 to {task[1] - 1}")
+            asking.write_part(task, progress)
+            return Selected(documents=dataset.num_documents)
+        tables = asking.read_parts() if os.path.isdir(asking.directory) else [asking.find((0, 1), progress)]
+        found = _write(dataset, ask, target, tables)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(asking.directory)
+    return found
+
+
+class _Asking:
+    def __init__(self, dataset: Dataset, ask: Ask, directory: str) -> None:
+        self.dataset, self.ask, self.directory = dataset, ask, directory
+        self._arrow: Any = need("pyarrow", "select: found no pyarrow package, which makes the tables")
+        self._schema = self._arrow.schema([("start", "int64"), ("stop", "int64"), ("view", "string")])
+        self.columns = DocumentColumns(dataset, ask.seed, ask.metadata)
+        self.where = Expression("true" if ask.where is None else ask.where, self.columns.types)
+        if self.where.kind != self._arrow.bool_():
+            raise self.where.wrong(0, f"a value of type {self.where.kind}, expected true or false")
+        self.by = None if ask.by is None else _By(ask.by, self.columns.types)
+        self.spans = None if ask.spans is None else self._concepts(parse_where(ask.spans))
+        self.names = {*self.where.columns, *([] if self.by is None else [self.by.column])}
+        status = None if ask.metadata is None else (os.stat(ask.metadata).st_size, os.stat(ask.metadata).st_mtime_ns)
+        self.print = fingerprint([dataset.stream_fingerprint, dataset.tracks_fingerprint, ask.described(), status])
+
+    def _concepts(self, where: Where) -> Where:
+        dataset, track = self.dataset, self.ask.track
+        if dataset.mode == "document":
+            raise ConfigError(f"spans: {dataset.path} has mode document: only whole documents are selected")
+        if track not in dataset.tracks or dataset.tracks[track].codec != "concepts":
+            raise ConfigError(f"spans: found no track {track!r} of concepts in {dataset.path}")
+        return where.renamed({name: dataset.concept(name, track).id for name in where.concepts()})
+
+    def find(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> Any:
+        """What a task finds, an Arrow table: token ranges, and the name of the view of each. Its metadata counts."""
+        chunks = -(-self.dataset.num_documents // CHUNK)
+        mine = range(*(chunks * k // task[1] for k in (task[0], task[0] + 1)))
+        counted, parts = Selected(), []
+        for done, chunk in enumerate(mine):
+            parts.append(self._ask(chunk, counted))
+            if progress is not None:
+                progress(done + 1, len(mine))
+        schema = self._schema
+        facts = {"ask": self.print, **{name: str(value) for name, value in vars(counted).items()}}
+        return self._arrow.concat_tables([schema.empty_table(), *parts]).replace_schema_metadata(facts)
+
+    def _ask(self, chunk: int, counted: Selected) -> Any:
+        documents = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, self.dataset.num_documents))
+        compute: Any = need("pyarrow.compute", "select")
+        table = self.columns.table(documents, self.names)
+        counted.documents += len(documents)
+        chosen = np.ones(len(documents), bool)
+        if self.ask.ids is not None:
+            wanted = self._arrow.array(list(self.ask.ids), self._arrow.large_string())
+            chosen = compute.is_in(table["id"], value_set=wanted).to_numpy(zero_copy_only=False)
+            counted.with_id += int(chosen.sum())
+        if self.ask.where is not None:
+            found = self.where(table)
+            counted.unknown += found.null_count
+            chosen = chosen & found.fill_null(False).to_numpy()
+        names = self._arrow.array([""] * len(documents)) if self.by is None else self.by(table)
+        start, stop = document_ranges(self.dataset, documents)
+        chosen = chosen & (start < stop)
+        without = chosen & names.is_null().to_numpy(zero_copy_only=False)
+        counted.without_view += int(without.sum())
+        rows = np.flatnonzero(chosen & ~without)
+        start, stop = start[rows], stop[rows]
+        if self.spans is not None and len(rows):
+            begin, end = self._intervals(int(start[0]), int(stop[-1]))
+            which, run = Runs.of(start, stop).meeting(begin, end)
+            rows, start, stop = rows[run], np.maximum(begin[which], start[run]), np.minimum(end[which], stop[run])
+        columns = {"start": start, "stop": stop, "view": names.take(self._arrow.array(rows))}
+        return self._arrow.table(columns).cast(self._schema)
+
+    def _intervals(self, first: int, last: int) -> Intervals:
+        assert self.spans is not None
+        source = concept_source(self.dataset, self.ask.track)
+        found: list[Intervals] = []
+        for low in range(first, last, source.chunk):
+            high = min(low + source.chunk, last)
+
+            def spans(concept: str | int, low: int = low, high: int = high) -> Intervals:
+                return source.spans(int(concept), low, high)
+
+            found.append(self.spans.intervals(spans, low, high))
+        start, stop = (np.concatenate(column) for column in zip(*found, strict=True))
+        return start, stop
+
+    def write_part(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> None:
+        make_directories(self.directory)
+        sink = self._arrow.BufferOutputStream()
+        table = self.find(task, progress)
+        with self._arrow.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        write_file(os.path.join(self.directory, _part(*task)), sink.getvalue().to_pybytes())
+
+    def read_parts(self) -> list[Any]:
+        """What all tasks found, in order."""
+        names = sorted(name for name in os.listdir(self.directory) if name.endswith(".arrow"))
+        tasks = int(names[0].partition("-of-")[2].partition(".")[0]) if names else 0
+        missing = sorted({_part(k, tasks) for k in range(tasks)}.symmetric_difference(names))
+        if missing or not names:
+            raise FormatError(
+                f"{self.directory}: found {len(names)} parts, expected those of all tasks (not there: {missing[:3]}); "
+                "run the tasks that are missing, or remove the directory"
+            )
+        tables = []
+        for name in names:
+            path = os.path.join(self.directory, name)
+            try:
+                with self._arrow.memory_map(path) as file:
+                    tables.append(self._arrow.ipc.open_file(file).read_all())
+            except (OSError, self._arrow.ArrowInvalid) as error:
+                raise ReadError(f"{path}: cannot read what a task found: {error}; remove it, run the task") from error
+            if (tables[-1].schema.metadata or {}).get(b"ask", b"").decode() != self.print:
+                raise ConfigError(f"{path}: found what a task found of other arguments; remove {self.directory}")
+        return tables
+
+
+def _part(number: int, tasks: int) -> str:
+    return f"{number:05d}-of-{tasks:05d}.arrow"
+
+
+class _By:
+    """Names of views by a column, or by intervals of one."""
+
+    def __init__(self, text: str, known: Any) -> None:
+        self._arrow: Any = need("pyarrow", "by")
+        self._compute: Any = need("pyarrow.compute", "by")
+        self.column, colon, edges = text.partition(":")
+        self._texts = edges.split(",") if colon else []
+        (name,) = Expression(self.column, known, "by").columns or [""]
+        kind = known.get(name)
+        if name != self.column or self._arrow.types.is_nested(kind):
+            raise ConfigError(f"by: found {self.column!r}, expected a column with one value for each document")
+        try:
+            self._edges = np.array(self._texts, float)
+        except ValueError as error:
+            raise ConfigError(f"by: found {edges!r}, expected numbers, as in quality:0,0.5,1") from error
+        number = self._arrow.types.is_integer(kind) or self._arrow.types.is_floating(kind)
+        if colon and (len(self._edges) < 2 or (np.diff(self._edges) <= 0).any() or not number):
+            raise ConfigError(f"by: found {text!r}, expected a column of numbers and rising borders: quality:0,0.5,1")
+
+    def __call__(self, table: Any) -> Any:
+        """The name of each document's view, null for none."""
+        column = table[self.column].combine_chunks()
+        if not len(self._edges):
+            names = column.cast(self._arrow.string())
+            for one in names.unique().drop_null().to_pylist():
+                if not _NAME.fullmatch(one):
+                    raise ConfigError(f"by: found the value {one!r:.100}, expected the name of a directory")
+            return names
+        values = column.cast(self._arrow.float64()).fill_null(float("nan")).to_numpy()
+        at = np.searchsorted(self._edges, values, side="right") - 1
+        last = len(self._edges) - 2
+        at[values == self._edges[-1]] = last
+        names = self._arrow.array([f"{a}-{b}" for a, b in zip(self._texts, self._texts[1:], strict=False)])
+        return names.take(self._arrow.array(at, mask=(at < 0) | (at > last)))
+
+
+def _write(dataset: Dataset, ask: Ask, out: str, tables: list[Any]) -> Selected:
+    arrow: Any = need("pyarrow", "select")
+    found = Selected()
+    for table in tables:
+        for name in ("documents", "unknown", "with_id", "without_view"):
+            setattr(found, name, getattr(found, name) + int(table.schema.metadata[name.encode()]))
+    table = arrow.concat_tables(table.replace_schema_metadata(None) for table in tables).combine_chunks()
+    if not table.num_rows:
+        raise ConfigError(
+            f"select: found no document of {found.documents:,} in {dataset.path}, expected at least one; nothing was "
+            f"written (of {found.unknown:,} the expression says nothing)"
+        )
+    names, which = np.unique(table["view"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True)
+    if len(names) > _MOST_VIEWS:
+        raise ConfigError(f"by: found {len(names):,} values, expected at most {_MOST_VIEWS:,}; give intervals")
+    start, stop = table["start"].to_numpy(), table["stop"].to_numpy()
+    places = [out if ask.by is None else f"{out}-{name}" for name in names.tolist()]
+    for place in places:
+        check_new_directory(place)
+    for k, (place, name) in enumerate(zip(places, names.tolist(), strict=True)):
+        rows = np.flatnonzero(which == k)
+        said = {"select": {**ask.described(), **({} if ask.by is None else {"value": name})}}
+        with new_directory(place) as working:
+            made = write_view(working, place, dataset, start[rows], stop[rows], said)
+        found.views[place] = made.documents, made.tokens
+    return found

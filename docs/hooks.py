@@ -1,0 +1,58 @@
+"""What the site needs beside the pages: a reference of every public name, and no link that leads out of it."""
+
+import posixpath
+import re
+from itertools import groupby
+from typing import Any
+
+from mkdocs.structure.files import File
+
+import conceptloader
+
+# Where a name is at home -> what the chapter about it is called.
+CHAPTERS = {
+    "torch": "Loading",
+    "blend": "Configuration",
+    "order": "The order of samples",
+    "format": "Datasets",
+    "ingest": "Building datasets",
+    "trace": "Asking a run",
+    "batch": "Digests",
+    "base": "Keys",
+    "errors": "Errors",
+}
+MODULES = ["conceptloader.trace", "conceptloader.testing"]
+LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>\.\./[^)]*)\)")
+
+
+def reference() -> str:
+    """The page, as directives that are filled in from signatures and docstrings."""
+    homes = {name: home for name, home in conceptloader._PUBLIC.items() if name in conceptloader.__all__}
+    page = ["# Public names", "", "All of them are `conceptloader.NAME`, imported on first use.", ""]
+
+    def chapter(name: str) -> int:
+        return list(CHAPTERS).index(homes[name].partition(".")[0])
+
+    for number, names in groupby(sorted(homes, key=lambda name: (chapter(name), name.lower())), chapter):
+        page += [f"## {list(CHAPTERS.values())[number]}", ""]
+        page += [f"::: conceptloader.{homes[name]}.{name}\n" for name in names]
+    for module in MODULES:
+        page += [f"## `{module}`", ""]
+        exported: Any = getattr(conceptloader, module.rpartition(".")[2])
+        page += [f"::: {exported.__dict__[name].__module__}.{name}\n" for name in exported.__all__]
+    return "\n".join(page)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    files.append(File.generated(config, "reference.md", content=reference()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """A link to a file beside docs/ becomes the file's name: the site has pages alone."""
+
+    def shown(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), match["target"]))
+        return match[0] if path.startswith("docs/") else f"{match['text']} (`{path}`)"
+
+    return LINK.sub(shown, markdown)

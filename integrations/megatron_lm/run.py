@@ -1,0 +1,205 @@
+"""The run of a process that Megatron's training loop goes through: its data, its state in checkpoints, its run log."""
+
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from conceptloader.base.hashing import derive_key
+from conceptloader.blend.vocabulary import check_vocabulary
+from conceptloader.errors import ConfigError
+from conceptloader.order.partition import Partition, Plan
+from conceptloader.order.permutation import Permutation
+from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.torch.live import new_weights, require_agreement
+from conceptloader.torch.metrics import Meter, callbacks
+from conceptloader.torch.samplers import MicroBatches
+
+from .batches import SplitIterator
+from .data import Built, MegatronData, OurSplit
+from .dataset import data_loader
+from .options import Options, batch_schedule, first_sample
+
+TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
+
+
+@dataclass
+class Run:
+    """The run of this process. `data` is there once Megatron has asked for its datasets.
+
+    dataset_config: for a script of one's own, from Megatron's arguments to a GPTDatasetConfig. saved: our state in the
+    checkpoint that was loaded. mock: Megatron keeps its --mock-data. The others are for metrics: see `took`.
+    """
+
+    options: Options
+    dataset_config: Callable[[Any], Any] | None = None
+    saved: dict[str, Any] | None = None
+    data: MegatronData | None = None
+    mock: bool = False
+    reader: SplitIterator | None = None
+    meter: Meter | None = None
+    taken: int = 0
+    group: int = 0
+
+    def datasets(
+        self,
+        config: Any,
+        sizes: Sequence[int | None],
+        is_built_on_rank: Callable[[], bool] | None,
+        vp_stage: int | None,
+    ) -> list[Any]:
+        """Train, valid and test datasets of this (virtual) stage. config: GPTDatasetConfig."""
+        from megatron.training import get_args
+
+        args = get_args()
+        first = first_sample(args)
+        if self.data is None:
+            self.data = MegatronData(
+                **vars(self.options),
+                dataset_config=config,
+                micro_batch_size=args.micro_batch_size,
+                split=args.split if config.mock else None,
+                consumed=args.consumed_train_samples,
+                saved=self.saved,
+                sizes=sizes,
+                pipeline_layout=self.pipeline_layout(args),
+            )
+            check_tokenizer(self.data, getattr(args, "padded_vocab_size", None), self.options.accept)
+            if args.rank == 0 and isinstance(self.data.train, OurSplit):
+                self.data.train.blend.look_ahead(args.consumed_train_samples)
+            self.note(self.data, args)
+            if callbacks:
+                plan = self.plan(args)
+                self.meter, self.taken, self.group = Meter(plan.schedule), plan.schedule.consumed, plan.partition.group
+        datasets = self.data.datasets(sizes, is_built_on_rank=is_built_on_rank, vp_stage=vp_stage, first=first)
+        if args.dataloader_type != "external":
+            return datasets
+        consumed = (args.consumed_train_samples - first, args.consumed_valid_samples, 0)
+        evaluated = getattr(args, "eval_micro_batch_size", None) or args.micro_batch_size
+        sizes_of = (args.micro_batch_size, evaluated, evaluated)
+        return [self.external(d, args, c, size) for d, c, size in zip(datasets, consumed, sizes_of, strict=True)]
+
+    def external(self, dataset: Built, args: Namespace, consumed: int, micro_batch_size: int) -> Any:
+        """An iterator in place of a dataset, for --dataloader-type external."""
+        if dataset is None or isinstance(dataset, list):
+            return dataset and [self.external(d, args, consumed, micro_batch_size) for d in dataset]
+        return ExternalLoader(iter(data_loader(dataset, micro_batch_size, consumed, args.num_workers)), args)
+
+    @staticmethod
+    def plan(args: Namespace) -> Plan:
+        """Steps, micro batches and ranks from the step on that is trained now, or next."""
+        partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=args.data_parallel_size)
+        iteration = getattr(args, "curr_iteration", args.iteration)
+        schedule = batch_schedule(args).at(iteration, args.consumed_train_samples)
+        return Plan(partition=partition, schedule=schedule)
+
+    def note(self, data: MegatronData, args: Namespace) -> None:
+        """What decides the samples from here on, for checkpoints and in the run log."""
+        args.conceptloader = data.state()  # Megatron saves its arguments with every checkpoint
+        if args.rank == 0 and args.save:
+            plan = self.plan(args)
+            Path(args.save).mkdir(parents=True, exist_ok=True)
+            start = RunStart.of(data.spec, plan.schedule, plan.partition, args.seq_length)
+            RunLog(args.save).append(start, data.spec)
+
+    def set_weights(self, weights: Mapping[str, float], at: int | None, args: Namespace) -> int:
+        """See launch.set_weights. All ranks compare what they are about to do."""
+        data, plan = self.data, self.plan(args)
+        if data is None or not isinstance(data.train, OurSplit):
+            raise ConfigError("set_weights: expected data in an order of ours, which Megatron has asked for")
+        first, edge = plan.schedule.range_of(plan.schedule.step)
+        start, blend = new_weights(data.train.blend, weights, plan, edge, at)
+        require_agreement(start, first, blend.spec, args.world_size, None)
+        for reader in data.readers:
+            reader.follow(blend.order)
+        data.train = replace(data.train, blend=blend)
+        self.note(data, args)
+        return start
+
+    def took(self, reader: SplitIterator, seconds: float) -> None:
+        """A training iterator has waited so long for a micro batch; of those of virtual stages the first counts."""
+        data, self.reader = self.data, self.reader or reader
+        if data is None or self.meter is None or reader is not self.reader or not isinstance(data.train, OurSplit):
+            return
+        self.taken += self.group
+        self.meter.took(data.train.blend, self.taken, seconds)
+
+    @staticmethod
+    def pipeline_layout(args: Namespace) -> Any:
+        """The model's own (--pipeline-model-parallel-layout), None without one."""
+        if not getattr(args, "pipeline_model_parallel_layout", None):
+            return None
+        from megatron.training.arguments import core_transformer_config_from_args
+
+        return core_transformer_config_from_args(args).pipeline_model_parallel_layout
+
+
+def check_tokenizer(data: MegatronData, embedding: int | None, accept: Collection[str]) -> None:
+    """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
+    or another end-of-document token, which may be accepted. embedding: rows of it, None if not known."""
+    eod = getattr(data.dataset_config.tokenizer, "eod", None)
+    remedy = "start with the tokenizer that the data were built with"
+    for datasets in (data.train.datasets, *(blend.datasets for blend in data._whole if blend is not None)):
+        check_vocabulary(datasets, embedding, "the model's embedding (--vocab-size, padded)", remedy)
+        for name, tokenizer in ((name, dataset.tokenizer) for name, dataset in datasets.items()):
+            if tokenizer is None or None in (eod, tokenizer.eos_id) or TOKENIZER in accept:
+                continue
+            if eod != tokenizer.eos_id:
+                raise ConfigError(
+                    f"datasets.{name}: found tokens of {tokenizer.name}, whose documents end with "
+                    f"{tokenizer.eos_id}, but Megatron's tokenizer has {eod} for that; {remedy}, or, if the others "
+                    f"mean the same, --conceptloader-accept {TOKENIZER}"
+                )
+
+
+@dataclass
+class ExternalLoader:
+    """What --dataloader-type external passes through: an iterator over micro batches that can save its state.
+
+    The state is the number of samples that the trainer has consumed, asked for at the time of saving: what the loader
+    has read ahead, or what another pipeline stage has read, does not enter.
+    """
+
+    batches: Iterator[Any]
+    args: Namespace
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
+
+    def __next__(self) -> Any:
+        return next(self.batches)
+
+    def save_state(self) -> dict[str, int]:
+        """For Megatron's maybe_save_dataloader_state. Resuming needs nothing but Megatron's own consumed samples."""
+        return {"version": 1, "consumed_samples": int(self.args.consumed_train_samples)}
+
+
+class Cyclic:
+    """A batch sampler over endless epochs, each in an order of its own, resumable at any sample with any dp size.
+
+    In place of Megatron's for --dataloader-type cyclic, which draws a list of the whole epoch with torch.randperm on
+    every rank, shares it out by rank, and refuses to resume off the grid of the old batch size. Position p of the run
+    is sample permutation(epoch = p // total)(p % total). A step may straddle two epochs: none is cut short, and none
+    starts over on a resume.
+
+    total: samples in an epoch. consumed: samples that the trainer has consumed, of all ranks and epochs.
+    """
+
+    def __init__(self, partition: Partition, dp_rank: int, consumed: int, *, total: int, seed: int) -> None:
+        if total < 1:
+            raise ConfigError(f"cyclic sampler: found {total} samples, expected at least 1")
+        self.positions = MicroBatches(partition, dp_rank, consumed)
+        self.total, self.seed = total, seed
+
+    def __len__(self) -> int:
+        return self.total  # what Megatron's own samplers answer: samples, not batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        @lru_cache(maxsize=2)
+        def order(epoch: int) -> Permutation:
+            return Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
+
+        for positions in self.positions:
+            yield [order(p // self.total).forward(p % self.total) for p in positions]

@@ -1,0 +1,225 @@
+"""Conversations: what is rendered, what of it is learnt, and what is refused."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.rows.batch import BadRow
+from conceptloader.ingest.rows.chat import CHAT_COLUMNS, ChatParser, ChatRules, load_rules
+from conceptloader.ingest.rows.tokenizer import FileTokenizer
+from tests.corpora.tokenizers import byte_level
+
+CHATML = (
+    "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MARKED = (
+    "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{%- if m.role == 'assistant' %}{{ '\n' }}{% generation %}{{ m.content }}<|im_end|>{{ '\n' }}{% endgeneration %}"
+    "{% else %}{{ '\n' }}{{ m.content }}<|im_end|>{{ '\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TALK = [
+    {"role": "system", "content": "the red cat"},
+    {"role": "user", "content": "naïve café? 日本語"},
+    {"role": "assistant", "content": "größer als die Katze 😀"},
+    {"role": "user", "content": "and the blue bird"},
+    {"role": "assistant", "content": "sat on the mat"},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> FileTokenizer:
+    made = byte_level()
+    made.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>")])
+    return FileTokenizer(made.to_str().encode(), "tokenizer", "<|im_end|>")
+
+
+def parser(tokenizer: FileTokenizer, template: str = CHATML, **rules: Any) -> ChatParser:
+    return ChatParser(ChatRules(template=template, specials={}, **rules), tokenizer, CHAT_COLUMNS)
+
+
+def parsed(using: ChatParser, *records: Any) -> list[tuple[str, list[int], list[int]]]:
+    batch = using.parse([json.dumps(record).encode() for record in records])
+    assert batch.tokens is not None
+    borders = batch.tokens.offsets.tolist()
+    mask = batch.fields["loss_mask"]
+    return [
+        (name, batch.tokens.values[a:b].tolist(), mask[a:b].tolist())
+        for name, a, b in zip(batch.ids, borders, borders[1:], strict=False)
+    ]
+
+
+def learnt(tokenizer: FileTokenizer, tokens: list[int], mask: list[int]) -> str:
+    return tokenizer.decode([t for t, m in zip(tokens, mask, strict=True) if m])
+
+
+@pytest.mark.parametrize("tools", [None, [{"name": "find", "parameters": {"q": "text"}}]])
+def test_the_loss_is_on_what_the_assistant_says_by_both_ways_alike(tokenizer: FileTokenizer, tools: Any) -> None:
+    record = {"id": "a", "messages": TALK, **({"tools": tools} if tools else {})}
+    (name, tokens, mask), = parsed(parser(tokenizer), record)  # fmt: skip
+    assert name == "a"
+    assert parsed(parser(tokenizer, MARKED), record) == [(name, tokens, mask)]
+    assert learnt(tokenizer, tokens, mask) == "größer als die Katze 😀<|im_end|>\nsat on the mat<|im_end|>\n"
+    said = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in TALK)
+    head = f"<|im_start|>tools\n{json.dumps(tools)}<|im_end|>\n" if tools else ""
+    assert tokenizer.decode(tokens) == head + said
+
+
+def test_a_long_conversation_loses_whole_turns_and_is_counted(tokenizer: FileTokenizer) -> None:
+    (_, whole, _), = parsed(parser(tokenizer), {"messages": TALK})  # fmt: skip
+    (_, first, _), = parsed(parser(tokenizer), {"messages": TALK[:3]})  # fmt: skip
+    for limit, wanted, truncated in [(len(whole), whole, 0), (len(whole) - 1, first, 1), (len(first), first, 1)]:
+        using = parser(tokenizer, max_tokens=limit)
+        assert parsed(using, {"messages": TALK})[0][1] == wanted
+        assert using.parse([json.dumps({"messages": TALK}).encode()]).truncated == truncated
+    with pytest.raises(
+        BadRow, match=rf"found {len(first)} tokens in the first turn, expected at most {len(first) - 1}"
+    ):
+        parsed(parser(tokenizer, max_tokens=len(first) - 1), {"messages": TALK})
+
+
+def test_completions_and_pairs(tokenizer: FileTokenizer) -> None:
+    completion = {"id": "c", "prompt": TALK[:4], "completion": TALK[4:]}
+    for template in (CHATML, MARKED):
+        (_, tokens, mask), = parsed(parser(tokenizer, template), completion)  # fmt: skip
+        assert learnt(tokenizer, tokens, mask) == "sat on the mat<|im_end|>\n"
+    (_, tokens, mask), = parsed(parser(tokenizer), {"prompt": "the cat", "completion": " sat"})  # fmt: skip
+    assert tokenizer.decode(tokens) == "the cat sat<|im_end|>"
+    assert learnt(tokenizer, tokens, mask) == " sat<|im_end|>"
+    pair = {"id": "p", "prompt": TALK[1:2], "chosen": TALK[2:3], "rejected": TALK[4:]}
+    found = parsed(parser(tokenizer), pair)
+    assert [name for name, _, _ in found] == ["p/chosen", "p/rejected"]
+    assert [learnt(tokenizer, *one[1:]) for one in found] == [
+        "größer als die Katze 😀<|im_end|>\n",
+        "sat on the mat<|im_end|>\n",
+    ]
+
+
+USER, ANSWER = TALK[1], TALK[2]
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"messages": []}, r"messages: found \[\], expected messages"),
+        ({}, "messages: found None"),
+        ({"messages": [USER, ANSWER], "extra": 1}, "found column 'extra', expected some of"),
+        ({"messages": [USER, {"role": "bot", "content": "x"}]}, "found role 'bot', expected one of system"),
+        ({"messages": [ANSWER]}, "found role 'assistant' at the beginning, expected it after tool or user"),
+        ({"messages": [USER, ANSWER, TALK[0]]}, "found role 'system' after 'assistant'"),
+        ({"messages": [USER, USER, ANSWER]}, "found role 'user' after 'user'"),
+        ({"messages": [USER]}, "found 'user' as the last role, expected assistant"),
+        ({"messages": [USER, {"role": "assistant", "content": ""}]}, r"messages\[1\]: found no content"),
+        ({"messages": [USER, {"role": "assistant"}]}, r"messages\[1\]: found no content"),
+        ({"messages": ["hi"]}, r"messages\[0\]: found 'hi', expected an object"),
+        ({"messages": [USER, {"role": "assistant", "content": "\ufdd0"}]}, "found U"),
+        ({"prompt": "a", "completion": ""}, "completion: found no token"),
+    ],
+)
+def test_what_is_no_conversation_is_said(tokenizer: FileTokenizer, record: Any, said: str) -> None:
+    with pytest.raises(BadRow, match=said):
+        parsed(parser(tokenizer), record)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ raise_exception('no tools here') }}", "the chat template refuses it: no tools here"),
+        ("{{ messages[99].content.x }}", "the chat template fails: UndefinedError"),
+        ("{{ ().__class__.__bases__[0].__subclasses__() }}", "the chat template fails: SecurityError"),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}{{ messages | length }}", "mark it with"),
+        ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", "no token of the assistant is left"),
+        ("{% generation %}a{% endgeneration %}" * 3, "marks 3 generations, expected one for each answer"),
+    ],
+)
+def test_a_template_that_fails_is_said(tokenizer: FileTokenizer, template: str, said: str) -> None:
+    with pytest.raises(BadRow, match=said):
+        parsed(parser(tokenizer, template), {"messages": TALK})
+
+
+def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Path) -> None:
+    def rules(content: Any) -> ChatRules:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+        return load_rules(str(tmp_path), None, None)
+
+    with pytest.raises(ConfigError, match="found no chat template"):
+        rules({})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
+    with pytest.raises(ConfigError, match="--max-tokens: found 12, expected a multiple of 8"):
+        load_rules(str(tmp_path), None, 12, 8)
+    with pytest.raises(ConfigError, match="is no Jinja"):
+        rules({"chat_template": "{% for %}"})
+    with pytest.raises(ConfigError, match="the template names bos_token"):
+        rules({"chat_template": "{{ bos_token }}"})
+    found = rules(
+        {"chat_template": [{"name": "default", "template": "{{ bos_token }}"}], "bos_token": {"content": "<s>"}}
+    )
+    assert (found.template, found.specials) == ("{{ bos_token }}", {"bos_token": "<s>"})
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(InputError, match="cannot read the template"):
+        load_rules(str(tmp_path), None, None)
+
+
+def build(*arguments: object) -> dict[str, Any]:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert main(["build", *map(str, arguments), "--json", "--quiet"]) == 0
+    found: dict[str, Any] = json.loads(output.getvalue())
+    return found
+
+
+def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(tokenizer.definition or b"")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>"}))
+    rows = [
+        {"id": str(k), "messages": [USER, {"role": "assistant", "content": "cat " * (k % 7 + 1)}] * (1 + k % 3)}
+        for k in range(40)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    more = "--tokenizer", folder, "--chat", "--max-tokens", 60
+    summary = build(tmp_path / "a.jsonl", "--out", tmp_path / "j", *more, "--workers", 2, "--shard-input-bytes", 4000)
+    assert summary["documents"] == 40
+    assert summary["truncated"] > 0
+    build(tmp_path / "a.parquet", "--out", tmp_path / "p", *more)
+    one, two = (cl.open_dataset(tmp_path / name) for name in "jp")
+    assert one.mode == "document"
+    assert one.num_shards > 1
+    for name, wanted in one.read(0, one.num_tokens).items():
+        assert np.array_equal(two.read(0, two.num_tokens)[name], wanted)
+    config = {
+        "seq_len": 64, "order": "sequential", "packing": {"bins": 8},
+        "datasets": {"chat": {"path": str(tmp_path / "j")}}, "outputs": {"document_ids": True},
+    }  # fmt: skip
+    trained: list[int] = []
+    for batch in cl.make_dataloader(config, micro_batch_size=2):
+        trained += batch["labels"][batch["loss_mask"] == 1].tolist()
+    everything = one.read(0, one.num_tokens)
+    assert sorted(trained) == sorted(everything["tokens"][everything["loss_mask"] == 1].tolist())
+
+
+def test_documents_of_a_multiple_of_tokens(tokenizer: FileTokenizer) -> None:
+    """As context parallelism over packs wants them; what fills them up is not learnt."""
+    records = [{"messages": TALK[:3]}, {"messages": TALK}, {"prompt": "a", "completion": "b"}]
+    plain, filled = parsed(parser(tokenizer), *records), parsed(parser(tokenizer, multiple=8), *records)
+    for (_, tokens, mask), (_, more, longer) in zip(plain, filled, strict=True):
+        room = -len(tokens) % 8
+        assert more == tokens + [tokenizer.eos_id] * room
+        assert longer == mask + [0] * room

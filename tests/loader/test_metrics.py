@@ -1,0 +1,168 @@
+"""Metrics of every step, what they are made into, and the loss of each dataset."""
+
+import errno
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import conceptloader as cl
+from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.storage import reads
+from conceptloader.testing import random_documents, write_dataset
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    datasets = {
+        name: {"path": write_dataset(tmp_path / name, random_documents(60, seed=k, prefix=name))}
+        for k, name in enumerate("ab")
+    }
+    phases = [{"start": 0, "weights": {"a": 3, "b": 1}}, {"start": 40, "weights": {"b": 2}}]
+    return {"seq_len": 16, "datasets": datasets, "phases": phases, "block": 8, "loader": {"prefetch": 2}}
+
+
+@pytest.fixture
+def seen() -> Iterator[list[cl.StepMetrics]]:
+    found: list[cl.StepMetrics] = []
+    end = cl.on_step(found.append)
+    yield found
+    end()
+    assert not cl.torch.metrics.callbacks
+
+
+def make(config: Any, **options: Any) -> cl.Loader:
+    return cl.make_dataloader(config, **{"dp_size": 2, "micro_batch_size": 2, "global_batch_size": 8, **options})
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_every_step_says_what_was_read(config: Any, seen: list[cl.StepMetrics], engine: str) -> None:
+    config["loader"]["engine"] = engine
+    read: Counter[str] = Counter()
+    parts = [iter(make(config, dp_rank=rank, num_samples=60, tail="short")) for rank in (0, 1)]
+    for number, batches in enumerate(zip(*parts, strict=True), 1):
+        read.update("ab"[k] for batch in batches for k in batch["dataset_id"].tolist())
+        if number % 2 == 0 or number == 15:  # the last step is half a batch
+            assert [one.step for one in seen] == [(number - 1) // 2] * 2
+            for one in seen:
+                assert one.consumed_samples == min(number * 4, 60)
+                assert one.samples == {name: read[name] for name in "ab"}
+                assert one.weights == ({"a": 0.75, "b": 0.25} if one.consumed_samples <= 40 else {"b": 1.0})
+                assert 0 <= one.waited_seconds <= one.seconds
+                assert one.ready >= 0  # grows beyond prefetch where reads are late
+                assert one.retries == 0
+            seen.clear()
+    windows = {name: len(cl.open_dataset(d["path"]).windows(16)) for name, d in config["datasets"].items()}
+    parts = [iter(make(config, dp_rank=0, num_samples=60))]
+    list(parts[0])
+    assert seen[-1].epochs == {name: count / windows[name] for name, count in seen[-1].samples.items()}
+    assert sum(one.bytes_read for one in seen) >= 28 * 16 * 2
+
+
+def test_steps_of_the_run_log_and_weights_that_were_set(
+    config: Any, seen: list[cl.StepMetrics], tmp_path: Path
+) -> None:
+    loader = make(config, dp_size=1, micro_batch_size=8)
+    loader.log_start(tmp_path, 100)
+    for batch in itertools.islice(loader, 8):
+        assert seen[-1].consumed_samples == int(batch["sample_index"].max()) + 1
+        if len(seen) == 1:
+            at = loader.set_weights({"a": 1, "b": 1}, at=48)
+    assert at == 48
+    assert [one.step for one in seen] == list(range(100, 108))
+    assert [one.weights.get("a", 0) for one in seen] == [0.75] * 5 + [0] + [0.5] * 2
+
+
+def test_retries_are_counted(config: Any, seen: list[cl.StepMetrics], monkeypatch: pytest.MonkeyPatch) -> None:
+    config["loader"] = {"engine": "reference", "prefetch": 0}
+    stock, left = reads.pread, [3]
+
+    def pread(*arguments: Any) -> bytes:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, "a hiccup")
+        return stock(*arguments)
+
+    loader = iter(make(config))
+    monkeypatch.setattr(reads, "sleep", lambda seconds: None)
+    monkeypatch.setattr(reads, "pread", pread)
+    list(itertools.islice(loader, 4))
+    assert [one.retries for one in seen] == [3, 0]
+
+
+def test_an_evaluation_is_no_step_of_the_run(config: Any, seen: list[cl.StepMetrics]) -> None:
+    assert list(cl.EvaluationLoader(config, micro_batch_size=2, num_samples=8))
+    assert not seen
+
+
+def test_what_is_ready_and_what_was_waited_for() -> None:
+    ahead = Prefetcher(lambda task: task, iter(range(9)), threads=2, depth=3)
+    while ahead.ready < 3:
+        time.sleep(0.001)
+    next(ahead)
+    assert ahead.waited_s >= 0
+    slow = Prefetcher(lambda task: time.sleep(0.05), iter(range(1)), threads=1, depth=0)
+    next(slow)
+    assert slow.waited_s >= 0.04
+    assert slow.ready == 0
+
+
+def test_exporters(config: Any, seen: list[cl.StepMetrics], caplog: pytest.LogCaptureFixture) -> None:
+    import prometheus_client
+
+    registry = prometheus_client.CollectorRegistry()
+    ends = [cl.on_step(cl.log_steps(every=2)), cl.on_step(cl.to_prometheus(registry))]
+    with caplog.at_level(logging.INFO, "conceptloader"):
+        list(itertools.islice(make(config), 10))
+    for end in ends:
+        end()
+    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.torch.metrics"]
+    assert [line.split(":")[0] for line in lines] == ["step 0", "step 2", "step 4"]
+    flat = seen[-1].flat()
+    assert {"data/step", "data/waited_seconds", "data/ready", "data/retries", "data/samples/a"} <= flat.keys()
+    assert (flat["data/samples/a"], flat["data/consumed_samples"]) == (seen[-1].samples["a"], 40)
+    assert all(isinstance(value, int | float) for value in flat.values())
+    get = registry.get_sample_value
+    assert get("conceptloader_consumed_samples") == 40
+    assert get("conceptloader_epochs", {"dataset": "b"}) == seen[-1].epochs["b"]
+
+
+def part(rank: int, losses: Any, folder: str) -> dict[str, float]:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    found = cl.DatasetLosses(["a", "b", "c"])
+    for ids, values, mask in losses[rank]:
+        found.add(ids, values, mask)
+    return found.finish()
+
+
+def test_losses_of_datasets_over_ranks(tmp_path: Path) -> None:
+    """As a plain loop over all tokens of all ranks; a rank without any takes part."""
+    generator = torch.Generator().manual_seed(0)
+    batches = [
+        (torch.randint(0, 2, (3,)), torch.rand(3, 5, generator=generator), torch.randint(0, 2, (3, 5)))
+        for _ in range(4)
+    ]
+    expected = {}
+    for k, name in enumerate("ab"):
+        pairs = [(loss[i], mask[i]) for ids, loss, mask in batches for i in range(3) if ids[i] == k]
+        weight = sum(float(mask.sum()) for _, mask in pairs)
+        if weight:
+            expected[name] = sum(float((loss * mask).sum()) for loss, mask in pairs) / weight
+    alone = cl.DatasetLosses(["a", "b", "c"])
+    for ids, loss, mask in batches:
+        alone.add(ids, loss, mask)
+    assert alone.finish() == pytest.approx(expected)
+    assert alone.finish() == {}
+    alone.add(torch.tensor([2, 2]), torch.tensor([1.0, 2.0]))
+    assert alone.finish() == {"c": 1.5}
+    with mp.get_context("fork").Pool(2) as pool:
+        found = pool.starmap(part, [(rank, [batches, []], str(tmp_path)) for rank in (0, 1)], chunksize=1)
+    assert found[0] == found[1] == pytest.approx(expected)

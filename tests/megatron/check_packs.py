@@ -1,0 +1,210 @@
+"""Packs as Megatron's packed sequences, --sft and --fim-data, in a checkout that has them: run with a folder.
+
+Prints "equal", or "absent" for a checkout without --dataloader-inter-document-masking.
+"""
+
+import json
+import sys
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from stock import adopted, dataset_config
+from tokenizers import AddedToken
+from torch.utils.data import default_collate
+from transformers import PreTrainedTokenizerFast
+
+from conceptloader.cli import main as command
+from conceptloader.errors import ConfigError
+from conceptloader.integrations.megatron_lm import launch
+from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.dataset import SFT, STOCK_KEYS
+from conceptloader.torch.loader import make_dataloader
+from tests.corpora.tokenizers import byte_level
+from tests.megatron.test_packs import yaml_of
+
+LENGTH = 32
+PACKED = {"inter_document_masking": True, "create_attention_mask": False}
+
+
+def packs_are_merged_as_get_batch_does(folder: Path) -> None:
+    from megatron.core import utils
+
+    path, _ = adopted(folder, "ab", order="sequential", packing={"bins": 4})
+    plain = make_dataloader({**yaml_of(path), "seq_len": LENGTH, "outputs": {"cu_seqlens": True}}, micro_batch_size=2)
+    data = MegatronData(path, dataset_config(LENGTH, **PACKED), micro_batch_size=2, split="1,0,0")
+    (dataset, *_) = data.datasets([len(plain) * 2, 0, 0])
+    several = 0
+    for number, expected in enumerate(plain):
+        collated = default_collate(dataset.__getitems__([2 * number, 2 * number + 1]))
+        stock = {name: found for name, found in collated.items() if name in STOCK_KEYS}
+        batch = utils.flatten_batch_for_packed_sequences(stock)
+        assert batch["cu_seqlens"].tolist() == [expected["cu_seqlens"].tolist()]
+        assert batch["cu_seqlens"].dtype == torch.int32
+        assert int(batch["max_seqlen"]) == expected["max_seqlen"]
+        several += len(expected["cu_seqlens"]) > 6
+        for ours, theirs in (("input_ids", "tokens"), ("labels", "labels"), ("loss_mask", "loss_mask")):
+            assert torch.equal(batch[theirs], expected[ours].reshape(1, -1)), theirs
+        assert torch.equal(batch["position_ids"], expected["position_ids"].reshape(1, -1))
+        # Every token is on one context-parallel rank; Megatron cuts the whole sequence here.
+        found = []
+        for rank in range(2):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(dist, "get_world_size", lambda group=None: 2)
+                patch.setattr(dist, "get_rank", lambda group=None, rank=rank: rank)
+                share = utils.get_batch_on_this_cp_rank(dict(batch), False, None, None, True)
+            found += share["tokens"].flatten().tolist()
+            assert share["cu_seqlens"].tolist() == batch["cu_seqlens"].tolist()
+        assert sorted(found) == sorted(batch["tokens"].flatten().tolist())
+    assert several > 3
+
+
+class Sft:
+    """As much of a tokenizer as Megatron's SFTDataset asks."""
+
+    eod, pad, vocab_size = 256, 256, 257
+    unique_identifiers = "none"
+
+    def tokenize_conversation(self, messages: Any, **options: Any) -> tuple[Any, Any]:
+        tokens = np.frombuffer("".join(m["content"] for m in messages).encode(), np.uint8).astype(np.int64)
+        return tokens, tokens
+
+
+def sft_is_done_with_packs(folder: Path) -> None:
+    from megatron.core.datasets.utils import Split
+    from megatron.training.datasets.sft_dataset import SFTDataset
+
+    config = dataset_config(LENGTH, create_attention_mask=False, context_parallel_size=2, tokenizer=Sft())
+    talks = [[{"role": r, "content": c * 3} for r, c in (("user", "a"), ("assistant", "b" * k))] for k in range(1, 9)]
+    stock = SFTDataset(talks, None, np.arange(8), 8, Split.train, config)[0]
+    (folder / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    (folder / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    build = ["build", str(folder / "talks.jsonl"), "--chat", "--tokenizer", "bytes"]
+    build += ["--chat-template", str(folder / "chat.jinja"), "--out"]
+    assert command([*build, str(folder / "free")]) == 0
+    assert command([*build, str(folder / "filled"), "--multiple", "4"]) == 0
+    given: list[Any] = []
+    for name in ("free", "filled"):
+        path = folder / f"{name}.yaml"
+        path.write_text(
+            json.dumps({"datasets": {name: {"path": name}}, "packing": {"bins": 16}, "order": "sequential"})
+        )
+        launch.start(SimpleNamespace(datasets=lambda config, *_: config))  # type: ignore[arg-type]
+        builder = SimpleNamespace(cls=SFTDataset, config=config, sizes=[6, 0, 0], is_built_on_rank=lambda: True)
+        (dataset, *_) = MegatronData(path, launch.build(lambda _: None, builder), micro_batch_size=1).datasets(
+            [6, 0, 0]
+        )
+        sample = dataset[0]
+        assert {k: (v.dtype, v.shape) for k, v in stock.items()} == {
+            k: (v.dtype, v.shape) for k, v in sample.items() if k not in ("sample_index", "dataset_id")
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parallel_state, "get_context_parallel_world_size", lambda: 2)
+            if name == "free":
+                with pytest.raises(ConfigError, match="--sft: found documents whose lengths are no multiples of 4"):
+                    [dataset[k] for k in range(6)]
+                continue
+            given = [dataset[k] for k in range(6)]
+        for one in given:
+            assert not (one["cu_seqlens"] % 4).any()
+    trained = sum(int(one["loss_mask"].sum()) for one in given)
+    assert trained == sum(3 * k for k in range(1, 9))
+    path.write_text(json.dumps({"datasets": {name: {"path": name}}}))
+    with pytest.raises(ConfigError, match="--sft: found a configuration without packing"):
+        MegatronData(path, config, micro_batch_size=1)
+    config.create_attention_mask = True
+    with pytest.raises(ConfigError, match="--no-create-attention-mask-in-dataloader"):
+        MegatronData(path, config, micro_batch_size=1)
+    builder.cls = type("MultimodalDataset", (), {})
+    with pytest.raises(ConfigError, match="found datasets of class MultimodalDataset, expected GPTDataset"):
+        launch.build(lambda _: None, builder)
+    builder.cls = GPTDataset
+    launch.build(lambda _: None, builder)
+    assert not getattr(config, SFT)
+
+
+def fill_in_the_middle_is_by_sample(folder: Path) -> None:
+    from megatron.core.tokenizers.text.libraries.huggingface_tokenizer import HuggingFaceTokenizer
+    from megatron.training.datasets.fim_dataset import GPTFIMDatasetConfig
+
+    made = byte_level()
+    extra = {"prefix": "<fim_prefix>", "middle": "<fim_middle>", "suffix": "<fim_suffix>", "pad": "<fim_pad>"}
+    extra["eod"] = "<|endoftext|>"
+    made.add_special_tokens([AddedToken(name, special=True) for name in extra.values()])
+    PreTrainedTokenizerFast(tokenizer_object=made, eos_token=extra["eod"]).save_pretrained(folder / "model")
+    tokenizer = HuggingFaceTokenizer(str(folder / "model"))
+    words = [f"def f{k}(x):\n    return x + {k} * 'größer'\n" * (1 + k % 3) for k in range(40)]
+    (folder / "code.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in words))
+    build = ["build", str(folder / "code.jsonl"), "--tokenizer", str(folder / "model"), "--eos", extra["eod"]]
+    assert command([*build, "--out", str(folder / "code")]) == 0
+    path = folder / "code.yaml"
+    held = SimpleNamespace(
+        _tokenizer=tokenizer, eod=made.token_to_id(extra["eod"]), unique_identifiers={}, vocab_size=410
+    )
+    flags = {"reset_position_ids": False, "reset_attention_mask": False, "eod_mask_loss": False}
+
+    def dataset(rate: float, consumed: int = 0, **more: Any) -> Any:
+        path.write_text(json.dumps({"datasets": {"code": {"path": "code"}}, **more}))
+        config = GPTFIMDatasetConfig(
+            random_seed=3, sequence_length=200, tokenizer=held, mid_level_dataset_surplus=0.5, **flags, **PACKED,
+            fim_rate=rate, fim_spm_rate=0.5, fim_extra_tokens=extra, fim_no_prefix=None,
+        )  # fmt: skip
+        return MegatronData(path, config, micro_batch_size=1).datasets([8, 0, 0])[0]
+
+    for more in ({}, {"packing": {"bins": 3}}):
+        never, always = dataset(0.0, **more), dataset(1.0, **more)
+        texts, changed = set(words), 0
+        for k in range(8):
+            sample = always[k]
+            assert {key: value.tolist() for key, value in dataset(1.0, **more)[k].items()} == {
+                key: value.tolist() for key, value in sample.items()
+            }  # whichever was read before
+            borders = sample["cu_seqlens"].unique().tolist()
+            for a, b in pairwise(borders):
+                tokens = sample["tokens"][a:b].tolist()
+                assert sample["position_ids"][a:b].tolist() == list(range(b - a))
+                if tokens[0] != made.token_to_id(extra["prefix"]) or tokens[-1] != held.eod:
+                    continue
+                changed += 1
+                text = made.decode(tokens[:-1], skip_special_tokens=False)
+                before, within = text.split(extra["middle"])
+                if before.startswith(extra["prefix"] + extra["suffix"]):
+                    whole = within + before.removeprefix(extra["prefix"] + extra["suffix"])
+                else:
+                    first, last = before.removeprefix(extra["prefix"]).split(extra["suffix"])
+                    whole = first + within + last
+                texts.discard(whole)
+            plain = never[k]
+            assert made.token_to_id(extra["prefix"]) not in plain["tokens"].tolist()
+        assert changed > 8
+        assert len(texts) < len(words)
+    extra["middle"] = "<no such token>"
+    with pytest.raises(ConfigError, match="--fim-data: found no token '<no such token>' in the tokenizer"):
+        dataset(1.0)
+    extra["middle"] = "<fim_middle>"
+    with pytest.raises(ConfigError, match="--fim-data: found document_ids, which would not fit"):
+        dataset(1.0, outputs={"document_ids": True})
+
+
+def main(folder: Path) -> None:
+    if "inter_document_masking" not in {field.name for field in fields(GPTDatasetConfig)}:
+        print("absent")
+        return
+    dist.init_process_group("gloo")
+    parallel_state.initialize_model_parallel()
+    for check in (packs_are_merged_as_get_batch_does, sft_is_done_with_packs, fill_in_the_middle_is_by_sample):
+        (folder / check.__name__).mkdir()
+        check(folder / check.__name__)
+    print("equal")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

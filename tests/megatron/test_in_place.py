@@ -1,0 +1,194 @@
+"""Without a YAML of ours: the .bin/.idx files that Megatron's arguments name, read where they are."""
+
+import multiprocessing
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.ingest.adopt import in_place
+from conceptloader.integrations.megatron_lm import launch
+from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.options import take_options
+from tests.corpora.token_files import EOD, random_corpus
+from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config
+
+LENGTH, SIZES = 13, [60, 8, 0]
+
+
+@pytest.fixture
+def prefixes(tmp_path: Path) -> list[str]:
+    return [random_corpus(tmp_path / f"{name}_text", seed) for seed, name in enumerate("ab")]
+
+
+def made(blend: Any, cache: Path | None, **more: Any) -> MegatronData:
+    options = {"split": "90,10,0", "path_to_cache": cache and str(cache), **more.pop("options", {})}
+    return MegatronData(None, dataset_config(LENGTH, blend=blend, **options), micro_batch_size=2, sizes=SIZES, **more)
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("weights", [[0.7, 0.3], None, [1.0, 0.0]])
+def test_as_adopted_with_a_yaml(tmp_path: Path, prefixes: list[str], weights: list[float] | None) -> None:
+    data = made((prefixes, weights), tmp_path / "cache")
+    (tmp_path / "yaml").mkdir()
+    path, _ = adopted(tmp_path / "yaml", "ab")
+    datasets = {f"{name}_text": {"path": name} for name in "ab"}
+    for entry, weight in zip(datasets.values(), weights or [None] * 2, strict=True):
+        entry |= {} if weight is None else {"weight": weight}
+    kept = {name: entry for name, entry in datasets.items() if entry.get("weight") != 0}
+    path.write_text(yaml.safe_dump({"datasets": kept, "weights": "given" if weights else "sizes"}))
+    same = MegatronData(path, dataset_config(LENGTH), micro_batch_size=2, split="90,10,0")
+    for found, expected in zip(data.datasets(SIZES)[:2], same.datasets(SIZES)[:2], strict=True):
+        assert len(found) == len(expected)
+        for k in range(len(found)):
+            assert_equal_samples(found[k], expected[k])
+    assert sorted(p.name[:7] for p in (tmp_path / "cache").iterdir()) == [f"{name}-" for name in kept]
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_blend_for_each_split(tmp_path: Path, prefixes: list[str]) -> None:
+    blends = {"blend_per_split": [([prefixes[0]], None), ([prefixes[1]], None), None], "split": None}
+    data = made(None, tmp_path / "cache", options=blends)
+    train, valid, _ = data.datasets(SIZES)
+    tokens = {int(t) for k in range(len(valid)) for t in valid[k]["tokens"]}
+    assert (len(train), len(valid)) == (60, 8)
+    assert tokens <= {*range(EOD + 1)}
+    assert list(data.train.datasets) == ["a_text"]
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path: Path, prefixes: list[str]) -> None:
+    """No configuration and no adopted dataset: the samples are the stock builder's, whoever resumes next."""
+    cache, blend = tmp_path / "cache", (prefixes, [0.7, 0.3])
+    options = {"blend": blend, "split": "90,10,0", "path_to_cache": str(cache)}
+    stock = build_stock(dataset_config(LENGTH, **options), SIZES)
+    data = made(blend, cache, consumed=40)
+    again = made(blend, cache, consumed=48, saved=data.state())
+    for one in (data, again):
+        ours = one.datasets(SIZES)
+        for theirs, mine in zip(stock[:2], ours[:2], strict=True):
+            for t in range(len(mine)):
+                assert_equal_samples(mine[t], theirs[t], ignore=["sample_index"])
+    # Longer than Megatron's index files: on with ours, said so, and from then on as any run of ours.
+    (tmp_path / "yaml").mkdir()
+    yaml_file, _ = adopted(tmp_path / "yaml", "ab", weights="sizes")
+    config = dataset_config(LENGTH)
+    with pytest.raises(ResumeError, match=r"index files end, go on with sample 60 .* --conceptloader-accept order"):
+        MegatronData(yaml_file, config, micro_batch_size=2, consumed=60, saved=again.state(60))
+    longer = made(blend, cache, consumed=60, saved=again.state(60), accept=["order"])
+    assert longer.spec.order == "shuffled"
+    assert len(longer.datasets([200, 8, 0])[0]) == 200
+    later = made(blend, cache, consumed=80, saved=longer.state(80))
+    assert later.spec == longer.spec
+    with pytest.raises(ConfigError, match="--data-cache-path: missing"):
+        made(blend, None, consumed=40)
+
+
+def test_files_are_adopted_once_and_again_when_they_change(tmp_path: Path, prefixes: list[str]) -> None:
+    """Processes that come at the same time make one dataset; beside the files without a cache."""
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        found = pool.starmap(in_place.datasets_in_place, [((prefixes, [1, 2]), None)] * 4)
+    home = tmp_path / ".conceptloader"
+    assert all(one == found[0] for one in found)
+    assert len(list(home.iterdir())) == 2
+    assert found[0]["roots"] == [str(tmp_path)]
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
+    assert in_place.datasets_in_place((prefixes, [1, 2]), None) == found[0]
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
+    random_corpus(tmp_path / "a_text", 7)
+    changed = in_place.datasets_in_place((prefixes, [1, 2]), None)["datasets"]
+    assert changed["a_text"]["path"] != found[0]["datasets"]["a_text"]["path"]
+    assert changed["b_text"] == found[0]["datasets"]["b_text"]
+
+
+def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
+    for name in ("x/web", "y/web", "y/code"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        random_corpus(tmp_path / name, 1)
+    paths = [str(tmp_path / name) for name in ("x/web", "y/web", "y/code")]
+    assert [*in_place.datasets_in_place((paths, None), str(tmp_path / "c"))["datasets"]] == ["x-web", "y-web", "code"]
+    for blend, message in (
+        (([paths[0], paths[0]], [1, 2]), "found twice, expected each path once"),
+        ((["s3://bucket/web"], None), "found a URL, expected files on a disk"),
+        (([str(tmp_path / "nothing")], None), "found neither PREFIX.bin with PREFIX.idx"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            in_place.datasets_in_place(blend, None)
+
+
+def test_linked_files_are_allowed(tmp_path: Path, prefixes: list[str]) -> None:
+    (tmp_path / "links").mkdir()
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"links/a{suffix}").symlink_to(prefixes[0] + suffix)
+    found = in_place.datasets_in_place(([str(tmp_path / "links/a")], None), str(tmp_path / "cache"))
+    blend = cl.open_blend({"seq_len": 8, **found})
+    assert len(blend.sample(0)["tokens"]) == 9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--conceptloder-config", "x"], "--conceptloder-config: no such option, expected --conceptloader-config"),
+        (["--concept-loader-config=x"], "--concept-loader-config: no such option, expected --conceptloader-config"),
+        (["--conceptloader-acept", "x"], "--conceptloader-acept: no such option, expected --conceptloader-accept"),
+        (["--conceptloader-verbosity", "1"], "--conceptloader-verbosity: no such option, expected one of"),
+        (["--conceptloader-accept", "order"], "--conceptloader-accept: needs --conceptloader-config as well"),
+        (["--data-path", "x", "--conceptloader-valid-config", "y"], "--conceptloader-valid-config: needs"),
+    ],
+)
+def test_options_that_are_misspelt_are_said_at_start(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        take_options(words)
+
+
+def test_data_paths_are_enough() -> None:
+    options, rest = take_options(["--data-path", "0.7", "a", "--conceptloader-accept", "order", "--lr", "1"])
+    assert options is not None
+    assert (options.config, options.accept, rest) == (None, ("order",), ["--data-path", "0.7", "a", "--lr", "1"])
+    assert take_options(["--mock-data"]) == (None, ["--mock-data"])
+
+
+def test_scripts_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets that are none of GPTDataset, and those that no builder has built; mock data stay."""
+    monkeypatch.setattr(sys, "argv", ["pretrain_other.py"])
+    options, _ = take_options(["--data-path", "x"])
+    assert options is not None
+    monkeypatch.setattr(launch, "_run", launch.Run(options))
+
+    class Builder:
+        cls = type("T5MaskedWordPieceDataset", (), {})
+
+    with pytest.raises(ConfigError, match=r"^pretrain_other.py: found datasets of class T5MaskedWordPieceDataset"):
+        launch.build(lambda builder: builder, Builder())
+    with pytest.raises(ConfigError, match=r"found data that BlendedMegatronDatasetBuilder has not built"):
+        launch.iterator(None, iter([]))
+    Builder.cls = launch.MockGPTDataset
+    assert launch.build(lambda builder: "stock", Builder()) == "stock"
+    launch.iterator(None, iter([]))
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_middle_stage_with_mtp_layers_gets_tokens(
+    tmp_path: Path, prefixes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from megatron.core import parallel_state
+    from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
+
+    layout = PipelineParallelLayerLayout("Et|tm|L", 3)
+    expected = {"tokens", "labels", "loss_mask", "position_ids", "attention_mask"}
+    monkeypatch.setattr(parallel_state, "get_pipeline_model_parallel_world_size", lambda: 3)
+    monkeypatch.setattr(parallel_state, "is_pipeline_first_stage", lambda **_: False)
+    monkeypatch.setattr(parallel_state, "is_pipeline_last_stage", lambda **_: False)
+    for rank, given, keys in ((1, layout, expected), (1, None, set()), (0, layout, set())):
+        monkeypatch.setattr(parallel_state, "get_pipeline_model_parallel_rank", lambda rank=rank: rank)
+        data = made((prefixes, None), tmp_path / "cache", pipeline_layout=given, stage="none")
+        dataset = data.datasets(SIZES)[0]
+        batch = data.get_batch(data.iterator(dataset)) if keys else data.get_batch(None)
+        assert (dataset is None) == (not keys)
+        assert set(batch) == keys
+        assert all(isinstance(tensor, torch.Tensor) for tensor in batch.values())

@@ -1,0 +1,367 @@
+"""Runs over packs: everything that holds of windows holds of them."""
+
+import contextlib
+import io
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import conceptloader as cl
+from conceptloader.blend import load_config, open_blend
+from conceptloader.blend.packing import Packing
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.format.index.read import ConceptIndex
+from conceptloader.ingest.index import build_index
+from conceptloader.order.mixture import Phase
+from conceptloader.order.progress.runlog import History, RunLog, RunStart
+from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.loader import make_dataloader
+from conceptloader.trace import (
+    Recorder,
+    Run,
+    audit,
+    concepts,
+    exposure,
+    open_run,
+    read_record,
+    trace_sample,
+    trace_step,
+    when_concept,
+    when_document,
+)
+from tests.trace.test_bulk import check_exposure, one_by_one, table
+
+SIZE = 32
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two datasets, a stream of two shards of which a split is read, and one of documents; two phases and a skip."""
+    folder = tmp_path_factory.mktemp("packs")
+    web = write_dataset(folder / "web", random_documents(150, seed=1, mean_length=25, prefix="web"), shards=2)
+    raw = random_documents(120, seed=2, mean_length=20, prefix="chat")
+    chat = write_dataset(folder / "chat", raw, mode="document")
+    return {
+        "seq_len": SIZE,
+        "packing": {"bins": 8},
+        "outputs": {"cu_seqlens": True, "document_ids": True},
+        "datasets": {"web": {"path": web, "split": [0.1, 1]}, "chat": {"path": chat}},
+        "phases": [{"start": 0, "weights": {"web": 3, "chat": 1}}, {"start": 60, "weights": {"web": 1, "chat": 1}}],
+        "skip": [{"at": 40, "count": 5}],
+        "concepts": {"concepts": {}},
+    }
+
+
+def rows(loader: Any, micro_batches: int) -> list[tuple[int, ...]]:
+    found = []
+    for _, batch in zip(range(micro_batches), loader, strict=False):
+        columns = (batch[name].tolist() for name in ("sample_index", "dataset_id", "input_ids", "document_ids"))
+        found += [(i, d, *t, *n) for i, d, t, n in zip(*columns, strict=True)]
+    return found
+
+
+def test_an_epoch_has_each_token_once(content: dict[str, Any]) -> None:
+    blend = open_blend({**content, "phases": [], "skip": [], "order": "sequential"})
+    loader = make_dataloader(blend, micro_batch_size=4, dp_size=1)
+    seen: dict[int, Counter[int]] = {0: Counter(), 1: Counter()}
+    for batch in loader:
+        for row, dataset in enumerate(batch["dataset_id"].tolist()):
+            seen[dataset].update(d for d in batch["document_ids"][row].tolist() if d >= 0)
+    for name, found in zip(("chat", "web"), seen.values(), strict=True):
+        view = next(v for v in blend.views if v is not None and v.name == name)
+        low, high = view.member.token_range
+        lengths = {d: b - a for d in range(view.dataset.num_documents) for a, b in [view.dataset.document_range(d)]
+                   if low <= a < b <= high}  # fmt: skip
+        assert found == Counter(lengths)
+
+
+def test_every_epoch_of_a_shuffled_run_has_each_pack_once(content: dict[str, Any]) -> None:
+    one = {**content, "phases": [], "skip": [], "datasets": {"chat": content["datasets"]["chat"]}}
+    blend = open_blend(one)
+    packs = len(blend.views[0])
+    for epoch in (0, 3):
+        windows = blend.order.sample_many(np.arange(epoch * packs, (epoch + 1) * packs))[2]
+        assert sorted(windows.tolist()) == list(range(packs))
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_resumed_anywhere_on_any_ranks_it_reads_on(content: dict[str, Any], engine: str) -> None:
+    config = {**content, "loader": {"engine": engine}}
+    whole = rows(make_dataloader(config, micro_batch_size=12), 10)
+    first = make_dataloader(config, micro_batch_size=6, dp_size=2, dp_rank=0)
+    other = make_dataloader(config, micro_batch_size=6, dp_size=2, dp_rank=1)
+    before = sorted(rows(first, 4) + rows(other, 4))
+    state = first.state_dict()
+    assert state == other.state_dict()
+    after = []
+    for rank in range(3):
+        resumed = make_dataloader(config, micro_batch_size=2, global_batch_size=12, dp_size=3, dp_rank=rank)
+        resumed.load_state_dict(state)
+        after += rows(resumed, 2 * 6)
+    assert before + sorted(after) == sorted(whole)
+
+
+def test_another_packing_is_another_order(content: dict[str, Any]) -> None:
+    loader = make_dataloader(content, micro_batch_size=4)
+    rows(loader, 2)
+    state = loader.state_dict()
+    for packing, said in [({"bins": 9}, "'bins': 8"), ({"bins": 8, "overflow": "crop"}, "'overflow': 'split'")]:
+        other = make_dataloader({**content, "packing": packing}, micro_batch_size=4)
+        with pytest.raises(ResumeError, match=rf"datasets\.chat\.packing: saved \{{.*{said}"):
+            other.load_state_dict(state)
+    windows = {**content, "datasets": {"web": content["datasets"]["web"]}, "phases": [], "skip": []}
+    del windows["packing"]
+    with pytest.raises(ResumeError, match=r"datasets\.web\.packing: saved \{.*now None"):
+        make_dataloader(windows, micro_batch_size=4).load_state_dict(state)
+
+
+def _saved(**more: Any) -> dict[str, Any]:
+    windows = {"dataset": "web", "seq_len": 32, "windows": 40, "stream_fingerprint": "5" * 32, "token_range": [0, 1281]}
+    member = {**windows, "tracks_fingerprint": "", **more.pop("member", {})}
+    phases = [{"start": 0, "weights": {"web": 1}}, {"start": 9, "weights": {"web": 1}}]
+    fixed = {"order": "shuffled", "order_version": 1, "seed": 7, "block": 256, "phases": phases, "skips": []}
+    return {**fixed, "quarantine": {}, "base": 0, "extra": {}, "members": {"web": member}, **more}
+
+
+_PACKED = {"packing": {"bins": 8, "overflow": "split", "version": 1}}
+_SAVED = [
+    _saved(spec_version=1),
+    _saved(spec_version=2, live=[9]),
+    _saved(spec_version=3, member=_PACKED),
+    _saved(spec_version=3, member=_PACKED, live=[9]),
+]
+_HASHES = [
+    "919fe3bebe99b5561d096e3ca667ac52",
+    "526b6b64d058b1803f621fdd4e517ae8",
+    "d35dc79462c48617c7d8acd32da95164",
+    "a78dae8f150d82c000a4ac76874b0fa8",
+]
+
+
+def test_specs_of_packs_are_of_version_3_and_all_others_as_they_were(content: dict[str, Any]) -> None:
+    packed = open_blend(content).spec
+    assert packed.to_dict()["spec_version"] == 3
+    assert packed.to_dict()["members"]["web"]["packing"] == {"bins": 8, "overflow": "split", "version": 1}
+    assert OrderSpec.from_dict(packed.to_dict()) == packed
+    web = {"web": {"path": content["datasets"]["web"]["path"]}}
+    plain = open_blend({"seq_len": SIZE, "datasets": web}).spec.to_dict()
+    assert plain["spec_version"] == 1
+    assert "packing" not in plain["members"]["web"]
+    changed = packed.with_phase(Phase(start=70, weights={"web": 1}))
+    assert (changed.to_dict()["spec_version"], changed.to_dict()["live"]) == (3, [70])
+    assert OrderSpec.from_dict(changed.to_dict()) == changed
+    live = OrderSpec.from_dict(plain).with_phase(Phase(start=9, weights={"web": 1})).to_dict()
+    assert live["spec_version"] == 2  # what a release without packing reads
+    assert "packing" not in live["members"]["web"]
+    # Of saved specs, as they stand beside checkpoints: each says the same for ever.
+    assert [OrderSpec.from_dict(saved).hash for saved in _SAVED] == _HASHES
+    with pytest.raises(ConfigError, match=r"packing\.version: found 2, expected 1"):
+        Packing(seq_len=8, version=2)
+
+
+def test_questions_about_a_run_of_packs(content: dict[str, Any], tmp_path: Path) -> None:
+    run = Run(blend=open_blend(load_config(content)))
+    samples = sum(run.blend.order.sizes)
+    loader = make_dataloader(content, micro_batch_size=1)
+    batches = [batch for _, batch in zip(range(30), loader, strict=False)]
+    for number, batch in enumerate(batches):
+        one = trace_sample(run, number)
+        assert one.kind == "pack"
+        for part in one.documents:
+            member = run.member(run.find(one.dataset)[0])
+            first, end = part.inputs
+            tokens = member.dataset.tokens(*part.tokens).tolist()
+            assert batch["input_ids"][0, first:end].tolist() == tokens[: end - first]
+            if part.labels:
+                assert batch["labels"][0, slice(*part.labels)].tolist() == tokens[1:]
+                assert (batch["loss_mask"][0, slice(*part.labels)] == 1).all()
+            assert (number, part.inputs, part.labels) in [
+                (seen.sample, seen.inputs, seen.labels) for seen in when_document(run, part.id, samples)
+            ]
+        count = int(batch["concepts_num_spans"][0])
+        spans = [[span.start, span.end] for span in one.spans.get("concepts", [])]
+        assert batch["concepts_spans"][0, :count].tolist() == spans
+    hits = {one.sample: one.inputs for one in when_concept(run, "concepts", "concept-3", samples)}
+    for number, batch in enumerate(batches):
+        chosen = (batch["concepts_ids"][0] == 3).any(-1).nonzero().flatten()
+        carried = int(sum((batch["concepts_span_index"][0] == k).sum() for k in chosen))
+        assert hits.get(number, 0) == carried
+
+
+@pytest.mark.parametrize("chunk", [1, 700, 1 << 20])
+def test_concepts_of_packs_with_and_without_an_index(
+    content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    path = tmp_path / "web"
+    shutil.copytree(content["datasets"]["web"]["path"], path)
+    one = {**content, "datasets": {"web": {"path": str(path), "split": [0.1, 0.9]}}, "phases": [], "skip": []}
+    one["quarantine"] = [{"dataset": "web", "tokens": [1000, 1100]}]
+    run = Run(blend=open_blend(one))
+    packs = sum(run.blend.order.sizes)
+    expected = Counter()
+    for sample in range(packs):
+        for span in trace_sample(run, sample).spans.get("concepts", []):
+            expected[sample] += (span.end - span.start) * (3 in span.record)
+    monkeypatch.setattr(concepts.Scanned, "chunk", chunk)
+    monkeypatch.setattr(ConceptIndex, "chunk", chunk)
+    for _ in range(2):
+        found = list(when_concept(run, "concepts", 3, packs))
+        assert {seen.sample: seen.inputs for seen in found if seen.inputs} == {k: n for k, n in expected.items() if n}
+        build_index(path)
+
+
+def test_steps_and_exposure_of_packs(content: dict[str, Any]) -> None:
+    start = RunStart(step=0, consumed=0, batch=[[0, 6]], micro_batch_size=3, dp_size=2, seq_len=SIZE, spec="0" * 32)
+    web = {"web": content["datasets"]["web"]}
+    tokens = [800, 830]
+    held = {**content, "datasets": web, "phases": [], "quarantine": [{"dataset": "web", "tokens": tokens}]}
+    run = Run(blend=open_blend(held), history=History([start]))
+    assert table(run, 0, 40) == one_by_one(run, 0, 40)
+    samples = [sample for step in range(40) for sample in range(6 * step, 6 * step + 6)]
+    check_exposure(run, exposure(run, until=40), samples, 40)
+
+
+def test_audit_and_a_new_sequence_length_in_mid_run(content: dict[str, Any], tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    (tmp_path / "run").mkdir()
+    state = None
+    for step, more in [(0, {}), (5, {"seq_len": 48, "on_new_seq_len": "restart"})]:
+        config.write_text(yaml.safe_dump({**content, **more}))
+        loader = make_dataloader(config, micro_batch_size=4)
+        if state is not None:
+            loader.load_state_dict(state)
+        loader.log_start(tmp_path / "run", step)
+        starts = RunLog(tmp_path / "run").starts
+        recorder = Recorder(tmp_path / "run/record", len(starts), 0, starts[-1])
+        for number, batch in zip(range(5), loader, strict=False):
+            assert batch["input_ids"].shape == (4, more.get("seq_len", SIZE))
+            recorder.write(step + number, 0, batch)
+        recorder.close()
+        state = loader.state_dict()
+    run = open_run(config, tmp_path / "run")
+    report = audit(run, read_record(tmp_path / "run/record"))
+    assert report.difference is None, str(report.difference)
+    assert (report.steps, report.samples) == ((0, 10), 40)
+    assert {one.dataset for one in trace_step(run, 9)} <= {"web@48", "chat@48"}
+
+
+def test_a_curriculum_of_lengths_reads_each_document_once(content: dict[str, Any]) -> None:
+    """docs/packing.md: short packs first, each length on a split of its own, as many tokens in every batch."""
+    path = content["datasets"]["web"]["path"]
+    seen: Counter[int] = Counter()
+    state, samples = None, 0
+    for seq_len, split in [(16, [0, 0.3]), (32, [0.3, 0.6]), (64, [0.6, 1])]:
+        stage = {**content, "seq_len": seq_len, "datasets": {"web": {"path": path, "split": split}}}
+        stage = {**stage, "phases": [], "skip": [], "packing": {"bins": 4}}
+        loader = make_dataloader(stage, micro_batch_size=64 // seq_len)
+        if state is not None:
+            loader.load_state_dict(state)
+        packs = open_blend(stage).views[0].count
+        steps = packs * seq_len // 64
+        found = []
+        for step, batch in zip(range(steps), loader, strict=False):
+            assert batch["input_ids"].numel() == 64
+            found.append(batch)
+            if step == steps // 2:
+                state = loader.state_dict()
+        again = make_dataloader(stage, micro_batch_size=64 // seq_len)
+        again.load_state_dict(state)
+        for batch, expected in zip(again, found[steps // 2 + 1 :], strict=False):
+            assert torch.equal(batch["input_ids"], expected["input_ids"])
+        for batch in found:
+            seen.update(number for number in batch["document_ids"].flatten().tolist() if number >= 0)
+        samples += steps * 64 // seq_len
+        state = loader.state_dict()
+        assert loader.consumed_samples == samples
+    ds = cl.open_dataset(path)
+    lengths = [end - start for start, end in map(ds.document_range, range(ds.num_documents))]
+    assert all(seen[number] <= length for number, length in enumerate(lengths))
+    assert sum(seen.values()) > 0.9 * ds.num_tokens  # but for the last batch of each length
+
+
+def test_quarantined_documents_give_no_loss_and_move_nothing(content: dict[str, Any]) -> None:
+    chat = content["datasets"]["chat"]
+    one = {**content, "phases": [], "skip": [], "datasets": {"chat": chat}, "order": "sequential"}
+    low, high = cl.open_dataset(chat["path"]).document_range(7)
+    held = {**one, "quarantine": [{"dataset": "chat", "tokens": [low, high]}]}
+    changed = 0
+    for free, bad in zip(*(make_dataloader(c, micro_batch_size=4) for c in (one, held)), strict=True):
+        inside = free["document_ids"] == 7
+        changed += int(inside.sum())
+        assert not bad["loss_mask"][inside].any()
+        for name in ("input_ids", "labels", "loss_mask", "position_ids"):
+            assert (free[name][~inside] == bad[name][~inside]).all()
+        assert (free["cu_seqlens"] == bad["cu_seqlens"]).all()
+    assert changed == high - low
+    run = Run(blend=open_blend(held))
+    assert when_document(run, "chat-7") == []
+
+
+def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:
+    for packing, said in [
+        ({"bins": 1}, r"packing\.bins: found 1, expected an integer from 2"),
+        ({"bins": 5000}, r"packing\.bins: found 5000, expected an integer from 2 to 4096"),
+        ({"overflow": "drop"}, r"packing\.overflow: found 'drop', expected one of split, crop, refuse"),
+        ({"bin": 8}, r"packing\.bin: unknown key; did you mean bins"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            open_blend({**content, "packing": packing})
+    with pytest.raises(ConfigError, match=r"packing\.bins: found 64 with seq_len 4194304, blocks of 264241152 tokens"):
+        open_blend({**content, "packing": {}, "seq_len": 1 << 22})
+    with pytest.raises(ConfigError, match=r"outputs\.shared_labels: found true with packing"):
+        make_dataloader({**content, "outputs": {"shared_labels": True}}, micro_batch_size=1)
+    with pytest.raises(ConfigError, match=r"outputs\.loss_mask: found false, but dataset chat has packs"):
+        make_dataloader({**content, "outputs": {"loss_mask": False}}, micro_batch_size=1)
+    with pytest.raises(ConfigError, match="seq_len: missing"):
+        open_blend({key: value for key, value in content.items() if key != "seq_len"})
+
+
+def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], tmp_path: Path) -> None:
+    path, picture = content["datasets"]["chat"]["path"], tmp_path / "packing.png"
+    asked = ["stats", path, "--packing", "--seq-len", "32", "64", "--bins", "4", "8"]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert main([*asked, "--picture", str(picture), "--json"]) == 0
+        assert main(asked) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    found = json.JSONDecoder().raw_decode(output.getvalue())[0]["packing"]
+    assert [(one["seq_len"], one["bins"]) for one in found] == [(32, 4), (32, 8), (64, 4), (64, 8)]
+    for one in found:
+        dataset = cl.open_dataset(path)
+        config = {"seq_len": one["seq_len"], "packing": {"bins": one["bins"]}, "datasets": {"chat": {"path": path}}}
+        view = open_blend(config).views[0]
+        parts = Counter(part.document for pack in range(one["packs"]) for part in view.samples.parts(pack))
+        lengths = [b - a for d in range(dataset.num_documents) for a, b in [dataset.document_range(d)]]
+        assert one["packs"] == view.count
+        assert one["fill"] == pytest.approx(sum(lengths) / (one["packs"] * one["seq_len"]))
+        assert one["documents_looked_at"] == sum(n > 0 for n in lengths)
+        longer = sum(n > one["seq_len"] for n in lengths)
+        split = sum(parts[d] > 1 for d, n in enumerate(lengths) if n <= one["seq_len"])
+        assert one["documents_longer"] == pytest.approx(longer / one["documents_looked_at"])
+        assert one["documents_split"] == pytest.approx(split / one["documents_looked_at"])
+        cropped = open_blend({**config, "packing": {"bins": one["bins"], "overflow": "crop"}}).views[0]
+        kept = sum(part.tokens for pack in range(one["packs"]) for part in cropped.samples.parts(pack))
+        assert one["tokens_lost_by_crop"] == pytest.approx(1 - kept / sum(lengths), abs=0.02)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_samples_in_which_nothing_is_learnt_are_counted(
+    content: dict[str, Any], engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    chat = content["datasets"]["chat"]
+    tokens = cl.open_dataset(chat["path"]).num_tokens
+    one = {**content, "phases": [], "skip": [], "datasets": {"chat": chat}, "order": "sequential"}
+    one |= {"loader": {"engine": engine}, "quarantine": [{"dataset": "chat", "tokens": [0, tokens // 2]}]}
+    loader = make_dataloader(one, micro_batch_size=2)
+    empty = sum(int((~batch["loss_mask"].any(1)).sum()) for batch in loader)
+    assert loader.samples_without_loss == empty > 10
+    assert "10 samples so far have a loss mask that is all 0" in caplog.text

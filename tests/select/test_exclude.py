@@ -1,0 +1,218 @@
+"""Documents taken out of a run: what is asked of it is what walking through all of its samples says."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.batch.open import open_reader
+from conceptloader.blend.exclude import NEVER, apart
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.order.progress.runlog import History
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import Run, exposure, open_run, trace_sample, trace_steps, when_concept, when_document
+from conceptloader.trace.select.views import Ask, select
+
+SEQ_LEN = 24
+SAMPLES = 240
+EXCLUDE: list[dict[str, Any]] = [
+    {"at": 60, "ids": ["web-3", "books-7", "web-11", "nobody-1"]},
+    {"at": 30, "dataset": "web", "ids": ["web-11", "web-12"]},
+    {"at": 120, "dataset": "books", "view": "kept"},
+]
+
+
+@pytest.fixture(scope="module", params=["stream", "document", "pack"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    mode = {"mode": "document"} if request.param == "document" else {}
+    for number, name in enumerate(("web", "books", "code")):
+        raw = random_documents(60, seed=number, mean_length=40, prefix=name)
+        write_dataset(folder / name, raw, shards=2, **mode)
+    select(folder / "books", folder / "kept", Ask(where="document % 5 <> 0"))
+    select(folder / "code", folder / "some", Ask(where="document > 10"))
+    if request.param == "pack":
+        (folder / "packed").touch()
+        shutil.rmtree(folder / "some")
+        shutil.copytree(folder / "code", folder / "some")
+    return folder
+
+
+def config(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Path:
+    names = {"web": "web", "books": "books", "code": "some"}
+    data = {
+        "seq_len": SEQ_LEN,
+        "datasets": {name: {"path": path, "weight": 1} for name, path in names.items()},
+        "skip": [{"at": 50, "count": 9}],
+        "concepts": {"concepts": {}},
+        "outputs": {"document_ids": True},
+        "exclude": exclude,
+        **({"packing": {"bins": 4}} if (folder / "packed").exists() else {}),
+        **more,
+    }
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def run_of(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Run:
+    blend = cl.open_blend(config(folder, exclude, **more))
+    partition = cl.Partition(micro_batch_size=2, dp_size=2)
+    starts = [cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), partition, SEQ_LEN)]
+    starts.append(dataclasses.replace(starts[0], step=20, consumed=160, batch=[[0, 8]], dp_size=4))
+    return Run(blend=blend, history=History(starts))
+
+
+def is_out(dataset: str, number: int, sample: int) -> bool:
+    """By the list above."""
+    if dataset == "web":
+        return (number == 3 and sample >= 60) or (number in (11, 12) and sample >= 30)
+    return dataset == "books" and ((number == 7 and sample >= 60) or (number % 5 == 0 and sample >= 120))
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_samples_with_excluded_documents_read_nothing(folder: Path, engine: str) -> None:
+    run = run_of(folder, EXCLUDE, loader={"engine": engine})
+    samples = np.arange(SAMPLES, dtype=np.uint64)
+    found, whole = (open_reader(one.blend).read(samples) for one in (run, run_of(folder, [])))
+    if (folder / "packed").exists():  # of which only the documents themselves go
+        for sample in range(SAMPLES):
+            name = run.name(run.blend.order.sample(sample)[0])
+            ids = whole["document_ids"][sample]
+            kept = np.array([number >= 0 and not is_out(name, int(number), sample) for number in ids])
+            np.testing.assert_array_equal(found["document_ids"][sample], np.where(kept, ids, -1))
+            np.testing.assert_array_equal(found["input_ids"][sample], np.where(kept, whole["input_ids"][sample], 0))
+            parts = [(one.document, one.inputs) for one in trace_sample(run, sample).documents if one.inputs]
+            assert {one for one, _ in parts} == set(ids[kept].tolist())
+            assert sum(b - a for _, (a, b) in parts) == kept.sum()
+        return
+    out = []
+    for sample in range(SAMPLES):
+        index, _, window = run.blend.order.sample(sample)
+        member, name = run.member(index), run.name(index)
+        held = member.dataset.documents_in(*member.token_range(window)).ids.tolist()
+        out.append(any(is_out(name, number, sample) for number in held))
+    assert 8 < sum(out) < 150
+    for name, values in whole.items():
+        expected = values.copy()
+        if name in ("input_ids", "labels", "loss_mask", "concepts_num_spans", "concepts_spans", "concepts_counts"):
+            expected[out] = 0  # the id of eos
+        elif name in ("document_ids", "concepts_span_index", "concepts_ids"):
+            expected[out] = -1
+        elif name == "concepts_flags":
+            expected[out] = 0
+        np.testing.assert_array_equal(found[name], expected, name)
+    left = [k for k in range(SAMPLES) if trace_sample(run, k).tokens is None]
+    assert left == np.flatnonzero(out).tolist()
+    rows = [row for batch in trace_steps(run, 0, SAMPLES // 8) for row in batch.to_pylist()]
+    assert sorted({row["sample"] for row in rows if row["start"] is None}) == left
+
+
+def test_exposure_and_when(folder: Path) -> None:
+    run, whole = run_of(folder, EXCLUDE), run_of(folder, [])
+    seen: dict[tuple[str, int], int] = {}
+    first: dict[tuple[str, int], int] = {}
+    for sample in range(SAMPLES):
+        found = trace_sample(run, sample)
+        for part in found.documents:
+            key = found.dataset, part.document
+            seen[key] = seen.get(key, 0) + (0 if part.inputs is None else part.inputs[1] - part.inputs[0])
+            first.setdefault(key, sample)
+    table = exposure(run, until=SAMPLES // 8).documents().to_pylist()
+    assert {(row["dataset"], row["document"]): row["seen"] for row in table if row["seen"]} == {
+        key: count for key, count in seen.items() if count
+    }
+    for row in table:
+        assert row["first_sample"] == first.get((row["dataset"], row["document"])), row
+    for one in ("web-3", "web-11", "books-10", "code-30"):
+        samples = [at.sample for at in when_document(run, one, SAMPLES)]
+        before = [at.sample for at in when_document(whole, one, SAMPLES)]
+        assert samples == [k for k in before if one in [part.id for part in trace_sample(run, k).documents]]
+    by_concept = [at.sample for at in when_concept(run, "concepts", "concept-3", SAMPLES)]
+    before = [at.sample for at in when_concept(whole, "concepts", "concept-3", SAMPLES)]
+    assert set(by_concept) <= set(before)
+    assert sorted(by_concept) == [k for k in sorted(before) if _has(run, k, "concept-3")]
+    assert len(by_concept) < len(before)
+
+
+def _has(run: Run, sample: int, concept: str) -> bool:
+    """Also of the label behind the inputs."""
+    member = run.member(run.blend.order.sample(sample)[0])
+    window = run.blend.order.sample(sample)[2]
+    for part in member.parts(window, sample):
+        spans = member.dataset.spans("concepts", part.start, part.stop)
+        names = member.dataset.vocabulary("concepts") or []
+        if any(names[one] == concept for ids in spans.decode() for one in ids.tolist()):
+            return True
+    return False
+
+
+def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
+    saved = run_of(folder, EXCLUDE[:2]).blend.spec
+    assert cl.OrderSpec.from_dict(saved.to_dict()) == saved
+    assert saved.to_dict()["spec_version"] == 4
+    without = 3 if (folder / "packed").exists() else 1
+    assert run_of(folder, []).blend.spec.to_dict()["spec_version"] == without
+    for consumed, changed, allowed in (
+        (100, EXCLUDE, True),  # what is new starts at 120
+        (121, EXCLUDE, False),
+        (120, EXCLUDE, True),
+        (30, EXCLUDE[:1], True),
+        (31, EXCLUDE[:1], False),
+        (61, [{**EXCLUDE[0], "ids": ["web-3", "web-11"]}, EXCLUDE[1]], False),
+        (61, [*EXCLUDE[:2], {"at": 61, "ids": ["code-40"]}], True),
+    ):
+        current = run_of(folder, changed).blend
+        if allowed:
+            assert current.resume(saved, consumed).spec.exclude == current.spec.exclude
+            continue
+        with pytest.raises(ResumeError, match=r"exclude\.(web|books)"):
+            current.resume(saved, consumed)
+    blend = run_of(folder, EXCLUDE).blend
+    partition = cl.Partition(micro_batch_size=2, dp_size=2)
+    log = cl.RunLog(tmp_path)
+    start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), partition, SEQ_LEN)
+    for one in (start, dataclasses.replace(start, step=25, consumed=200)):
+        log.append(one, blend.spec)
+    assert open_run(config(folder, EXCLUDE), tmp_path).blend.spec == blend.spec
+    with pytest.raises(ResumeError, match="exclude"):
+        open_run(config(folder, EXCLUDE[:2]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"at": 0, "ids": ["nobody"]}, "found nothing of it in books, code, web"),
+        ({"at": 0, "dataset": "wb", "ids": ["web-3"]}, "did you mean web"),
+        ({"at": 0}, "expected one of ids, file and view"),
+        ({"at": 0, "view": "kept"}, r"exclude\[0\].dataset: missing"),
+        ({"at": 0, "dataset": "web", "view": "kept"}, "expected a view of"),
+        ({"at": 0, "dataset": "web", "view": "books"}, "expected a view of"),
+        ({"at": -1, "ids": ["web-3"]}, r"exclude\[0\].at"),
+    ],
+)
+def test_entries_that_mean_nothing(folder: Path, entry: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        cl.open_blend(config(folder, [entry]))
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ranges=RANGES, asked=st.tuples(st.integers(0, 50), st.integers(1, 9)))
+def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, int]) -> None:
+    at, start, length = np.array(ranges).T
+    found = apart(start, start + length, at)
+    first, stop = asked[0], asked[0] + asked[1]
+    since = [at for at, start, length in ranges if start < stop and first < start + length]
+    assert found.first_at(np.array([first]), np.array([stop])).tolist() == [min(since, default=NEVER)]
+    assert found.first_at(first, stop) == min(since, default=NEVER)
+    assert (found.stop[:-1] <= found.start[1:]).all()

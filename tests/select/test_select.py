@@ -1,0 +1,267 @@
+"""What is selected is what a loop over the documents selects; the language, its tasks and its errors."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.trace.select import views
+from conceptloader.trace.select.columns import DocumentColumns
+from conceptloader.trace.select.expression import Expression
+from conceptloader.trace.select.views import Ask, select
+
+COUNT = 230
+NAMES = ["law", "medicine", "red wine", "news"]
+
+
+def facts(number: int) -> dict[str, Any]:
+    rng = np.random.default_rng(number)
+    concepts = sorted({int(one) for one in rng.integers(0, 4, int(rng.integers(0, 4)))})
+    return {
+        "tokens": int(rng.integers(1, 60)),
+        "concepts": [NAMES[one] for one in concepts],
+        "topics": [int(one) + 5 for one in concepts],
+        "quality": None if number % 9 == 0 else round(float(rng.random()), 3),
+        "about": None if number % 7 == 0 else json.dumps({"lang": "en" if number % 2 else "fr", "n": number}),
+        "id": None if number % 11 == 0 else f"doc-{number}",
+    }
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Concepts on two tokens, each with a span of its own; quality of the whole document, in two halves."""
+    tracks = {
+        "concepts": cl.TrackOptions(vocabulary=NAMES),
+        "topics": cl.TrackOptions(),
+        "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
+        "about": cl.TrackOptions(codec="json"),
+    }
+    tokenizer = cl.Tokenizer(name="bytes", vocab_size=257, eos_id=256)
+    path: Path = tmp_path_factory.mktemp("select") / "data"
+    build = cl.create_build(path, cl.BuildOptions(tokenizer=tokenizer, tracks=tracks), plan=[0, 1, 2])
+    for shard in range(3):
+        with build.shard(shard) as writer:
+            for number in range(COUNT * shard // 3, COUNT * (shard + 1) // 3):
+                one, spans = facts(number), defaultdict[str, list[Any]](list)
+                for k, name in enumerate(one["concepts"][: one["tokens"]]):
+                    spans["concepts"].append((k, k + 1, [NAMES.index(name)]))
+                    spans["topics"].append((k, k + 1, [one["topics"][k]]))
+                middle = one["tokens"] // 2
+                if one["quality"] is not None:
+                    halves = [(0, middle, one["quality"] - 0.25), (middle, one["tokens"], one["quality"] + 0.25)]
+                    halves = halves if middle else [(0, one["tokens"], one["quality"])]
+                    spans["quality"] = [(a, b, np.array([value], np.float32)) for a, b, value in halves]
+                if one["about"] is not None:
+                    spans["about"] = [(0, one["tokens"], json.loads(one["about"]))]
+                writer.add_document([number % 256] * one["tokens"], spans=spans, id=one["id"] or "")
+            writer.add_document([], id="empty")
+    cl.finalize(path)
+    return path
+
+
+def selected(view: Path) -> list[int]:
+    """Numbers of the facts, as the tokens have them."""
+    with cl.open_dataset(view, roots=["/"]) as dataset:
+        return [int(dataset.tokens(*dataset.document_range(k))[0]) for k in range(len(dataset))]
+
+
+QUALITY = [facts(k)["quality"] for k in range(COUNT)]
+HAS = [set(facts(k)["concepts"][: facts(k)["tokens"]]) for k in range(COUNT)]
+LENGTH = [facts(k)["tokens"] for k in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("quality >= 0.7 and 'medicine' in concepts", lambda k: (QUALITY[k] or 0) >= 0.7 and "medicine" in HAS[k]),
+        ("quality_max > 0.5 and tokens > 1", lambda k: (QUALITY[k] or -1) + 0.25 > 0.5 and LENGTH[k] > 1),
+        ("quality is null", lambda k: QUALITY[k] is None),
+        ("list_has_any(concepts, ['law', 'red wine'])", lambda k: bool(HAS[k] & {"law", "red wine"})),
+        ("len(concepts) = 0 or not (5 in topics)", lambda k: not HAS[k] or "law" not in HAS[k]),
+        ("tokens between 10 and 20 or id like 'doc-1_'", lambda k: 10 <= LENGTH[k] <= 20 or (9 < k < 20 and k != 11)),
+        ("about->>'lang' = 'fr'", lambda k: k % 7 != 0 and k % 2 == 0),
+        ("document < 30 and document <> 3", lambda k: k < 30 and k != 3),
+        ("tokens\n>\t50 -- so", lambda k: LENGTH[k] > 50),
+    ],
+)
+def test_expressions(path: Path, tmp_path: Path, where: str, holds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "CHUNK", 37)
+    found = select(path, tmp_path / "view", Ask(where=where))
+    expected = [k for k in range(COUNT) if holds(k)]
+    assert selected(tmp_path / "view") == expected
+    assert found.documents == COUNT + 3
+    assert found.views[str(tmp_path / "view")] == (len(expected), sum(LENGTH[k] for k in expected))
+
+
+def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("doc-5\n\ndoc-78\ndoc-nobody\ndoc-5\n")
+    assert main(["select", str(path), "--ids", str(tmp_path / "ids.txt"), "--out", str(tmp_path / "ids"), "-q"]) == 0
+    assert selected(tmp_path / "ids") == [5, 78]
+    for seed in (0, 1):
+        select(path, tmp_path / f"share-{seed}", Ask(where="share < 0.3", seed=seed))
+        select(path, tmp_path / f"rest-{seed}", Ask(where="share >= 0.3", seed=seed))
+        some, rest = selected(tmp_path / f"share-{seed}"), selected(tmp_path / f"rest-{seed}")
+        assert sorted([*some, *rest]) == list(range(COUNT))
+        assert 0.2 < len(some) / COUNT < 0.4
+    assert selected(tmp_path / "share-0") != selected(tmp_path / "share-1")
+    rows = [{"id": f"doc-{k}", "domain": "ab"[k % 2], "score": k / COUNT} for k in range(0, COUNT, 3)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "meta.parquet")
+    (tmp_path / "meta.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for kind in ("parquet", "jsonl"):
+        ask = Ask(where="domain = 'b' and score > 0.5", metadata=str(tmp_path / f"meta.{kind}"))
+        found = select(path, tmp_path / kind, ask)
+        expected = [k for k in range(0, COUNT, 3) if k % 2 and k / COUNT > 0.5 and k % 11]
+        assert selected(tmp_path / kind) == expected
+        assert found.unknown >= COUNT // 2
+    pq.write_table(pa.Table.from_pylist([*rows, rows[0]]), tmp_path / "twice.parquet")
+    with pytest.raises(ConfigError, match="an id twice"):
+        select(path, tmp_path / "no", Ask(where="score > 0", metadata=str(tmp_path / "twice.parquet")))
+
+
+def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every document is in one view, or counted."""
+    out = str(tmp_path / "web")
+    assert main(["select", str(path), "--by", "quality:0.1,0.5,0.9", "--out", out, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    low, high = (selected(Path(f"{out}-{name}")) for name in ("0.1-0.5", "0.5-0.9"))
+    quality = [None if one is None else float(np.float32(one)) for one in QUALITY]
+    assert low == [k for k, one in enumerate(quality) if one is not None and 0.1 <= one < 0.5]
+    assert found["without_view"] == COUNT - len(low) - len(high)
+    rows = [{"id": f"doc-{k}", "domain": ["law", "code", None][k % 3]} for k in range(COUNT)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "meta.parquet")
+    select(path, tmp_path / "by", Ask(by="domain", where="tokens > 5", metadata=str(tmp_path / "meta.parquet")))
+    for k, name in enumerate(("law", "code")):
+        expected = [n for n in range(k, COUNT, 3) if LENGTH[n] > 5 and n % 11]
+        assert selected(tmp_path / f"by-{name}") == expected
+
+
+def test_the_number_of_tasks_changes_no_byte(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "CHUNK", 16)
+    ask = Ask(where="quality > 0.3", by="quality:0,0.5,1")
+    select(path, tmp_path / "one", ask)
+    for tasks in (2, 40):
+        out = tmp_path / f"of-{tasks}"
+        for task in reversed(range(tasks)):
+            select(path, out, ask, task=(task, tasks))
+        with pytest.raises(ConfigError, match="found what a task found of other arguments"):
+            select(path, out, Ask(where="quality > 0.4", by="quality:0,0.5,1"))
+        part = next((tmp_path / f"of-{tasks}.parts").iterdir())
+        data = part.read_bytes()
+        part.unlink()
+        with pytest.raises(FormatError, match="not there"):
+            select(path, out, ask)
+        part.write_bytes(data)
+        select(path, out, ask)
+        assert not (tmp_path / f"of-{tasks}.parts").exists()
+        for name in ("0-0.5", "0.5-1"):
+            for file in ("manifest.json", "runs.bin"):
+                expected = (tmp_path / f"one-{name}" / file).read_bytes()
+                assert (tmp_path / f"of-{tasks}-{name}" / file).read_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "column", "problem"),
+    [
+        ("qualty > 0.3", 1, "the column 'qualty'; did you mean quality"),
+        ("tokens > 3 and tokns < 9", 16, "the column 'tokns'"),
+        ("tokens > 'many'", 10, "Could not convert string 'many'"),
+        ("concepts > 3", 1, "Cannot compare"),
+        ("tokens > 3 and (select 1) = 1", 16, "subquery, which this language does not have"),
+        ("tokens > 3; drop table documents", 11, "syntax error"),
+        ("tokens >", 9, "the end of it too early"),
+        ("tokens > 3) or (true", 1, None),
+        ("true) from documents where (true", 1, "a statement, not one expression"),
+        ("read_text('/etc/passwd') = 'x'", 1, "the function 'read_text'"),
+        ("tokens > 3 and random() < 0.5", 16, "the function 'random'"),
+        ("count(*) > 3", 1, "the function 'count_star'"),
+        ("tokens + 1", 1, "expected true or false"),
+        ("cast(id as integer) > 3", 1, "cast, which"),
+        ("*", 1, "star, which"),
+        ("len(concepts, 3) = 4", 1, "No function matches"),
+    ],
+)
+def test_other_expressions_are_refused(
+    path: Path, tmp_path: Path, where: str, column: int, problem: str | None
+) -> None:
+    if problem is None:  # it means what it says, in brackets of its own
+        select(path, tmp_path / "view", Ask(where=where))
+        assert len(selected(tmp_path / "view")) == COUNT
+        return
+    with pytest.raises(ConfigError) as error:
+        select(path, tmp_path / "view", Ask(where=where))
+    message, shown, mark = str(error.value).split("\n")
+    assert message.startswith(f"where, column {column}: found ")
+    assert problem in message
+    assert (shown, len(mark)) == (where, column)
+    assert not (tmp_path / "view").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--where", "tokens > 1000"], "found no document of 233"),
+        (["--by", "concepts"], "expected a column with one value"),
+        (["--by", "quality:1,0"], "rising borders"),
+        (["--by", "quality:a,b"], "expected numbers"),
+        (["--by", "about"], "expected the name of a directory"),
+        (["--by", "tokens + 1"], "expected a column"),
+        (["--spans", "nobody"], "nobody"),
+        (["--spans", "law and"], "column 8"),
+        (["--spans", "law", "--track", "quality"], "no track 'quality' of concepts"),
+        (["--where", "true", "--metadata", "/nowhere.parquet"], "expected a parquet or jsonl file"),
+        ([], "nothing to select by"),
+    ],
+)
+def test_arguments_that_mean_nothing(
+    path: Path, tmp_path: Path, options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["select", str(path), *options, "--out", str(tmp_path / "view")]) == 2
+    assert problem in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_are_those_of_loops(path: Path) -> None:
+    with cl.open_dataset(path) as dataset:
+        columns = DocumentColumns(dataset)
+        table = columns.table(np.arange(COUNT // 3), list(columns.types))
+        assert set(table.column_names) == set(columns.types)
+        for number, row in enumerate(table.to_pylist()):
+            one = facts(number)
+            assert (row["document"], row["id"], row["tokens"]) == (number, one["id"], one["tokens"])
+            assert set(row["concepts"]) == HAS[number]
+            assert row["topics"] == sorted(one["topics"][: one["tokens"]])
+            assert (row["about"] is None) == (one["about"] is None)
+            assert row["quality"] == (None if one["quality"] is None else pytest.approx(one["quality"], abs=1e-6))
+            least = row["quality_min"] if row["quality"] is None or one["tokens"] == 1 else row["quality"] - 0.25
+            assert row["quality_min"] == (None if row["quality"] is None else pytest.approx(least, abs=1e-6))
+
+
+def test_a_million_documents_take_16_bytes_each(tmp_path: Path) -> None:
+    """No two of these touch, so that each is a run."""
+    tracks = {"concepts": cl.TrackOptions(vocabulary=NAMES)}
+    build = cl.create_build(tmp_path / "data", cl.BuildOptions(tracks=tracks), plan=[0])
+    with build.shard(0) as writer:
+        for number in range(3000):
+            writer.add_document([number % 7, 1])
+    cl.finalize(tmp_path / "data")
+    select(tmp_path / "data", tmp_path / "view", Ask(where="document % 2 = 0"))
+    assert (tmp_path / "view/runs.bin").stat().st_size == 16 * 1500
+    assert (tmp_path / "view/manifest.json").stat().st_size < 2000
+
+
+def test_an_expression_reads_nothing_but_its_table(tmp_path: Path) -> None:
+    known = {"n": pa.int64()}
+    documents = pa.table({"n": [1]})  # a variable that DuckDB would find in Python's frames
+    (tmp_path / "secret.csv").write_text("n\n1\n")
+    for text in (f"n in (from '{tmp_path}/secret.csv')", "n in (select n from documents)", "exists(from documents)"):
+        with pytest.raises(ConfigError, match="column"):
+            Expression(text, known)
+    assert Expression("n = 1", known)(documents).to_pylist() == [True]

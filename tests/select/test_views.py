@@ -1,0 +1,285 @@
+"""A view reads what copying its documents would give: by every door, whatever was selected."""
+
+import itertools
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.batch.kernels.tables import make_tables
+from conceptloader.batch.open import open_reader
+from conceptloader.cli import main
+from conceptloader.cli.stats import dataset_stats
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.index.layout import index_directory
+from conceptloader.format.read.reader import ShardReader
+from conceptloader.format.write.view import count_spans
+from conceptloader.ingest.index import build_index
+from conceptloader.order.progress.runlog import History
+from conceptloader.testing import RawDocument, random_documents, write_dataset
+from conceptloader.trace import Run, exposure, parse_where, trace_sample, trace_steps, when_concept, when_document
+from conceptloader.trace.select.views import Ask, select
+
+SEQ_LEN = 24
+NUM_SAMPLES = 150
+
+
+@pytest.fixture(scope="module")
+def raw() -> list[RawDocument]:
+    return random_documents(150, seed=5, vocab_size=200, mean_length=30, tracks={"concepts": 8, "topics": 3})
+
+
+@pytest.fixture(scope="module", params=["spans", "dense", "document"])
+def folder(request: pytest.FixtureRequest, raw: list[RawDocument], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source `data`, and of some of its documents the view `view` and the copy `copy`."""
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    how: dict[str, Any] = {"mode": "document"} if request.param == "document" else {"encoding": request.param}
+    write_dataset(folder / "data", raw, shards=4, **how)
+    select(folder / "data", folder / "view", Ask(where="share < 0.6"))
+    chosen = numbers(folder / "view")
+    assert 60 < len(chosen) < 120
+    names = {
+        track: [f"concept-{k}" for k in range(8 if track == "concepts" else 3)] for track in ("concepts", "topics")
+    }
+    write_dataset(folder / "copy", [raw[k] for k in chosen], vocabularies=names, **how)
+    return folder
+
+
+def numbers(view: Path) -> list[int]:
+    """Of the documents of a view in its source."""
+    with cl.open_dataset(view) as dataset:
+        return [int((dataset.document_id(k) or "").removeprefix("doc-")) for k in range(len(dataset))]
+
+
+def run_of(folder: Path, name: str, engine: str = "compiled", **more: Any) -> Run:
+    entry = {"path": str(folder / name), "weight": 2, **more}
+    config = {
+        "seq_len": SEQ_LEN,
+        "datasets": {"some": entry, "all": {"path": str(folder / "data"), "weight": 1}},
+        "outputs": {"document_ids": True, "position_ids": "document", "loss_mask_borders": True},
+        "concepts": {"concepts": {"layout": "ragged"}, "topics": {}},
+        "loader": {"engine": engine},
+    }
+    partition = cl.Partition(micro_batch_size=2, dp_size=2)
+    blend = cl.open_blend(config)
+    start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(4), partition, SEQ_LEN)
+    return Run(blend=blend, history=History([start]))
+
+
+def same_spans(one: Any, other: Any) -> None:
+    for field in ("start", "end", "begins_before", "ends_after"):
+        np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+    assert [ids.tolist() for ids in one.decode()] == [ids.tolist() for ids in other.decode()]
+
+
+def test_every_range_of_tokens(folder: Path) -> None:
+    view, copy = (cl.open_dataset(folder / name) for name in ("view", "copy"))
+    assert (view.num_tokens, len(view), view.mode) == (copy.num_tokens, len(copy), copy.mode)
+    rng = np.random.default_rng(0)
+    for a, b in np.sort(rng.integers(0, view.num_tokens + 1, (150, 2))).tolist():
+        one, other = (each.read(a, b, ["concepts", "topics"], documents=True) for each in (view, copy))
+        np.testing.assert_array_equal(one["tokens"], other["tokens"])
+        for field in ("first", "ids"):
+            np.testing.assert_array_equal(getattr(one["documents"], field), getattr(other["documents"], field))
+        for track in ("concepts", "topics"):
+            same_spans(one[track], other[track])
+    for number in range(len(copy)):
+        assert view.document_range(number) == copy.document_range(number)
+        assert view.document_id(number) == copy.document_id(number)
+        assert view.find_document(str(copy.document_id(number))) == [number]
+    assert view.find_document("doc-999") == []
+    assert view.split(0.2, 0.7) == copy.split(0.2, 0.7)
+    assert view[3]["tokens"].tolist() == copy[3]["tokens"].tolist()
+    found, expected = (dataset_stats(each) for each in (view, copy))
+    assert {**found, "dataset": "", "shards": 1} == {**expected, "dataset": ""}
+    for track in ("concepts", "topics"):
+        assert view.tracks[track].max_spans == copy.tracks[track].max_spans
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_batches(folder: Path, engine: str) -> None:
+    """Limits of tracks, too, are those that windows of the view have."""
+    samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
+    for more in ({}, {"split": [0.1, 0.6]}):
+        run, copied = run_of(folder, "view", engine, **more), run_of(folder, "copy", "reference", **more)
+        batch, expected = (open_reader(one.blend).read(samples) for one in (run, copied))
+        assert batch.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(batch[name], values, name)
+
+
+def test_quarantine(folder: Path) -> None:
+    samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
+    batches = []
+    for name, engine in itertools.product(("view", "copy"), ("compiled", "reference")):
+        config = {**BASE, "datasets": {"some": {"path": str(folder / name), "weight": 1}}, "loader": {"engine": engine}}
+        config["quarantine"] = [{"dataset": "some", "tokens": [200, 260]}, {"dataset": "some", "tokens": [400, 900]}]
+        batches.append(open_reader(cl.open_blend(config)).read(samples))
+    for batch in batches[1:]:
+        for name, values in batches[0].items():
+            np.testing.assert_array_equal(batch[name], values, name)
+    assert (batches[0]["loss_mask"].sum(1) == 0).any()
+
+
+BASE: dict[str, Any] = {"seq_len": SEQ_LEN, "concepts": {"concepts": {}}}
+
+
+def test_a_run_can_be_asked_as_if_it_were_copied(folder: Path) -> None:
+    run, copied = run_of(folder, "view"), run_of(folder, "copy")
+    chosen = numbers(folder / "view")
+    for sample in range(0, NUM_SAMPLES, 7):
+        found, expected = trace_sample(run, sample), trace_sample(copied, sample)
+        assert found.spans == expected.spans
+        assert [(one.document, one.id, one.inputs, one.labels) for one in found.documents] == [
+            (one.document, one.id, one.inputs, one.labels) for one in expected.documents
+        ]
+        sources = [chosen[one.document] if found.dataset == "some" else None for one in found.documents]
+        assert [one.source_document for one in found.documents] == sources
+    steps, expected_steps = (
+        [row for batch in trace_steps(one, 0, 30) for row in batch.to_pylist()] for one in (run, copied)
+    )
+    for row, expected in zip(steps, expected_steps, strict=True):
+        source = row.pop("source_document")
+        assert row == expected
+        assert source == (chosen[row["document"]] if row["dataset"] == "some" else row["document"])
+    for number in chosen[::9]:
+        assert when_document(run, f"doc-{number}", NUM_SAMPLES) == when_document(copied, f"doc-{number}", NUM_SAMPLES)
+    seen, expected_seen = exposure(run, num_samples=NUM_SAMPLES), exposure(copied, num_samples=NUM_SAMPLES)
+    assert seen.sources().to_pylist() == expected_seen.sources().to_pylist()
+    for kind in ("documents", "concepts"):
+        assert getattr(seen, kind)().to_pylist() == getattr(expected_seen, kind)().to_pylist()
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_concepts_by_the_index_of_the_source(folder: Path, indexed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, copied = run_of(folder, "view"), run_of(folder, "copy")
+    where = parse_where("concept-1 and not (concept-2 or concept-5)")
+    expected = list(when_concept(copied, "concepts", where, NUM_SAMPLES, "some"))
+    if indexed:
+        build_index(folder / "data")
+        monkeypatch.setattr(ShardReader, "runs", None)
+    assert list(when_concept(run, "concepts", where, NUM_SAMPLES, "some")) == expected
+    assert expected
+    if indexed:
+        shutil.rmtree(index_directory(str(folder / "data"), "concepts"))
+
+
+def test_views_of_views(folder: Path) -> None:
+    """They are flat: what lies between may go."""
+    shutil.copytree(folder / "view", folder / "between")
+    select(folder / "between", folder / "flat", Ask(where="tokens > 20"))
+    shutil.rmtree(folder / "between")
+    select(folder / "data", folder / "at_once", Ask(where="share < 0.6 and tokens > 20"))
+    assert (folder / "flat/runs.bin").read_bytes() == (folder / "at_once/runs.bin").read_bytes()
+    one, other = (json.loads((folder / name / "manifest.json").read_text()) for name in ("flat", "at_once"))
+    assert one["source"] == other["source"] == {**one["source"], "path": "../data"}
+    assert one["max_spans"] == other["max_spans"]
+
+
+def test_spans(folder: Path) -> None:
+    """A view of the tokens that carry something: each run is a document, which has the id of the one that it is of."""
+    ask = Ask(spans="concept-1 or concept-3", where="tokens > 10")
+    with cl.open_dataset(folder / "data") as data:
+        if data.mode == "document":
+            with pytest.raises(ConfigError, match="only whole documents"):
+                select(folder / "data", folder / "spans", ask)
+            return
+        expected = []
+        for number in range(len(data)):
+            start, stop = data.document_range(number)
+            spans = data.spans("concepts", start, stop)
+            held = np.zeros(stop - start, bool)
+            for a, b, ids in zip(spans.start.tolist(), spans.end.tolist(), spans.decode(), strict=True):
+                held[a:b] |= bool({1, 3} & set(ids.tolist()))
+            borders = np.flatnonzero(np.diff(np.concatenate([[0], held, [0]])))
+            if stop - start > 10:
+                expected += [(number, start + a, start + b) for a, b in borders.reshape(-1, 2).tolist()]
+        select(folder / "data", folder / "spans", ask)
+        with cl.open_dataset(folder / "spans") as view:
+            assert len(view) == len(expected)
+            assert view.num_tokens == sum(b - a for _, a, b in expected)
+            for k, (number, a, b) in enumerate(expected):
+                assert view.tokens(*view.document_range(k)).tolist() == data.tokens(a, b).tolist()
+                assert view.document_id(k) == f"doc-{number}"
+                assert view.sources(np.array([k])).tolist() == [number]
+                assert k in view.find_document(f"doc-{number}")
+    samples = np.arange(60, dtype=np.uint64)
+    batches = [open_reader(run_of(folder, "spans", engine).blend).read(samples) for engine in ("compiled", "reference")]
+    for name, values in batches[1].items():
+        np.testing.assert_array_equal(batches[0][name], values, name)
+
+
+def test_verify_and_a_source_that_changed(folder: Path, raw: list[RawDocument], capsys: Any) -> None:
+    assert main(["verify", "--full", str(folder / "view")]) == 0
+    for name, change in (("runs.bin", lambda data: data[:-1] + b"\1"), ("manifest.json", lambda data: data[:-9])):
+        broken = folder / f"broken-{name}"
+        shutil.copytree(folder / "view", broken)
+        (broken / name).write_bytes(change((broken / name).read_bytes()))
+        assert main(["verify", str(broken)]) == 1
+        with pytest.raises(FormatError, match="damaged"):
+            cl.open_dataset(broken)
+    other = folder / "other"
+    shutil.copytree(folder / "view", other / "view")
+    write_dataset(other / "data", raw[1:], shards=4)
+    with pytest.raises(FormatError, match="found other tokens, documents or tracks in its source"):
+        cl.open_dataset(other / "view")
+    assert main(["verify", str(other / "view")]) == 1
+    shutil.copytree(folder / "data", folder / "damaged/data")
+    shutil.copytree(folder / "view", folder / "damaged/view")
+    stream = folder / "damaged/data/00001.stream.bin"
+    data = stream.read_bytes()
+    stream.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    capsys.readouterr()
+    assert main(["verify", "--full", "--json", str(folder / "damaged/view")]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    start, stop = problem["tokens"]  # of the view, which a quarantine wants
+    chosen = [k for k in numbers(folder / "view") if 150 // 4 <= k < 150 // 2]
+    with cl.open_dataset(folder / "view") as view:
+        assert start == view.document_range(view.find_document(f"doc-{chosen[0]}")[0])[0]
+        assert stop == view.document_range(view.find_document(f"doc-{chosen[-1]}")[0])[1]
+
+
+def test_doors(folder: Path) -> None:
+    """What needs files of its own says so; processes get views; roots are as for any dataset."""
+    with cl.open_dataset(folder / "view") as view:
+        again = pickle.loads(pickle.dumps(view))
+        assert again.tokens(0, 50).tolist() == view.tokens(0, 50).tolist()
+        assert again.stream_fingerprint == view.stream_fingerprint
+    for command in (["join", "--out"], ["convert", "--track", "concepts", "--encoding", "dense", "--out"]):
+        name, *options = command
+        assert main([name, str(folder / "view"), *options, str(folder / "no")]) in (1, 2)
+        assert not (folder / "no").exists()
+    with pytest.raises(ConfigError, match="found a view, whose index is that of its source"):
+        build_index(folder / "view")
+    packed = {**BASE, "packing": {"bins": 4}, "datasets": {"some": {"path": str(folder / "view"), "weight": 1}}}
+    with pytest.raises(ConfigError, match=r"packing: found a view|mode"):
+        cl.open_blend(packed)
+    inner = folder / "deep/inner"
+    select(folder / "data", inner, Ask(where="true"))
+    with pytest.raises(FormatError, match="roots"):
+        cl.open_dataset(inner)
+    assert cl.open_dataset(inner, roots=[folder]).num_documents == 150
+    with cl.open_dataset(inner, roots=[folder]) as view:
+        assert view.runs is not None
+        assert count_spans(view, view.runs, "topics") == list(view.manifest.tracks["topics"].max_spans)
+
+
+def test_views_of_one_source_share_its_files(folder: Path) -> None:
+    """And its shard table in the compiled engine; a hundred cells of a mixture are as many manifests of one source."""
+    select(folder / "data", folder / "cell", Ask(by="document:0,50,100,150"))
+    paths = [*(f"cell-{name}" for name in ("0-50", "50-100", "100-150")), "data"]
+    config = {**BASE, "datasets": {path: {"path": str(folder / path), "weight": 1} for path in paths}}
+    blend = cl.open_blend(config)
+    reader = open_reader(blend)
+    assert len(make_tables(blend.views, reader.layout).shards) == 4
+    assert len({id(dataset.files) for dataset in blend.datasets.values()}) == 1
+    samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
+    batch = reader.read(samples)
+    expected = open_reader(cl.open_blend({**config, "loader": {"engine": "reference"}})).read(samples)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(batch[name], values, name)

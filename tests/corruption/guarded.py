@@ -81,5 +81,5 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
 
 def guard_tables(reader: engine.CompiledReader) -> None:
-    for name in ("shards", "tracks", "members", "quarantine"):
+    for name in ("shards", "tracks", "members", "left_out", "runs"):
         object.__setattr__(reader._tables, name, guarded_copy(getattr(reader._tables, name)))

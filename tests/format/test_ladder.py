@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.format.spec.manifest import Track
+from conceptloader.format.spec.manifest import LADDER_STEPS, Track
 from conceptloader.format.write import ladder, tables
-from conceptloader.format.write.ladder import Ladder
+from conceptloader.format.write.ladder import REACH, Ladder
 from tests.corpora.drawn import Corpus, corpora, expected_spans, explain
 
 RUNS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=30)  # gap before, length
@@ -88,3 +88,11 @@ def test_bounds_for_other_lengths(steps: list[int], tokens: int) -> None:
     whole, rest = divmod(tokens, 2**20)
     assert bound <= whole * counts[20] + (counts[(rest - 1).bit_length()] if rest else 0)
     assert bound <= sum(counts[k] for k in range(20) if rest >> k & 1) + whole * counts[20]
+
+
+def test_windows_of_any_length() -> None:
+    """By the powers of two that it is the sum of, or by the next one, whichever says less; whole reaches besides."""
+    track = Track(codec="json", max_spans=tuple(1 << k for k in range(LADDER_STEPS)))
+    assert [track.spans_in(n) for n in (0, 1, 5, 6, 8, REACH + 5)] == [0, 1, 5, 6, 8, REACH + 5]
+    track = Track(codec="json", max_spans=(1, 1, 2, 2, *(3,) * (LADDER_STEPS - 4)))
+    assert [track.spans_in(n) for n in (5, 7, 9)] == [2, 2, 3]

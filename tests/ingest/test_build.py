@@ -78,6 +78,7 @@ def test_workers_do_not_matter(tmp_path: Path) -> None:
         summary = build(inputs, out, workers=workers, shard_input_bytes=1500)
         assert summary.documents == 4 * len(found)
         assert summary.shards > 5
+        assert summary.tokens == cl.open_dataset(out).num_tokens
         assert [dict(track.parameters) for track in cl.open_dataset(out).tracks.values()] == 3 * [{}]  # as ever
         results.append(content(out))
     assert results[0] == results[1] == results[2]

@@ -41,7 +41,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
         {
             "lines": "lines bad_input", "digits": "digits", "overlap": "overlap",
             "tokenizer": "tokenizer align lost edges",
-            "batch": "batches", "records": "batches bad_input", "table": "batches bad_input",
+            "batch": "batches", "chat": "chat", "records": "batches bad_input", "table": "batches bad_input",
             "spans": "overlap tokenizer lost build", "columns": "batches bad_input edges", "align": "align",
             "lost": "lost", "inputs": "changed_inputs build", "rules": "align tokenizer lost",
             "detect": "build changed_inputs", "vocabulary": "byte_order_marks bad_input build",
@@ -55,9 +55,10 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
 ELSEWHERE = {
     "batch/compiled": "batch/test_engine.py batch/test_edges.py batch/test_scores.py faults/test_below.py",
     "batch/digest": "loader/test_digest.py",
+    "batch/kernels/packs": "packing",
     "batch/open": "batch/test_edges.py loader/test_loader.py batch/test_engine.py batch/test_ids.py",
     "batch/prefetch": "loader/test_prefetch.py",
-    "batch/warm": "batch/test_kernel_cache.py",
+    "batch/warm": "batch/test_start.py batch/test_kernel_cache.py",
     "batch/measure": "batch/test_engine.py cli/test_bench.py",
     "format/index": "trace/test_index.py",
     "format/read/bulk": "trace/test_bulk.py trace/test_index.py",

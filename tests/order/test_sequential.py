@@ -42,3 +42,9 @@ def test_bad_arguments():
         Sequential([1, 2], ["a", "a"])
     with pytest.raises(ConfigError, match=r"sizes\.a: found -1"):
         Sequential([-1], ["a"])
+
+
+def test_windows_of_an_epoch_that_there_is_not():
+    order = Sequential([3, 4], names=["b", "a"])
+    assert order.indices_of_windows(0, 0, [0, 2]).tolist() == [4, 6]
+    assert order.indices_of_windows(0, 1, [0, 2]).tolist() == [-1, -1]

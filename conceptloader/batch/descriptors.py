@@ -2,6 +2,7 @@
 
 import os
 from collections import defaultdict
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -92,6 +93,7 @@ class OpenFiles(OpenTable):
         return dataset, row - first
 
 
+@dataclass(eq=False)
 class Held:
     """Bytes of objects for the calls of one thread: what they asked for in vain is fetched together.
 
@@ -99,14 +101,13 @@ class Held:
     more than a share of the memory that the user grants to caches.
     """
 
-    def __init__(self, files: OpenFiles) -> None:
-        self.table = np.zeros(0, HELD)
-        self._files = files
-        self._blocks: dict[_Place, Array] = {}
-        self._once: set[_Place] = set()
-        self._wanted: dict[RemoteObjects, dict[_Place, tuple[Expected, str]]] = defaultdict(dict)
-        self._share = 0
-        self.touched = False  # since the last `drop`
+    _files: OpenFiles
+    table: Array = field(default_factory=partial(np.zeros, 0, HELD))
+    touched: bool = False  # since the last `drop`
+    _blocks: dict[_Place, Array] = field(default_factory=dict)
+    _once: set[_Place] = field(default_factory=set)
+    _wanted: dict[RemoteObjects, dict[_Place, tuple[Expected, str]]] = field(default_factory=partial(defaultdict, dict))
+    _share: int = 0
 
     def __bool__(self) -> bool:
         """Whether something is wanted."""

@@ -164,7 +164,7 @@ def test_an_object_store(data: Path, capsys: Capture) -> None:
     fsspec.filesystem("memory").put(str(data / "stream"), "/bench/stream", recursive=True)
     url = "memory://bench/stream"
     found = bench(capsys, url, *BRIEF)
-    assert (found["engine"], found["tracks"]) == ("reference", ["concepts", "quality"])
+    assert (found["engine"], found["tracks"]) == ("compiled", ["concepts", "quality"])
     assert found["batches"]["from"] == "unknown"
     assert found["batches"]["tokens_per_second"] > 0
     assert "--cold: found a dataset in an object store" in refused(capsys, url, *BRIEF, "--cold")

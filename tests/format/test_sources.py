@@ -7,7 +7,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import Files
 from conceptloader.storage.source import Expected, LocalFiles
@@ -44,15 +43,19 @@ def test_a_source_that_only_reads_serves_every_window(data: Path) -> None:
         far.files.open("stream.bin", 0)
 
 
-def test_the_engine_is_chosen_by_what_a_source_can_do(data: Path) -> None:
+def test_what_a_source_cannot_do_is_said_with_what_to_set(data: Path) -> None:
     config = {"seq_len": 16, "datasets": {"a": {"path": str(data)}}, "concepts": {"concepts": {}}}
-    blend = cl.open_blend(cl.load_config(config))
     samples = np.arange(30, dtype=np.uint64)
-    wanted = open_reader(blend).read(samples)
-    dataset = blend.datasets["a"]
-    assert isinstance(dataset.files.descriptors, LocalFiles)
-    dataset.files = dataset.reader.files = Files(dataset.manifest, dataset.files.roots, Memory(data))
-    reader = open_reader(blend)
-    assert isinstance(reader, ReferenceReader)
-    found = reader.read(samples)
-    assert all(np.array_equal(wanted[name], found[name]) for name in wanted)
+    wanted = open_reader(cl.open_blend(cl.load_config(config))).read(samples)
+    for engine in ("reference", "compiled"):
+        blend = cl.open_blend(cl.load_config({**config, "loader": {"engine": engine}}))
+        dataset = blend.datasets["a"]
+        assert isinstance(dataset.files.descriptors, LocalFiles)
+        dataset.files = dataset.reader.files = Files(dataset.manifest, dataset.files.roots, Memory(data))
+        reader = open_reader(blend)
+        if engine == "reference":
+            found = reader.read(samples)
+            assert all(np.array_equal(wanted[name], found[name]) for name in wanted)
+        else:
+            with pytest.raises(ConfigError, match=r"for the compiled reader; set loader\.engine: reference"):
+                reader.read(samples)

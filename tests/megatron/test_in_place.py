@@ -162,6 +162,7 @@ def test_scripts_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
     class Builder:
         cls = type("T5MaskedWordPieceDataset", (), {})
+        config = dataset_config(LENGTH)
 
     with pytest.raises(ConfigError, match=r"^pretrain_other.py: found datasets of class T5MaskedWordPieceDataset"):
         launch.build(lambda builder: builder, Builder())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from conceptloader.base import compiled
+from conceptloader.base import machine_code as machine_code_of
 from tests.mutants.mutations import Mutant, mutants_of
 from tests.mutants.run import ROOT, candidates, equivalents
 from tests.mutants.table import ELSEWHERE, NEAR, near_and_wide
@@ -94,7 +94,7 @@ def machine_code(path: str, source: bytes, folder: Path) -> dict[str, str]:
     for name, value in vars(module).items():
         if isinstance(value, Dispatcher):
             digest: Any = hashlib.blake2b()
-            compiled._add(digest, value, set())
+            machine_code_of._add(digest, value, set())
             found[name] = digest.hexdigest()
     return found
 

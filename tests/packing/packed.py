@@ -29,7 +29,7 @@ def make_view(path: Path, packing: Packing, quarantine: Any = (), split: tuple[f
     )
     return View(
         name="x", dataset_id=3, dataset=dataset, member=member, tracks=tuple(dataset.tracks), samples=packs,
-        start=token_range[0], quarantine=quarantine,
+        start=token_range[0], quarantine=quarantine, left_out=left_out(NOTHING, quarantine),
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Caches of blocks: what they hold, and how much of an object they ask for."""
 
 import errno
+import logging
 import os
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def test_a_full_disk_is_said_once_and_loses_nothing(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    caplog.set_level(logging.WARNING, "conceptloader")  # whatever a command before has set
     cache = BlockCache(DiskBlocks(str(tmp_path), 1000, 8))
     monkeypatch.setattr(blocks.os, "rename", full)
     for _ in range(3):

@@ -18,6 +18,7 @@ from tests.megatron.launching import Finished
 from tests.nanotron import support, test_wheel
 from tests.nanotron.conftest import nanotron_src
 from tests.nanotron.plan import Layout, assert_seen
+from tests.scale import scaled
 
 __all__ = ["nanotron_src"]  # the fixture
 pytestmark = pytest.mark.timeout(600)
@@ -77,7 +78,8 @@ def test_plain_pytorch(data: Blended) -> None:
     assert np.abs(members - np.array([*blended.WEIGHTS.values()]) * 12 * BATCH).max() <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.skipif(not scaled(0, 1), reason="as its like with data of our own; part of make soak")
 def test_nanotron_wheel(data: Blended, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(support.wheel_config(tmp_path / "c", steps=3, interval=100)))
@@ -118,7 +120,8 @@ def assert_megatron(run: Finished, data: Blended, planned: dict[int, list[list[i
             assert np.array_equal(found, data.topics(samples))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.skipif(not scaled(0, 1), reason="as its like with data of our own; part of make soak")
 def test_megatron_core_wheel(data: Blended, tmp_path: Path) -> None:
     run = test_train_wheel.train(tmp_path / "run", data.config, "--track", "concepts", processes=1)
     assert run.returncode == 0, run.errors

@@ -213,8 +213,6 @@ def test_what_others_could_have_written_is_not_loaded(run, tmp_path, trick, plac
         pytest.skip("only root gives files to other users")
     cache = str(tmp_path / "a" / "b")
     assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)
-    assert run(NUMBA_CACHE_DIR=cache) == (42, 1, 0)
-    assert run.log == ""
     [path] = tmp_path.glob(PLACES[place])
     change(path)
     assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)

@@ -218,7 +218,9 @@ UNTIL_READY = "while not warm._ready(): time.sleep(0.01)\nprint(sum(stand_in.add
 def begin(tmp_path: Path) -> Callable[..., subprocess.Popen]:
     def call(rest: str = UNTIL_READY, always: str = "pass", in_child: str = "pass", **more: Any) -> subprocess.Popen:
         text = STAND_IN.format(always=always, in_child=in_child, compiled=str(tmp_path / "compiled"))
-        (tmp_path / "stand_in.py").write_text(text)
+        module = tmp_path / "stand_in.py"
+        if not module.exists() or module.read_text() != text:  # a process that was started may be importing it
+            module.write_text(text)
         environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path), **more}
         return start(BEGIN.format(folder=str(tmp_path), rest=rest), **environment)
 

@@ -8,10 +8,10 @@ from conceptloader.cli.arguments import (
     add_dataset,
     add_max_line_bytes,
     add_out,
+    add_pairs,
     add_span_rules,
     chosen,
     json_object,
-    pair,
     size,
 )
 from conceptloader.cli.output import Output
@@ -61,14 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with (default: the one kept beside it)")
     group("--ignore-column", action="append", default=[], metavar="NAME")
-    group(
-        "--column",
-        action="append",
-        default=[],
-        type=pair("=", "OURS=THEIRS, such as id=doc_id or concepts=label"),
-        metavar="OURS=THEIRS",
-        help="what id, document, spans, start, end, concepts or value is called in the files",
-    )
+    meaning = "what id, document, spans, start, end, concepts or value is called in the files"
+    add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
     group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
     add_max_line_bytes(group)
 

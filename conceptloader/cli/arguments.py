@@ -46,9 +46,11 @@ _root = kind("a directory that is there, or a URL", str, lambda path: "://" in p
 json_object = kind("a JSON object", json.loads, lambda value: isinstance(value, dict))
 
 
-def pair(separator: str, form: str) -> Callable[[str], tuple[str, ...]]:
-    """A type for `KEY<separator>VALUE`, as a tuple of the two."""
-    return kind(form, lambda text: text.partition(separator)[::2], all)
+def add_pairs(add: Add, name: str, form: str, more: str, example: str = "") -> None:
+    """An option that may be repeated: KEY=VALUE, or with the other separator of `form`; as tuples of the two."""
+    separator = "=" if "=" in form else ":"
+    read = kind(form + example, lambda text: text.partition(separator)[::2], all)
+    add(name, action="append", default=[], type=read, metavar=form, help=more)
 
 
 def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:

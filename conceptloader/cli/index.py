@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from conceptloader.cli.arguments import add_dataset, positive
-from conceptloader.cli.output import Output, shard_bar, table
+from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.index import build_index
 
-    with shard_bar(arguments.quiet) as progress:
+    with progress_bar(arguments.quiet) as progress:
         index = build_index(
             arguments.dataset,
             arguments.track,

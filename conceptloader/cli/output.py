@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conceptloader.base.packages import need
 from conceptloader.base.terminal import masked, printable, printable_json
 from conceptloader.errors import ConceptloaderError, ConfigError
 from conceptloader.storage.durable import write_file
@@ -110,17 +111,26 @@ def configure_logging(verbose: bool, quiet: bool) -> None:
 
 
 @contextmanager
-def shard_bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Shows progress(done, total) in shards, on a terminal."""
+def progress_bar(quiet: bool, unit: str = "shard") -> Iterator[Callable[[int, int], None]]:
+    """Shows progress(done, total) in units, on a terminal."""
     from tqdm import tqdm
 
-    with tqdm(unit="shard", disable=quiet or not sys.stderr.isatty()) as bar:
+    with tqdm(unit=unit, disable=quiet or not sys.stderr.isatty()) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
         yield progress
+
+
+@contextmanager
+def new_figure(height: float) -> Iterator[Any]:
+    """A matplotlib Figure of this height in inches, for the block to draw. Raises: ConfigError without the package."""
+    matplotlib = need("matplotlib", "--picture: the matplotlib package is not installed", "plot")
+    figures = need("matplotlib.figure", "--picture: the matplotlib package is not installed", "plot")
+    with matplotlib.rc_context({"font.size": 8}):
+        yield figures.Figure(figsize=(10, height), layout="constrained")
 
 
 def save_picture(figure: Any, path: str) -> None:

@@ -2,11 +2,10 @@
 
 import argparse
 import os
-import sys
 
 from conceptloader.cli.arguments import add_dataset, add_out, not_negative
 from conceptloader.cli.index import task
-from conceptloader.cli.output import Output
+from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError, ReadError
 
 SUMMARY = "a view: some documents of a dataset as a dataset, without copying a token"
@@ -39,20 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from tqdm import tqdm
-
     from conceptloader.trace.select.views import Ask, select
 
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
         raise ConfigError("select: found nothing to select by, expected --where, --ids, --spans or --by")
     ids = None if arguments.ids is None else _read(arguments.ids)
     given = {name: getattr(arguments, name) for name in ("where", "spans", "track", "by", "metadata", "seed")}
-    with tqdm(unit="chunk", disable=arguments.quiet or not sys.stderr.isatty()) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress_bar(arguments.quiet, "chunk") as progress:
         found = select(
             arguments.dataset, arguments.out, Ask(ids=ids, **given), roots=arguments.root, task=arguments.task,
             progress=progress,

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict
 
 from conceptloader.cli.arguments import add_dataset, positive
-from conceptloader.cli.output import Output, shard_bar
+from conceptloader.cli.output import Output, progress_bar
 
 SUMMARY = "check that a dataset is what its manifest says"
 DESCRIPTION = """\
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.format.tools.verify import verify
 
-    with shard_bar(arguments.quiet) as progress:
+    with progress_bar(arguments.quiet) as progress:
         problems = verify(
             arguments.dataset,
             full=arguments.full,

@@ -98,8 +98,10 @@ def _write_pieces(dataset: Dataset, track: str, shard: int, spool: Spool) -> Ite
 def postings(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
     """All (concept, start, end) of a shard, in order of start, about _POSTINGS at a time."""
     held: list[Postings] = []
-    for start, end, record in _runs(dataset, track, shard):
-        offsets, ids = concepts_of(dataset.reader, shard, track, record, dataset.tracks[track].num_ids)
+    tokens = dataset.shard_starts[shard + 1] - dataset.shard_starts[shard]
+    for start, end, record in dataset.reader.whole_runs(shard, track, 0, tokens, _CHUNK_TOKENS):
+        records, num_ids = record.astype(np.int64), dataset.tracks[track].num_ids
+        offsets, ids = concepts_of(dataset.reader, shard, track, records, num_ids)
         which = np.repeat(np.arange(len(record)), np.diff(offsets))
         pairs = np.sort(which << 32 | ids, kind="stable")
         pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]  # a record may name a concept twice
@@ -115,22 +117,6 @@ def postings(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
 def _joined(held: list[Postings]) -> Postings:
     concept, start, end = (np.concatenate(column) for column in zip(*held, strict=True))
     return concept, start, end
-
-
-def _runs(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
-    """Start, end and record of the spans of a shard, whole ones, chunk by chunk."""
-    tokens = dataset.shard_starts[shard + 1] - dataset.shard_starts[shard]
-    begun: int | None = None  # where the span began that goes on beyond the chunk before
-    for low in range(0, tokens, _CHUNK_TOKENS):
-        start, end, _, after, record = dataset.reader.runs(shard, track, low, min(low + _CHUNK_TOKENS, tokens))
-        if not len(start):
-            continue
-        start = start.copy()
-        if begun is not None:
-            start[0] = begun
-        begun = int(start[-1]) if after[-1] else None
-        whole = len(start) - (begun is not None)
-        yield start[:whole], end[:whole], record[:whole].astype(np.int64)
 
 
 def _ranges(sizes: Ints, most: int) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 Everything here is local to a shard; dataset.py puts shards together. It is the reference for the compiled reader.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -101,6 +102,22 @@ class ShardReader:
             kind = "stream.bin" if encoding == fmt.DENSE else f"{track}.spans"
             raise self._bad(kind, shard, f"record {int(record.max())} of track {track}", f"numbers below {records}")
         return np.maximum(first, start), np.minimum(end, stop), first < start, end > stop, record
+
+    def whole_runs(
+        self, shard: int, track: str, low: int, high: int, step: int
+    ) -> Iterator[tuple[Ints, Ints, NDArray[np.uint32]]]:
+        """(start, end, record) of the runs in tokens [low, high), read `step` tokens at a time, none cut in between."""
+        begun: int | None = None  # where the run began that goes on beyond the tokens read so far
+        for at in range(low, high, step):
+            stop = min(at + step, high)
+            start, end, _, after, record = self.runs(shard, track, at, stop)
+            if not len(start):
+                continue
+            if begun is not None:
+                start[0] = begun
+            begun = int(start[-1]) if after[-1] and stop < high else None
+            whole = len(start) - (begun is not None)
+            yield start[:whole], end[:whole], record[:whole]
 
     def _dense_runs(
         self, shard: int, track: str, start: int, stop: int, items: NDArray[np.void] | None

@@ -3,7 +3,7 @@
     SUMMARY                     one line for `conceptloader --help`
     DESCRIPTION                 what it does and an example, for `conceptloader <command> --help`
     add_arguments(parser)       its arguments
-    run(arguments, output)      the work; returns the exit code
+    run(arguments, output)      the work; returns the exit code, or nothing for 0
 
 Data goes to stdout, logs and progress to stderr. Exit codes: 0 fine, 1 the data is bad, 2 usage.
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
     try:
-        code: int = arguments.run(arguments, output)
+        code: int = arguments.run(arguments, output) or 0
         sys.stdout.flush()
         return code
     except ConceptloaderError as error:

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--allow-mixed-tokenizers", action="store_true", help="although files name different tokenizers")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.ingest.adopt.adopt import adopt
 
     manifest = adopt(
@@ -64,7 +64,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     files = f"{len(manifest.shards)} files of {', '.join(kinds)}, in place"
     line = f"{documents} documents, {manifest.num_tokens:,} tokens, {files}"
     output.manifest(arguments.out, manifest, {"kinds": kinds}, line)
-    return 0
 
 
 def _tokenizer(arguments: argparse.Namespace) -> "Tokenizer | None":

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts to show (default: 20)")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         named = [track for track, entry in dataset.tracks.items() if entry.vocabulary is not None]
         tracks = named if arguments.track is None else [arguments.track]
@@ -40,7 +40,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             found = [asdict(one) for one in known if arguments.search and _holds(asdict(one), arguments.search)]
             value["tracks"][track] = {"concepts": len(known), "groups": groups, "found": found}
     output.result(value, _lines(value, arguments.search, arguments.top))
-    return 0
 
 
 def _holds(value: Any, wanted: str) -> bool:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--track", action="append", metavar="NAME", help="only this track; the others are auto")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.format.read.files import load_manifest
     from conceptloader.format.tools.convert import convert
 
@@ -32,4 +32,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     value = {"path": arguments.out, "encodings": encodings, "stream_fingerprint": manifest.stream_fingerprint()}
     lines = [f"{arguments.out}: " + ", ".join(f"{name}: {' and '.join(kinds)}" for name, kinds in encodings.items())]
     output.result(value, lines)
-    return 0

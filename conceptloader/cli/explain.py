@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--track", default="concepts", metavar="NAME", help="of the concepts (default: concepts)")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.trace import explain
 
     found = explain(
@@ -56,4 +56,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         *table(concepts, ["excess", "concept", "loss of its spans"]),
     ]
     output.result(found, lines)
-    return 0

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.trace import exposure
 
     for name in ("documents", "save_every"):
@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.by == "document":
         every = arguments.save_every
         checkpoints = range(every, arguments.until + 1, every) if every else ()
-        return write_table(seen.document_batches(ids, checkpoints), arguments, output)
-    table = seen.sources() if arguments.by == "source" else seen.concepts(arguments.track, arguments.dataset)
-    return write_table(table.to_batches(), arguments, output)
+        batches = seen.document_batches(ids, checkpoints)
+    else:
+        table = seen.sources() if arguments.by == "source" else seen.concepts(arguments.track, arguments.dataset)
+        batches = table.to_batches()
+    write_table(batches, arguments, output)

@@ -20,9 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_max_lost_spans(parser.add_argument)
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.ingest.build.lost import finalize_within
 
     manifest = finalize_within(arguments.build, arguments.max_lost_spans)
     output.manifest(arguments.build, manifest)
-    return 0

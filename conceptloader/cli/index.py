@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--together", nargs="+", metavar="NAME", help="print how many tokens carry both of these concepts, by pairs")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.ingest.index import build_index
 
     with progress_bar(arguments.quiet) as progress:
@@ -54,7 +54,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         _together(index, arguments.together, output)
     else:
         _counts(index, arguments.top, output)
-    return 0
 
 
 def _counts(index: "ConceptIndex", top: int, output: Output) -> None:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_root(add)
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     import yaml
 
     from conceptloader.blend import load_config, open_blend
@@ -65,7 +65,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     samples = sum(blend.order.sizes)
     line = f"{arguments.out}: {len(datasets)} datasets, {samples:,} samples of {seq_len:,} tokens"
     output.result({"path": out, "samples": samples, "configuration": data}, [line])
-    return 0
 
 
 def _names(paths: Iterable[str]) -> list[str]:

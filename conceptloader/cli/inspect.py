@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seq-len", type=positive, metavar="S")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     if (arguments.window is None) != (arguments.seq_len is None):
         raise ConfigError("inspect: expected --window and --seq-len together")
     with open_dataset(arguments.dataset, arguments.root) as dataset:
@@ -43,12 +43,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if ranges is None:
             value = _overview(dataset)
             output.result(value, _tree(value))
-            return 0
+            return
         tokenizer = window.find_tokenizer(dataset, arguments.tokenizer)
         found = [window.describe(dataset, start, stop, tokenizer) for start, stop in ranges]
     single = found[0] if arguments.document is None else {"id": arguments.document, "documents": found}
     output.result(single, (line for one in found for line in window.lines(one)))
-    return 0
 
 
 def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, int]] | None:

@@ -22,9 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--allow-mixed-tokenizers", action="store_true", help="join although token ids mean different things")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.format.tools.join import join
 
     manifest = join(arguments.datasets, arguments.out, arguments.root, arguments.allow_mixed_tokenizers)
     output.manifest(arguments.out, manifest)
-    return 0

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=not_negative, metavar="N", help="of this data-parallel rank only")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     asked = open_run(arguments)
     steps = range(arguments.step, arguments.step + arguments.steps)
     shares = [share for step in steps for share in plan_step(asked, step, arguments.rank)]
@@ -38,7 +38,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         for share in shares
     ]
     output.result({"shares": shares}, table(rows, ["step", "rank", "micro batch", "samples"]))
-    return 0
 
 
 def plan_step(asked: "Run", step: int, only: int | None = None) -> Iterator[dict[str, Any]]:

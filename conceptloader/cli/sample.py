@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         tokenizer = window.find_tokenizer(dataset, arguments.tokenizer)
         documents = arguments.documents or dataset.mode == "document"
@@ -41,4 +41,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             found.append({kind: number, **shown})
             text += [f"== {kind} {number:,}", *window.lines(shown), ""]
     output.result({"dataset": masked(dataset.path), "seed": arguments.seed, "samples": found}, text)
-    return 0

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--task", type=task, metavar="K/N", help="find only the part of task K of N, and write no view")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.trace.select.views import Ask, select
 
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
@@ -51,14 +51,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         )  # fmt: skip
     if arguments.task is not None:
         output.result({"task": arguments.task}, [f"{arguments.out}: the part of this task is written"])
-        return 0
+        return
     lines = [f"{path}: {documents:,} documents, {tokens:,} tokens" for path, (documents, tokens) in found.views.items()]
     lines += [f"{found.unknown:,} documents of which the expression says nothing (null)"] if found.unknown else []
     lines += [f"{found.without_view:,} documents that are in no view"] if found.without_view else []
     lines += [] if ids is None else [f"{found.with_id:,} documents with one of {len(ids):,} ids"]
     views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
     output.result({**vars(found), "views": views}, lines)
-    return 0
 
 
 def _read(path: str) -> list[str]:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bins", type=positive, nargs="+", default=[16, 64, 256], metavar="K")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         if arguments.packing:
             from conceptloader.cli.packing import draw_packing, packing_lines, packing_stats
@@ -50,12 +50,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             if arguments.picture is not None:
                 draw_packing(choices, arguments.picture)
             output.result({"dataset": dataset.path, "packing": choices}, packing_lines(choices))
-            return 0
+            return
         value = dataset_stats(dataset, arguments.track)
     if arguments.picture is not None:
         save_picture(figure_of(value, arguments.top), arguments.picture)
     output.result(value, _lines(value, arguments.top))
-    return 0
 
 
 @dataclass

@@ -3,15 +3,15 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from conceptloader.base.packages import need
 from conceptloader.base.terminal import printable_json
 from conceptloader.cli.output import Output
-from conceptloader.errors import ConfigError, ReadError
+from conceptloader.errors import ConfigError
 from conceptloader.storage.durable import temporary_name
+from conceptloader.storage.reads import named
 
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,38 +35,29 @@ def check_no_table(arguments: argparse.Namespace, option: str) -> None:
             raise ConfigError(f"--{name}: found without {option}, which makes a table; leave it out, or use --json")
 
 
-def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: Output) -> int:
-    """Write record batches as the arguments say. The file is there only when it is complete. Returns: exit code 0."""
+def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: Output) -> None:
+    """Write record batches as the arguments say. The file is there only when it is complete."""
     parquet = arguments.format == "parquet"
     if parquet and arguments.out is None:
         raise ConfigError("--out: missing, expected the file of --format parquet")
     if arguments.out is None:
+        found = (row for batch in batches for row in batch.to_pylist())
         if output.as_json:
-            output.result({"rows": [row for batch in batches for row in batch.to_pylist()]}, ())
-            return 0
-        for batch in batches:
-            for row in batch.to_pylist():
+            output.result({"rows": list(found)}, ())
+        else:
+            for row in found:
                 print(printable_json(json.dumps(row, ensure_ascii=False)))
-        return 0
+        return
     target = os.path.abspath(arguments.out)
     temporary = temporary_name(target)
-    rows = 0
-    try:
+    with named(arguments.out, "written"):
         try:
             rows = (_parquet if parquet else _jsonl)(batches, temporary)
             os.replace(temporary, target)
         finally:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
-    except OSError as error:
-        if isinstance(error, ReadError):
-            raise
-        raise ReadError(error.errno, f"{arguments.out}: cannot be written: {error.strerror or error}") from error
-    if output.as_json:
-        output.result({"path": arguments.out, "rows": rows}, ())
-    else:
-        print(f"{arguments.out}: {rows:,} rows", file=sys.stdout)
-    return 0
+    output.result({"path": arguments.out, "rows": rows}, [f"{arguments.out}: {rows:,} rows"])
 
 
 def _parquet(batches: Iterable[Any], path: str) -> int:

@@ -39,14 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=not_negative, metavar="N", help="of this data-parallel rank only")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.trace import trace_sample, trace_step, trace_steps
 
     asked = open_run(arguments)
     if arguments.steps is not None:
         if arguments.rank is not None:
             raise ConfigError("--rank: found together with --steps, whose table has a column dp_rank; leave it out")
-        return write_table(trace_steps(asked, *arguments.steps), arguments, output)
+        write_table(trace_steps(asked, *arguments.steps), arguments, output)
+        return
     check_no_table(arguments, "--steps")
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
@@ -54,7 +55,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if not found:
             raise ConfigError(f"--rank: found {arguments.rank}, which has none of these samples; check --dp-size")
     output.result({"samples": [one.to_dict() for one in found]}, (line for one in found for line in _lines(one)))
-    return 0
 
 
 def _lines(one: "SampleTrace") -> Iterator[str]:

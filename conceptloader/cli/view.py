@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--open", action="store_true", help="open the page in the browser of this machine")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.format.read.dataset import open_dataset
     from conceptloader.order.permutation import load_kernels
     from conceptloader.storage.stores import is_url
@@ -62,4 +62,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):  # the way to end it
             server.serve_forever()
-    return 0

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_max_line_bytes(parser.add_argument)
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.ingest.rows.inputs import find_sources
     from conceptloader.storage.durable import write_file
 
@@ -60,7 +60,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         raise taken
     value: dict[str, Any] = {"file": arguments.out, "names": len(kept), "left_out": len(names) - len(kept)}
     output.result(value, [f"{arguments.out}: {len(kept):,} names, {value['left_out']:,} rarer ones left out"])
-    return 0
 
 
 def count_names(source: "Source", column: str, max_line_bytes: int, names: "Counter[str]") -> None:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pass
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     from conceptloader.batch.warm import warm_up
 
     start = time.monotonic()
@@ -28,4 +28,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     seconds = time.monotonic() - start
     value = {"seconds": round(seconds, 3), "directories": directories}
     output.result(value, [f"compiled, or found compiled, in {seconds:.1f} s; looked for in {', '.join(directories)}"])
-    return 0

@@ -49,12 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=positive, metavar="N", help="only the first N answers that are found")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.samples is None:
         logger.warning("only the first epoch of each dataset is answered; say how long the run is: --samples")
     seen = _seen(open_run(arguments), arguments)
     output.result({"seen": [one.to_dict() for one in seen]}, table([_row(one) for one in seen], _HEADER))
-    return 0
 
 
 def _seen(asked: "Run", arguments: argparse.Namespace) -> "Sequence[DocumentSeen | ConceptSeen]":

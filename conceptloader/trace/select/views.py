@@ -217,7 +217,6 @@ class _By:
 
     def __init__(self, text: str, known: Any) -> None:
         self._arrow: Any = need("pyarrow", "by")
-        self._compute: Any = need("pyarrow.compute", "by")
         self.column, colon, edges = text.partition(":")
         self._texts = edges.split(",") if colon else []
         (name,) = Expression(self.column, known, "by").columns or [""]

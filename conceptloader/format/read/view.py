@@ -30,7 +30,7 @@ class Viewable(Ranges):
     def __init__(
         self, files: Files, view: FoundView | None, allow_pickle: bool, codecs: Mapping[str, Codec] | None
     ) -> None:
-        super().__init__(files.manifest, files, allow_pickle, codecs)
+        super().__init__(files, allow_pickle, codecs)
         self.source = self.path
         self.runs: Runs | None = None
         self.tracks = files.manifest.tracks

@@ -66,12 +66,9 @@ class ConceptProvider(DatasetProvider):
         if not self.config or not self.seq_length or not self.state:
             raise ConfigError("ConceptProvider: config, seq_length and state are needed")
         train = self._checked(self._open(self.config), context.train_samples)
-        valid, test = (None if path is None else self._open(path) for path in (self.valid, self.test))
-        return (
-            BridgeSamples(train, context.train_samples),
-            None if valid is None else BridgeSamples(valid, context.valid_samples),
-            None if test is None else BridgeSamples(test, context.test_samples),
-        )
+        others = (self.valid, context.valid_samples), (self.test, context.test_samples)
+        valid, test = (None if path is None else BridgeSamples(self._open(path), size) for path, size in others)
+        return BridgeSamples(train, context.train_samples), valid, test
 
     def _open(self, path: str) -> Blend:
         return open_blend(load_config(path).with_seq_len(self.seq_length))

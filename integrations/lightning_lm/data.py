@@ -134,11 +134,8 @@ class Acknowledge(pl.Callback):
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Micro batches of a step that is not done are read again: they do not count as done here either."""
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-        done = (
-            0
-            if self._data.loader is None
-            else self._data.loader.consumed_samples // self._data.loader.loader.partition.group
-        )
+        loader = self._data.loader
+        done = 0 if loader is None else loader.consumed_samples // loader.loader.partition.group
         begun = progress["total"]["ready"] - done
         for count in (progress["current"], progress["total"]) if begun > 0 else ():
             border = count["ready"] - begun

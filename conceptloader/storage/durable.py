@@ -100,7 +100,8 @@ def _rename_new(source: str, target: str) -> bool:
 
 
 class Spool:
-    """An append-only file under a temporary name, with its size and running xxh3-64 checksum."""
+    """An append-only file under a temporary name, with its size and running xxh3-64 checksum. As a context
+    manager it is discarded unless it was committed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -110,6 +111,12 @@ class Spool:
         self._hash = xxhash.xxh3_64()
         with named(path, "written"):
             self._file = open(self._temporary, "xb+", buffering=1 << 20)  # noqa: SIM115 - lives as long as the spool
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
 
     def write(self, data: Any) -> None:
         """Append bytes or the memory of a contiguous array."""

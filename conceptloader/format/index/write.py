@@ -59,8 +59,7 @@ def write_shard(dataset: Dataset, track: str, shard: int) -> None:
         return
     make_directories(directory)
     names = {kind: os.path.join(directory, ix.shard_file(shard, kind)) for kind in ("postings", "rows", "json")}
-    with contextlib.ExitStack() as stack:
-        spool, table = _spool(names["postings"], stack), _spool(names["rows"], stack)
+    with Spool(names["postings"]) as spool, Spool(names["rows"]) as table:
         rows = np.concatenate([np.zeros(0, ix.ROW), *_write_pieces(dataset, track, shard, spool)])
         table.write(rows[np.argsort(rows["concept"], kind="stable")])
         spool.commit()
@@ -69,12 +68,6 @@ def write_shard(dataset: Dataset, track: str, shard: int) -> None:
         facts = {"postings": spool.facts(sample=True), "rows": table.facts(sample=True)}
     head = {"format": ix.FORMAT, "version": ix.VERSION, "source": source, "track": track, "shard": shard}
     write_file(names["json"], dump_json({**head, **facts}))
-
-
-def _spool(path: str, stack: contextlib.ExitStack) -> Spool:
-    spool = Spool(path)
-    stack.callback(spool.discard)
-    return spool
 
 
 def _write_pieces(dataset: Dataset, track: str, shard: int, spool: Spool) -> Iterator[NDArray[Any]]:
@@ -140,8 +133,7 @@ def join_shards(dataset: Dataset, track: str) -> None:
         )
     done = [report for report in reports if report is not None]
     paths = [os.path.join(directory, ix.shard_file(shard, "rows")) for shard in range(dataset.num_shards)]
-    with contextlib.ExitStack() as stack:
-        table, heads = _spool(os.path.join(directory, "rows"), stack), _spool(os.path.join(directory, "heads"), stack)
+    with Spool(os.path.join(directory, "rows")) as table, Spool(os.path.join(directory, "heads")) as heads:
         for low, high in _concept_ranges(paths):
             rows = np.concatenate([_rows(path, low, high) for path in paths])
             rows = rows[np.argsort(rows["concept"], kind="stable")]

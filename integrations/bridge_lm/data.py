@@ -10,19 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conceptloader.base.packages import imported
 from conceptloader.blend import Blend, load_config, open_blend
-from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.errors import ConfigError
 from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.durable import write_file
 from conceptloader.torch.collate import TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
 
-try:
+with imported("bridge_lm: megatron.bridge.data.base", "install Megatron-Bridge of 2026 or later"):
     from megatron.bridge.data.base import DatasetProvider
-except ImportError as error:
-    raise MissingPackageError(
-        f"bridge_lm: megatron.bridge.data.base cannot be imported ({error}); install Megatron-Bridge of 2026 or later"
-    ) from error
 
 FILE_NAME = "conceptloader_order.json"
 

@@ -7,16 +7,13 @@ the gradients of that step are not saved, so that the state, and Lightning's own
 from collections.abc import Mapping
 from typing import Any
 
+from conceptloader.base.packages import imported
 from conceptloader.blend import ConfigLike, open_blend
-from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.errors import ConfigError
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader, make_trained_loader
 
-try:
+with imported("lightning_lm: lightning", "pip install 'conceptloader[lightning]'"):
     import lightning.pytorch as pl
-except ImportError as error:
-    raise MissingPackageError(
-        f"lightning_lm: lightning cannot be imported ({error}); pip install 'conceptloader[lightning]'"
-    ) from error
 
 
 class ConceptDataModule(pl.LightningDataModule):

@@ -6,6 +6,7 @@ changes nothing. Memory is bounded: a large shard has several pieces, of about _
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -112,15 +113,6 @@ def _joined(held: list[Postings]) -> Postings:
     return concept, start, end
 
 
-def _ranges(sizes: Ints, most: int) -> list[tuple[int, int]]:
-    """Cuts of range(len(sizes)) into parts of about `most`, each of one item at least."""
-    if not len(sizes):
-        return []
-    part = np.cumsum(sizes) // most
-    cuts = np.flatnonzero(np.diff(part)) + 1
-    return list(pairwise([0, *cuts.tolist(), len(sizes)]))
-
-
 def join_shards(dataset: Dataset, track: str) -> None:
     """Write the table over all shards, which makes it an index. Raises: FormatError if a shard is missing."""
     directory, source = ix.index_directory(dataset.path, track), ix.source_fingerprint(dataset.manifest)
@@ -166,10 +158,10 @@ def _rows(path: str, low: int = 0, high: int = 1 << 32) -> NDArray[Any]:
 
 def _concept_ranges(paths: list[str]) -> list[tuple[int, int]]:
     """Ranges [low, high) of concept ids with about _ROWS rows of all shards each."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for path in paths:
-        for one in _rows(path)["concept"].tolist():
-            counts[one] = counts.get(one, 0) + 1
-    ids = np.array(sorted(counts), np.int64)
-    parts = _ranges(np.array([counts[one] for one in ids.tolist()], np.int64), _ROWS)
-    return [(int(ids[low]), int(ids[high - 1]) + 1) for low, high in parts]
+        counts.update(_rows(path)["concept"].tolist())
+    ids = sorted(counts)
+    part = np.cumsum([counts[one] for one in ids]) // _ROWS
+    cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(ids)]
+    return [(ids[low], ids[high - 1] + 1) for low, high in pairwise(cuts) if low < high]

@@ -1,16 +1,14 @@
 """conceptloader adopt"""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from conceptloader.cli.arguments import add_out, chosen, eos_id, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 
-if TYPE_CHECKING:
-    from conceptloader.format.spec.manifest import Tokenizer
-
-SUMMARY = "use token files of Megatron, datatrove or OLMo where they are"
 DESCRIPTION = """\
 Make a dataset of existing token files without copying them. Only a manifest and a table of documents are written.
 
@@ -50,8 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    from conceptloader.ingest.adopt.adopt import adopt
-
     manifest = adopt(
         arguments.paths,
         arguments.out,
@@ -66,10 +62,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     output.manifest(arguments.out, manifest, {"kinds": kinds}, line)
 
 
-def _tokenizer(arguments: argparse.Namespace) -> "Tokenizer | None":
-    from conceptloader.format.spec.manifest import Tokenizer
-    from conceptloader.ingest.rows.tokenizer import load_tokenizer
-
+def _tokenizer(arguments: argparse.Namespace) -> Tokenizer | None:
     if arguments.tokenizer is not None:
         if arguments.tokenizer_name is not None or arguments.vocab_size is not None:
             raise ConfigError("adopt: found --tokenizer with --tokenizer-name or --vocab-size, expected one of them")

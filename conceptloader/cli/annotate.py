@@ -16,7 +16,6 @@ from conceptloader.cli.arguments import (
 )
 from conceptloader.cli.output import Output
 
-SUMMARY = "attach a track to a dataset that exists"
 DESCRIPTION = """\
 Make a dataset that has the tokens and tracks of another one, where they are, and a new track: concepts, quality scores,
 sources. Works on adopted files, too. Nothing of the other dataset is copied or changed.

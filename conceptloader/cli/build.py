@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from conceptloader.ingest.rows.chat import ChatRules
     from conceptloader.ingest.rows.inputs import Source
 
-SUMMARY = "build a dataset from jsonl or parquet files"
 DESCRIPTION = """\
 Build a dataset from text with spans, or from tokens with spans.
 

@@ -11,7 +11,6 @@ from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 
-SUMMARY = "look for concepts of a dataset: names, groups, descriptions"
 DESCRIPTION = """\
 Show the concepts of a dataset whose name, group or any detail (description, taxonomy, original id) holds a text, in any
 case; without --search, the groups with their numbers. To count how often concepts occur, see `conceptloader stats`.

@@ -4,8 +4,9 @@ import argparse
 
 from conceptloader.cli.arguments import add_dataset, add_out
 from conceptloader.cli.output import Output
+from conceptloader.format.read.files import load_manifest
+from conceptloader.format.tools.convert import convert
 
-SUMMARY = "write a dataset again with other track encodings"
 DESCRIPTION = """\
 Write a dataset again, its tracks encoded as spans (12 bytes a run, small for long spans), dense (4 bytes a token), or
 auto, whichever is smaller in each shard. The stream fingerprint stays, so a running training can change over.
@@ -23,9 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    from conceptloader.format.read.files import load_manifest
-    from conceptloader.format.tools.convert import convert
-
     tracks = arguments.track or sorted(load_manifest(arguments.dataset, arguments.root)[0].tracks)
     manifest = convert(arguments.dataset, arguments.out, dict.fromkeys(tracks, arguments.encoding), arguments.root)
     encodings = {name: sorted({e or "none" for e in manifest.shards.tracks[name].encoding}) for name in manifest.tracks}

@@ -5,8 +5,8 @@ import argparse
 from conceptloader.cli.arguments import not_negative, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, open_run
+from conceptloader.trace import explain
 
-SUMMARY = "the documents and concepts behind the loss of a step"
 DESCRIPTION = """\
 Join a loss log (conceptloader.LossLog, one line in the trainer) with what was in a step: its loss beside the usual one,
 the documents that raised it most, and the concepts that they are about.
@@ -29,8 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    from conceptloader.trace import explain
-
     found = explain(
         open_run(arguments),
         arguments.losses,

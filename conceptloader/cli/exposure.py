@@ -8,8 +8,8 @@ from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
+from conceptloader.trace import exposure
 
-SUMMARY = "how often each source, document or concept was seen until a step"
 DESCRIPTION = """\
 Count, from the order and the starts of the run, what was seen until a step, past or ahead: a row for each source, each
 document or each concept, with tokens and epochs; for documents also the first sample and step, and the first checkpoint
@@ -36,8 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    from conceptloader.trace import exposure
-
     for name in ("documents", "save_every"):
         if getattr(arguments, name) is not None and arguments.by != "document":
             raise ConfigError(f"--{name.replace('_', '-')}: found with --by {arguments.by}, expected --by document")

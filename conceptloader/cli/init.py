@@ -5,11 +5,15 @@ import os
 from collections.abc import Iterable
 from itertools import chain, count
 
+import yaml
+
+from conceptloader.blend import load_config, open_blend
 from conceptloader.cli.arguments import add_root, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import open_dataset
+from conceptloader.storage.durable import write_file
 
-SUMMARY = "write a configuration for datasets"
 DESCRIPTION = """\
 Write the configuration of a run, a YAML file, for datasets that are there: their paths, their proportions by size, and
 the concepts that they have. It is opened before it is written, so that what is in it works.
@@ -31,12 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    import yaml
-
-    from conceptloader.blend import load_config, open_blend
-    from conceptloader.format.read.dataset import open_dataset
-    from conceptloader.storage.durable import write_file
-
     out = os.path.abspath(arguments.out)
     if os.path.lexists(out) and not arguments.overwrite:
         raise ConfigError(f"--out {arguments.out}: found a file there, expected none; to replace it, --overwrite")

@@ -11,7 +11,6 @@ from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 
-SUMMARY = "show a window or a document: text, spans with concepts, bytes read"
 DESCRIPTION = """\
 Show what a dataset holds at some place: documents, text (when the tokenizer is known), spans with their concepts by
 name, and which bytes of which files reading it takes. Without a place: the dataset as a whole.

@@ -4,8 +4,8 @@ import argparse
 
 from conceptloader.cli.arguments import add_out, add_root
 from conceptloader.cli.output import Output
+from conceptloader.format.tools.join import join
 
-SUMMARY = "make one dataset of several, by reference"
 DESCRIPTION = """\
 Make a dataset that consists of the shards of others, in the given order. Only a manifest is written: nothing is copied,
 and the others must stay where they are.
@@ -23,7 +23,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    from conceptloader.format.tools.join import join
-
     manifest = join(arguments.datasets, arguments.out, arguments.root, arguments.allow_mixed_tokenizers)
     output.manifest(arguments.out, manifest)

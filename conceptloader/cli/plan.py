@@ -2,16 +2,13 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conceptloader.cli.arguments import not_negative, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, open_run
+from conceptloader.trace import Run
 
-if TYPE_CHECKING:
-    from conceptloader.trace import Run
-
-SUMMARY = "which samples each rank reads at each step"
 DESCRIPTION = """\
 Print the samples of every rank and micro batch of some steps: index, dataset and window.
 
@@ -40,7 +37,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     output.result({"shares": shares}, table(rows, ["step", "rank", "micro batch", "samples"]))
 
 
-def plan_step(asked: "Run", step: int, only: int | None = None) -> Iterator[dict[str, Any]]:
+def plan_step(asked: Run, step: int, only: int | None = None) -> Iterator[dict[str, Any]]:
     """The shares of a step: {"step", "dp_rank", "micro_batch", "samples"}."""
     plan = asked.steps.segment(step).plan
     for dp_rank in range(plan.partition.dp_size) if only is None else [only]:

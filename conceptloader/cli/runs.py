@@ -2,13 +2,14 @@
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING
 
+from conceptloader import trace
 from conceptloader.cli.arguments import positive
 from conceptloader.errors import ConfigError
-
-if TYPE_CHECKING:
-    from conceptloader.trace import Run
+from conceptloader.order.partition import Partition
+from conceptloader.order.progress.runlog import History, RunStart
+from conceptloader.order.schedule import BatchSchedule
+from conceptloader.trace import Run
 
 
 def add_run_arguments(
@@ -31,13 +32,8 @@ def add_run_arguments(
     )
 
 
-def open_run(arguments: argparse.Namespace) -> "Run":
+def open_run(arguments: argparse.Namespace) -> Run:
     """The run that the arguments name; with its steps, if they say enough."""
-    from conceptloader import trace
-    from conceptloader.order.partition import Partition
-    from conceptloader.order.progress.runlog import History, RunStart
-    from conceptloader.order.schedule import BatchSchedule
-
     run = trace.open_run(arguments.config, arguments.log)
     if arguments.global_batch is None:
         return run

@@ -9,7 +9,6 @@ from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
 from conceptloader.format.read.dataset import open_dataset
 
-SUMMARY = "show random windows or documents"
 DESCRIPTION = """\
 Show some windows, or documents, drawn at random, to see what a model would see. The same --seed shows the same ones.
 

@@ -7,8 +7,8 @@ from conceptloader.cli.arguments import add_dataset, add_out, not_negative
 from conceptloader.cli.index import task
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError, ReadError
+from conceptloader.trace.select.views import Ask, select
 
-SUMMARY = "a view: some documents of a dataset as a dataset, without copying a token"
 DESCRIPTION = """\
 Write a small dataset that refers to documents of another one: those of which an expression holds, with some ids, or a
 random share. It is a dataset like any other in blends, splits, commands and Python. docs/views.md has the language.
@@ -38,8 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    from conceptloader.trace.select.views import Ask, select
-
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
         raise ConfigError("select: found nothing to select by, expected --where, --ids, --spans or --by")
     ids = None if arguments.ids is None else _read(arguments.ids)

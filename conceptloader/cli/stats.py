@@ -15,7 +15,6 @@ from conceptloader.cli.output import Output, new_figure, save_picture, table
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.codecs import ConceptsCodec
 
-SUMMARY = "count documents, spans and concepts"
 DESCRIPTION = """\
 Read all documents and spans of a dataset (but no token) and count: lengths of documents and spans (percentiles), and
 for each concept its spans, and the share of all tokens that it covers. Text, JSON, or a picture.

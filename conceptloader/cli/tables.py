@@ -28,13 +28,6 @@ def steps(text: str) -> tuple[int, int]:
     return int(first), int(stop)
 
 
-def check_no_table(arguments: argparse.Namespace, option: str) -> None:
-    """Refuse --format and --out where no table is asked for."""
-    for name in ("format", "out"):
-        if getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name}: found without {option}, which makes a table; leave it out, or use --json")
-
-
 def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: Output) -> None:
     """Write record batches as the arguments say. The file is there only when it is complete."""
     parquet = arguments.format == "parquet"

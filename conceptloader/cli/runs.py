@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 
 from conceptloader import trace
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import add_choice, positive
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import History, RunStart
@@ -24,12 +24,8 @@ def add_run_arguments(
         "--micro-batch", type=positive, metavar="N", help="samples of a micro batch (default: a rank's share of a step)"
     )
     group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
-    group(
-        "--scheme",
-        choices=["strided", "contiguous"],
-        default="strided",
-        help="how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron",
-    )
+    meaning = "how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron"
+    add_choice(group, "--scheme", "strided contiguous", meaning)
 
 
 def open_run(arguments: argparse.Namespace) -> Run:

@@ -24,8 +24,8 @@ def add_run_arguments(
         "--micro-batch", type=positive, metavar="N", help="samples of a micro batch (default: a rank's share of a step)"
     )
     group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
-    meaning = "how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron"
-    add_choice(group, "--scheme", "strided contiguous", meaning)
+    scheme = "how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron"
+    add_choice(group, "--scheme", "strided contiguous", scheme)
 
 
 def open_run(arguments: argparse.Namespace) -> Run:

@@ -44,12 +44,13 @@ def test_adopted_and_native_datasets_in_one_configuration(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("packing", [None, {"bins": 3}], ids=["windows", "packs"])
-def test_a_view_of_adopted_data(tmp_path: Path, packing: dict[str, int] | None) -> None:
+def test_a_view_of_adopted_and_joined_data(tmp_path: Path, packing: dict[str, int] | None) -> None:
     """It reads the foreign files, as those of the same documents alone are read."""
     rng = np.random.default_rng(1)
     documents = [rng.integers(0, 100, size).tolist() for size in rng.integers(1, 60, 90)]
-    prefixes = [write_megatron(tmp_path / f"c{k}", [[some] for some in documents[k::2]]) for k in range(2)]
-    adopt(prefixes, tmp_path / "all")
+    for k in range(2):
+        adopt([write_megatron(tmp_path / f"c{k}", [[some] for some in documents[k::2]])], tmp_path / f"d{k}")
+    cl.join([tmp_path / "d0", tmp_path / "d1"], tmp_path / "all")
     select(tmp_path / "all", tmp_path / "view", Ask(where="tokens > 20 and document % 3 > 0"))
     chosen = [some for k, some in enumerate(documents[0::2] + documents[1::2]) if len(some) > 20 and k % 3]
     adopt([write_megatron(tmp_path / "chosen", [[some] for some in chosen])], tmp_path / "copy")

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from conceptloader.base.packages import need
 from conceptloader.base.terminal import printable_json
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.storage.durable import temporary_name
 from conceptloader.storage.reads import named
+from conceptloader.trace.bulk import write_parquet
 
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,24 +45,12 @@ def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: O
     temporary = temporary_name(target)
     with named(arguments.out, "written"):
         try:
-            rows = (_parquet if parquet else _jsonl)(batches, temporary)
+            rows = (write_parquet if parquet else _jsonl)(batches, temporary)
             os.replace(temporary, target)
         finally:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
     output.result({"path": arguments.out, "rows": rows}, [f"{arguments.out}: {rows:,} rows"])
-
-
-def _parquet(batches: Iterable[Any], path: str) -> int:
-    parquet, writer, rows = need("pyarrow.parquet", "--format: found no pyarrow package, which parquet needs"), None, 0
-    for batch in batches:
-        writer = writer or parquet.ParquetWriter(path, batch.schema, compression="zstd")
-        writer.write_batch(batch)
-        rows += batch.num_rows
-    if writer is None:
-        raise ConfigError("found no row, expected some; nothing was written")
-    writer.close()
-    return rows
 
 
 def _jsonl(batches: Iterable[Any], path: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from conceptloader.base.terminal import printable_json
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
-from conceptloader.storage.durable import temporary_name
+from conceptloader.storage.durable import completed
 from conceptloader.storage.reads import named
 from conceptloader.trace.bulk import write_parquet
 
@@ -41,15 +41,8 @@ def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: O
             for row in found:
                 print(printable_json(json.dumps(row, ensure_ascii=False)))
         return
-    target = os.path.abspath(arguments.out)
-    temporary = temporary_name(target)
-    with named(arguments.out, "written"):
-        try:
-            rows = (write_parquet if parquet else _jsonl)(batches, temporary)
-            os.replace(temporary, target)
-        finally:
-            if os.path.lexists(temporary):
-                os.unlink(temporary)
+    with named(arguments.out, "written"), completed(os.path.abspath(arguments.out)) as temporary:
+        rows = (write_parquet if parquet else _jsonl)(batches, temporary)
     output.result({"path": arguments.out, "rows": rows}, [f"{arguments.out}: {rows:,} rows"])
 
 

@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,17 @@ def write_file(path: str, data: bytes, exclusive: bool = False) -> bool:
     finally:
         _unlink(temporary)
     return True
+
+
+@contextlib.contextmanager
+def completed(path: str) -> Iterator[str]:
+    """The name of a file to write in the block, which becomes `path` at its end; it is removed if the block fails."""
+    temporary = temporary_name(path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        _unlink(temporary)
 
 
 def _rename_new(source: str, target: str) -> bool:

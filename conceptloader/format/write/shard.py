@@ -181,45 +181,41 @@ class ShardWriter:
 
     def finish(self) -> None:
         """Complete, sync and name all files, then declare the shard finished."""
-        try:
-            self._finish()
-        finally:
-            self.discard()  # working files, after an error everything that has no final name
-
-    def _finish(self) -> None:
-        encodings = {
-            name: writer.encoding(self.tokens, self.options.block_tokens) for name, writer in self._tracks.items()
-        }
-        dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]
-        layout = fmt.make_layout(self.options.written_type, self.options.fields, dense)
-        token_checksum = self._stream.checksum
-        stream = self._interleave(layout, dense) if len(layout.fields) > 1 else self._stream
-        stream.path = self._path("stream.bin")
-        files: dict[str, Spool] = {"stream.bin": stream, "documents.bin": self._starts}
-        self._starts.write(np.array([self.tokens], fmt.OFFSET))
-        self._blocks.finish(self.tokens, self._starts)
-        if self._ids is not None:
-            files.update({kind: self._spool(kind) for kind in ("documents.ids", "documents.hash")})
-            self._ids.finish(files["documents.ids"], files["documents.hash"])
-        facts = {}
-        for name, writer in self._tracks.items():
-            facts[name] = writer.finish(self.tokens, encodings[name])
-            files.update({f"{name}.{kind}": spool for kind, spool in writer.files.items()})
-        for spool in files.values():
-            spool.commit()
-        sync_directory(self._directory)
-        report = {
-            "format": "conceptstream-shard",
-            **self._identity,
-            "tokens": self.tokens,
-            "layout": [list(pair) for pair in layout.fields],
-            "documents": self.documents,
-            "token_checksum": token_checksum,
-            "files": {kind: files[kind].facts(self._has_samples) for kind in sorted(files)},
-            "tracks": facts,
-            **({"notes": self.notes} if self.notes else {}),
-        }
-        write_file(self._path("shard.json"), dump_json(report))
+        self._open = False
+        with self._spools:  # ends with them: working files, after an error everything that has no final name
+            encodings = {
+                name: writer.encoding(self.tokens, self.options.block_tokens) for name, writer in self._tracks.items()
+            }
+            dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]
+            layout = fmt.make_layout(self.options.written_type, self.options.fields, dense)
+            token_checksum = self._stream.checksum
+            stream = self._interleave(layout, dense) if len(layout.fields) > 1 else self._stream
+            stream.path = self._path("stream.bin")
+            files: dict[str, Spool] = {"stream.bin": stream, "documents.bin": self._starts}
+            self._starts.write(np.array([self.tokens], fmt.OFFSET))
+            self._blocks.finish(self.tokens, self._starts)
+            if self._ids is not None:
+                files.update({kind: self._spool(kind) for kind in ("documents.ids", "documents.hash")})
+                self._ids.finish(files["documents.ids"], files["documents.hash"])
+            facts = {}
+            for name, writer in self._tracks.items():
+                facts[name] = writer.finish(self.tokens, encodings[name])
+                files.update({f"{name}.{kind}": spool for kind, spool in writer.files.items()})
+            for spool in files.values():
+                spool.commit()
+            sync_directory(self._directory)
+            report = {
+                "format": "conceptstream-shard",
+                **self._identity,
+                "tokens": self.tokens,
+                "layout": [list(pair) for pair in layout.fields],
+                "documents": self.documents,
+                "token_checksum": token_checksum,
+                "files": {kind: files[kind].facts(self._has_samples) for kind in sorted(files)},
+                "tracks": facts,
+                **({"notes": self.notes} if self.notes else {}),
+            }
+            write_file(self._path("shard.json"), dump_json(report))
 
     def _interleave(self, layout: StreamLayout, dense: Sequence[str]) -> Spool:
         """The structured stream from its columns, a piece at a time."""

@@ -41,7 +41,8 @@ class Section:
     """
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        section: Any = type(self)  # hashable, which mypy does not see
+        hints = _hints(section)
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             object.__setattr__(self, f.name, convert(getattr(self, f.name), hints[f.name], f.name))
 

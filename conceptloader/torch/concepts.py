@@ -70,6 +70,16 @@ def token_concepts(batch: TensorBatch, tracks: str | Sequence[str], k: int, *, r
     )
 
 
+def token_values(batch: TensorBatch, track: str, *, missing: float = 0) -> Tensor:
+    """[B, S]: of a track of numbers, the number of the span that each token is in, `missing` for a token of none."""
+    if f"{track}_values" not in batch or f"{track}_offsets" in batch:
+        raise ConfigError(f"track: found {track!r}, expected a track of numbers that the batch has; see `concepts`")
+    index, values = batch[f"{track}_span_index"], batch[f"{track}_values"]
+    rows = torch.arange(len(index), device=index.device)[:, None]
+    expanded: Tensor = values[rows, index.clamp(min=0).long()]
+    return torch.where(index >= 0, expanded, torch.full_like(expanded, missing))
+
+
 def annotation(batch: TensorBatch, track: str) -> Tensor:
     """uint8 [B, S]: NOT_ANNOTATED for a token of no span, EMPTY for one of a span without concepts, CUT_OFF for one of
     a span beyond max_spans, which `overflow: mark` tells apart from NOT_ANNOTATED; else ANNOTATED.

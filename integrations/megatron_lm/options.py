@@ -217,7 +217,8 @@ def wanted(config: Config, concepts: bool) -> Config:
         raise ConfigError("outputs.position_ids: found document; with Megatron say --reset-position-ids instead")
     outputs = dataclasses.replace(config.outputs, position_ids="off")
     if not concepts:
-        outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False, random=False)
+        none = {"document_ids": False, "sample_index": False, "random": False, "loss_weight": None, "fields": {}}
+        outputs = dataclasses.replace(outputs, **none)
     return dataclasses.replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
 
 

@@ -199,5 +199,5 @@ def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[fl
     layout = decide_layout([view], 9, Outputs(), {"t": ConceptOptions()})
     zeros = np.zeros(1, np.uint64)
     for engine in (CompiledReader, ReferenceReader):
-        with pytest.raises(FormatError, match="track t that is no single number of 4 bytes.*layout: records"):
+        with pytest.raises(FormatError, match=r"track t that is no single number of 4 bytes.*layout: records"):
             engine(None, [view], layout).read(zeros, picked=(zeros.astype(np.int64), zeros))

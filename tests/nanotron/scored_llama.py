@@ -1,4 +1,4 @@
-"""The example's model, which takes scores of concepts, weights of the loss and a random number of each sample as well."""
+"""The example's model, which also takes scores of concepts, weights of the loss and random numbers of samples."""
 
 from typing import Any
 

@@ -58,6 +58,7 @@ class CompiledReader:
         budget: Budget | None = None,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
+        self._decodes = any(track.decoded for track in layout.tracks)
         self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
         self.follow(order)
         self._tables = make_tables(self.views, layout)
@@ -112,21 +113,23 @@ class CompiledReader:
                 self._late = _LATE_BATCHES
             elif self._late:
                 self._late -= 1
+            if self.layout.outputs.cu_seqlens:
+                batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
+                batch["max_seqlen"] = int(work.state["longest"])
+            for t, track in shape.ragged.items():
+                batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
+                if self.layout.tracks[t].scored:
+                    batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
+            members = work.members.copy() if self._decodes else None
         finally:
             if work.held.touched:
                 work.let_go()
             del self._running[thread]
-            self._idle.append(work)
+            self._idle.append(work)  # from here on it is another thread's
         if self.layout.outputs.random:
             batch["random"][:] = sample_randoms(self.layout.random_key, samples)
-        if self.layout.outputs.cu_seqlens:
-            batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
-            batch["max_seqlen"] = int(work.state["longest"])
-        for t, track in shape.ragged.items():
-            batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
-            if self.layout.tracks[t].scored:
-                batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
-        decode_records(batch, self.layout, self.views, work.members)
+        if members is not None:
+            decode_records(batch, self.layout, self.views, members)
         return batch
 
     def load(self, packs: bool = False) -> None:

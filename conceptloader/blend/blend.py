@@ -234,10 +234,6 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
             seq_len, windows = None, _document(ds, token_range[1]) - _document(ds, token_range[0])
         elif seq_len is None:
             raise ConfigError("seq_len: missing, expected the number of tokens of a window or a pack")
-        elif config.packing is not None and ds.runs is not None:
-            raise ConfigError(
-                "packing: found a view, expected a dataset with files of its own; take one of the two out"
-            )
         elif config.packing is not None:
             packing = {**vars(config.packing), "version": PACKING_VERSION}
             windows = len(Packs(ds, Packing(seq_len=seq_len, **packing), token_range, tracks=()))

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from conceptloader.base.packages import need
 from conceptloader.base.terminal import printable_json
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError, ReadError
@@ -48,12 +47,14 @@ def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: O
             for row in batch.to_pylist():
                 print(printable_json(json.dumps(row, ensure_ascii=False)))
         return 0
+    from conceptloader.trace.bulk import write_parquet
+
     target = os.path.abspath(arguments.out)
     temporary = temporary_name(target)
     rows = 0
     try:
         try:
-            rows = (_parquet if parquet else _jsonl)(batches, temporary)
+            rows = (write_parquet if parquet else _jsonl)(batches, temporary)
             os.replace(temporary, target)
         finally:
             if os.path.lexists(temporary):
@@ -67,18 +68,6 @@ def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: O
     else:
         print(f"{arguments.out}: {rows:,} rows", file=sys.stdout)
     return 0
-
-
-def _parquet(batches: Iterable[Any], path: str) -> int:
-    parquet, writer, rows = need("pyarrow.parquet", "--format: found no pyarrow package, which parquet needs"), None, 0
-    for batch in batches:
-        writer = writer or parquet.ParquetWriter(path, batch.schema, compression="zstd")
-        writer.write_batch(batch)
-        rows += batch.num_rows
-    if writer is None:
-        raise ConfigError("found no row, expected some; nothing was written")
-    writer.close()
-    return rows
 
 
 def _jsonl(batches: Iterable[Any], path: str) -> int:

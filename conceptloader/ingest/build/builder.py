@@ -45,7 +45,8 @@ class IngestOptions(SpanRules):
     """How records become a dataset. What affects the result is stored in build.json.
 
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
-    append_eos: end each document with the tokenizer's eos token. bos: id of a token to put in front of each. align, eos_span, ...: see `SpanRules`.
+    append_eos: end each document with the tokenizer's eos token. bos: id of a token to put in front of each.
+    align, eos_span, ...: see `SpanRules`.
     vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track; ids of such a
     track take 2 bytes where they fit. joined: what the records were joined of, for the dataset to keep.
     encoding: "auto", "dense" or "spans", for all tracks.

@@ -34,8 +34,8 @@ class ShardJob:
     """Everything a worker needs to write shard `shard` of the build in `directory`.
 
     tokenizer: None for input that is tokenized already, "bytes", or the text of a tokenizer.json. eos: the id to append
-    to each document, or None; bos: the one in front of it. skip_bad: leave out records that cannot be ingested instead of raising. chat: how the
-    input's conversations are rendered, None for documents.
+    to each document, or None; bos: the one to put in front. skip_bad: leave out records that cannot be ingested instead
+    of raising. chat: how the input's conversations are rendered, None for documents.
     """
 
     directory: str

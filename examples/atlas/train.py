@@ -37,10 +37,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--run", default="run", help="folder of checkpoints and results, below FOLDER")
+    parser.add_argument("--into", default="run", help="folder of checkpoints and results, below FOLDER")
     parser.add_argument("--die-at", type=int)
     args = parser.parse_args()
-    out = args.folder / args.run
+    out = args.folder / args.into
     out.mkdir(exist_ok=True)
 
     dist.init_process_group("gloo")

@@ -217,8 +217,8 @@ def wanted(config: Config, concepts: bool) -> Config:
         raise ConfigError("outputs.position_ids: found document; with Megatron say --reset-position-ids instead")
     outputs = dataclasses.replace(config.outputs, position_ids="off")
     if not concepts:
-        none = {"document_ids": False, "sample_index": False, "random": False, "loss_weight": None, "fields": {}}
-        outputs = dataclasses.replace(outputs, **none)
+        outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False, random=False)
+        outputs = dataclasses.replace(outputs, loss_weight=None, fields={})
     return dataclasses.replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
 
 

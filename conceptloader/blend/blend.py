@@ -15,6 +15,7 @@ from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, DocumentView, Windows, open_dataset
 from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
@@ -187,7 +188,7 @@ def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Datas
         if key not in opened:
             opened[key] = open_dataset(
                 entry.path,
-                roots=config.roots,
+                roots=with_default(entry.path, config.roots),
                 allow_pickle=entry.allow_pickle,
                 codecs=codecs,
                 check_files=config.loader.check_files,

@@ -27,6 +27,7 @@ the port: ssh -L 8765:localhost:8765, with --port 8765. Steps of a planned run a
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, "CONFIG|DATASET", "configuration of a run, a YAML file; or the directory of a dataset")
     add = parser.add_argument
+    add("--losses", metavar="DIR", help="the loss log of the run: steps show their losses")
     add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
     add("--seq-len", type=positive, default=512, metavar="S", help="windows of a dataset without a run (default: 512)")
     add("--tokenizer", metavar="bytes|PATH", help="default: the dataset's own, if it has a copy")
@@ -44,12 +45,12 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.view.source import Looked, alone
 
     dataset = is_url(arguments.config) or os.path.isdir(arguments.config)
-    if dataset and (arguments.log, arguments.samples, arguments.global_batch) != (None, None, None):
+    if dataset and any(map(vars(arguments).get, ("log", "losses", "samples", "global_batch"))):
         raise ConfigError(f"{arguments.config}: found a dataset, which has no steps; give the run's configuration")
     if dataset:
         looked = alone(open_dataset(arguments.config, arguments.root), arguments.seq_len, arguments.tokenizer)
     else:
-        options = chosen(arguments, "samples", "log", "tokenizer")
+        options = chosen(arguments, "samples", "log", "losses", "tokenizer")
         looked = Looked(title=os.path.basename(arguments.config), run=open_run(arguments), **options)
         load_kernels()  # compiles, the first time on a machine, what steps need
     with Server(looked, arguments.host, arguments.port) as server:

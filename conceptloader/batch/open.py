@@ -113,7 +113,10 @@ def decide_layout(
     chosen = tuple(_track_layout(name, options, present, seq_len) for name, options in sorted((tracks or {}).items()))
     names = ["cu_seqlens", "max_seqlen", "tokens", *BatchLayout(seq_len=seq_len, outputs=_ALL).arrays(1)]
     names += [*outputs.fields, *([LOSS_WEIGHT] if outputs.loss_weight is not None else [])]
-    names += [name for track in chosen for name, _ in track.arrays(1, seq_len)]
+    for track in chosen:
+        names += {f"{track.name}_{part}" for part in ("values", "scores", "records")} | {
+            *dict(track.arrays(1, seq_len))
+        }
     for name, times in Counter(names).items():
         if times > 1:
             raise ConfigError(f"two arrays of a batch would be called {name}; rename a track or a field")

@@ -165,8 +165,8 @@ def _counts(batch: TensorBatch, track: str) -> Tensor:
         counts: Tensor = batch[f"{track}_counts"]
         return counts.long()
     if f"{track}_offsets" not in batch:
-        known = sorted(name.removesuffix("_span_index") for name in batch if name.endswith("_span_index"))
-        raise ConfigError(f"track: found {track!r}, but the batch has {known}; name it under `concepts`")
+        known = sorted(name.rpartition("_")[0] for name in batch if name.endswith(("_counts", "_offsets")))
+        raise ConfigError(f"track: found {track!r}, but the batch has concepts of {known}; name it under `concepts`")
     offsets: Tensor = batch[f"{track}_offsets"]
     return (offsets[1:] - offsets[:-1]).view(batch[f"{track}_spans"].shape[:2])
 

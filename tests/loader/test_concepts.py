@@ -175,7 +175,7 @@ def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
 
 
 def test_what_is_refused(batches: list[Batch]) -> None:
-    with pytest.raises(ConfigError, match="found 'topics', but the batch has \\['concepts'\\]"):
+    with pytest.raises(ConfigError, match="found 'topics', but the batch has concepts of \\['concepts'\\]"):
         heads.span_concepts(batches[0], "topics", 4)
     with pytest.raises(ConfigError, match="k: found 0"):
         heads.token_concepts(batches[0], "concepts", 0)

@@ -2,17 +2,15 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conceptloader.cli.arguments import not_negative, positive
 from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.errors import ConfigError
+from conceptloader.trace import Run
+from conceptloader.view.plots import plot_mixture
 
-if TYPE_CHECKING:
-    from conceptloader.trace import Run
-
-SUMMARY = "which samples each rank reads at each step"
 DESCRIPTION = """\
 Print the samples of every rank and micro batch of some steps: index, dataset and window.
 
@@ -33,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", type=positive, metavar="STEP", help="the end of the picture (default: of an epoch)")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.until is not None and arguments.picture is None:
         raise ConfigError("--until: found without --picture, which it is for")
     asked = open_run(arguments)
@@ -44,8 +42,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         for share in shares
     ]
     if arguments.picture is not None:
-        from conceptloader.view.plots import plot_mixture
-
         first, order = asked.steps.range_of(arguments.step)[0], asked.blend.order
         end = max(sum(order.sizes), first + 1) if arguments.until is None else asked.steps.range_of(arguments.until)[0]
         if end <= first:
@@ -54,10 +50,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             )
         save_picture(plot_mixture(order, end, first), arguments.picture)
     output.result({"shares": shares}, table(rows, ["step", "rank", "micro batch", "samples"]))
-    return 0
 
 
-def plan_step(asked: "Run", step: int, only: int | None = None) -> Iterator[dict[str, Any]]:
+def plan_step(asked: Run, step: int, only: int | None = None) -> Iterator[dict[str, Any]]:
     """The shares of a step: {"step", "dp_rank", "micro_batch", "samples"}."""
     plan = asked.steps.segment(step).plan
     for dp_rank in range(plan.partition.dp_size) if only is None else [only]:

@@ -10,8 +10,12 @@ from conceptloader.cli.arguments import add_root, chosen, positive
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import open_dataset
+from conceptloader.order.permutation import load_kernels
+from conceptloader.storage.stores import is_url
+from conceptloader.view.server import Server, is_loopback
+from conceptloader.view.source import Looked, alone
 
-SUMMARY = "look at a dataset or a run in the browser"
 DESCRIPTION = """\
 Serve a local web page: windows as text with their spans, search for concepts, the mixture over the run, what is in a
 step, when a document or a concept is seen, statistics, damage. Nothing is written, and nothing leaves this machine.
@@ -37,13 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--open", action="store_true", help="open the page in the browser of this machine")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.format.read.dataset import open_dataset
-    from conceptloader.order.permutation import load_kernels
-    from conceptloader.storage.stores import is_url
-    from conceptloader.view.server import Server, is_loopback
-    from conceptloader.view.source import Looked, alone
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     dataset = is_url(arguments.config) or os.path.isdir(arguments.config)
     if dataset and any(map(vars(arguments).get, ("log", "losses", "samples", "global_batch"))):
         raise ConfigError(f"{arguments.config}: found a dataset, which has no steps; give the run's configuration")
@@ -63,4 +61,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):  # the way to end it
             server.serve_forever()
-    return 0

@@ -3,6 +3,7 @@
 Only what counts is seen: steps that a restart did again are in the model once. Tokens are those of input_ids.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -219,8 +220,7 @@ class Exposure:
     def _concept_table(
         self, name: str, some: Sequence[Windows], dataset: Dataset, track: str, part: tuple[int, int]
     ) -> Any:
-        tokens: dict[int, int] = {}
-        seen: dict[int, int] = {}
+        tokens, seen = Counter[int](), Counter[int]()
         for shard in range(*(dataset.num_shards * k // part[1] for k in (part[0], part[0] + 1))):
             base = dataset.shard_starts[shard]
             for ids, start, end in postings(dataset, track, shard):
@@ -230,8 +230,7 @@ class Exposure:
                 for sums, values in ((tokens, end - start), (seen, times)):
                     total = np.zeros(len(found), np.int64)
                     np.add.at(total, which, values)
-                    for one, value in zip(found.tolist(), total.tolist(), strict=True):
-                        sums[one] = sums.get(one, 0) + value
+                    sums.update(dict(zip(found.tolist(), total.tolist(), strict=True)))
         names = dataset.vocabulary(track)
         concepts = sorted(tokens)
         columns = {

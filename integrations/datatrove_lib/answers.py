@@ -3,14 +3,14 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from datatrove.pipeline.base import PipelineStep
 
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError
-from conceptloader.storage.durable import make_directories, temporary_name
+from conceptloader.storage.durable import completed, make_directories
 from conceptloader.trace import exposure, open_run, trace_steps
 from conceptloader.trace.bulk import write_parquet
 from conceptloader.trace.select.views import Ask, select
@@ -75,18 +75,8 @@ class TableWriter(PipelineStep):  # type: ignore[misc]
     def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
         parts = f"{self.out}.parts"
         make_directories(parts)
-        _complete(_write_arrow, self.batches((rank, world_size)), f"{parts}/{rank:05d}-of-{world_size:05d}.arrow")
-
-
-def _complete(write: Callable[[Iterable[Any], str], object], batches: Iterable[Any], path: str) -> None:
-    """Write a file that is complete or not there."""
-    temporary = temporary_name(path)
-    try:
-        write(batches, temporary)
-        os.replace(temporary, path)
-    finally:
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
+        with completed(f"{parts}/{rank:05d}-of-{world_size:05d}.arrow") as temporary:
+            _write_arrow(self.batches((rank, world_size)), temporary)
 
 
 def _write_arrow(batches: Iterable[Any], path: str) -> None:
@@ -185,5 +175,5 @@ class TableJoin(PipelineStep):  # type: ignore[misc]
             parts = [stack.enter_context(arrow.memory_map(os.path.join(directory, name))) for name in found]
             files = [arrow.ipc.open_file(part) for part in parts]
             batches = (file.get_batch(k) for file in files for k in range(file.num_record_batches))
-            _complete(write_parquet, self.writer.joined(batches), self.writer.out)
+            write_parquet(self.writer.joined(batches), stack.enter_context(completed(self.writer.out)))
         shutil.rmtree(directory)

@@ -26,7 +26,8 @@ class Expected:
     """A file as a manifest describes it.
 
     path: or URL. sample: checksum, None if nobody recorded it. mtime_ns: of a file that was adopted. once: no part of
-    it is likely to be read again soon, so that none is worth a place in memory. admit: raises if it may not be opened.
+    it is likely to be read again soon, so that none is worth a place in memory. kept: what is asked for is read whole
+    and kept all the same, since other samples need the rest of it. admit: raises if it may not be opened.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Expected:
     sample: str | None = None
     mtime_ns: int | None = None
     once: bool = False
+    kept: bool = False
     admit: Callable[[], object] = bool
 
     def require_size(self, found: int, remedy: str) -> None:

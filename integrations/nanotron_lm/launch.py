@@ -123,7 +123,7 @@ class Run:
             dp_size=asked.parallel_context.dp_pg.size(),
         )
         if writes:
-            self.dataset.blend.look_ahead(self.dataset.consumed)
+            self.dataset.blend.look_ahead(self.dataset.consumed, self.dataset.plan and self.dataset.plan.partition)
         return self.dataset, plan
 
     def get_tb_dataloader(self, original: Function, *, dataset: Any, **kwargs: Any) -> Any:

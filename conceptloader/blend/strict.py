@@ -59,7 +59,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return converted
     if origin in (Union, types.UnionType):
         kinds = [a for a in args if a is not type(None)]
-        section = [a for a in kinds if dataclasses.is_dataclass(a) and isinstance(value, (Mapping, a))]
+        section = [a for a in kinds if dataclasses.is_dataclass(a) and (isinstance(value, Mapping) or type(value) is a)]
         return None if value is None and len(kinds) < len(args) else convert(value, (section or kinds)[0], where)
     if origin is Literal:
         return _literal(value, args, where)

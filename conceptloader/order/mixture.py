@@ -272,7 +272,8 @@ class Mixture(Shown):
 
         size = self.sizes[dataset]
         if not self.shuffle:
-            return windows + np.uint64(epoch * size)
+            draws: npt.NDArray[np.uint64] = windows + np.uint64(epoch * size)
+            return draws
         return inverse.draws_of(windows, epoch * size, size, reference.epoch_key(self._keys[dataset], epoch))
 
     def _positions(self, dataset: int, draws: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

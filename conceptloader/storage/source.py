@@ -26,8 +26,8 @@ class Expected:
     """A file as a manifest describes it.
 
     path: or URL. sample: checksum, None if nobody recorded it. mtime_ns: of a file that was adopted. once: no part of
-    it is likely to be read again soon, so that none is worth a place in memory. kept: what is asked for is read whole
-    and kept all the same, since other samples need the rest of it. admit: raises if it may not be opened.
+    it is likely to be read again soon, so that none is worth a place in memory. admit: raises if it may not be opened.
+    kept: what is asked for is read whole and kept, `once` or not, since other samples need the rest of it.
     """
 
     path: str
@@ -35,8 +35,8 @@ class Expected:
     sample: str | None = None
     mtime_ns: int | None = None
     once: bool = False
-    kept: bool = False
     admit: Callable[[], object] = bool
+    kept: bool = False
 
     def require_size(self, found: int, remedy: str) -> None:
         if found != self.size:

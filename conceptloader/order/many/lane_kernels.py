@@ -10,24 +10,25 @@ U64 = np.uint64
 
 @kernel
 def permute_one(i: U64, n: U64, key: U64, back: bool, table: U64Array) -> U64:
-    """permute or unpermute of reference.py. table: u64 [TABLE_MAX + 2], that of (n, key) which was made last, and they."""
+    """permute or unpermute of reference.py. table: u64 [TABLE_MAX + 2], the one of (n, key) made last, and they."""
     if n > TABLE_MAX:
         bits = ZERO
         while (n - ONE) >> bits:
             bits += ONE
         bits >>= ONE
         a = ((n - ONE) >> bits) + ONE
-        return unfeistel(i, n, a, bits, key) if back else feistel(i, n, a, bits, key)
+        walked: U64 = unfeistel(i, n, a, bits, key) if back else feistel(i, n, a, bits, key)
+        return walked
     items = table[: np.int64(n)]
     if table[TABLE_MAX] != n or table[TABLE_MAX + ONE] != key:
         keyed_shuffle(items, key)
         table[TABLE_MAX], table[TABLE_MAX + ONE] = n, key
-    if not back:
-        return items[i]
-    for j in range(len(items)):
-        if items[j] == i:
-            return U64(j)
-    return n
+    found: U64 = items[i]
+    if back:
+        for j in range(len(items)):
+            if items[j] == i:
+                found = U64(j)
+    return found
 
 
 @kernel

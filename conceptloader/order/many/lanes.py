@@ -55,8 +55,8 @@ class LaneMixture(Mixture):
             if name not in self.plain and size < need:
                 raise ConfigError(
                     f"datasets.{name}: found {size:,} windows, expected at least {need:,}, a block of {lanes.windows} "
-                    f"for each of {lanes.count} lanes; lower `order: lanes` or `windows`, or have its windows read one by "
-                    f"one with datasets.{name}.lanes: false"
+                    f"for each of {lanes.count} lanes; lower `lanes` or `windows` of the order, or have its windows "
+                    f"read one by one with datasets.{name}.lanes: false"
                 )
 
     @lazy
@@ -110,9 +110,8 @@ class LaneMixture(Mixture):
         """(lane, indices into `numbers` of what is of it), where number modulo lanes is the lane."""
         lanes = numbers % np.uint64(self.lanes.count)
         order = np.lexsort((numbers, lanes))
-        found, first = np.unique(lanes[order], return_index=True)
-        stops = [*first[1:].tolist(), None]
-        return ((lane, order[a:b]) for lane, a, b in zip(found.tolist(), first.tolist(), stops, strict=True))
+        found = (part.tolist() for part in np.unique(lanes[order], return_index=True, return_counts=True))
+        return ((lane, order[first : first + count]) for lane, first, count in zip(*found, strict=True))
 
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """See Mixture."""
@@ -152,8 +151,8 @@ class LaneMixture(Mixture):
         if plain:
             permute_many(numbers, np.uint64(size), np.uint64(key), back, out)
         else:
-            shape = (np.uint64(value) for value in (self.lanes.count, self.lanes.windows, self.lanes.open))
-            lane_permute_many(numbers, np.uint64(size), np.uint64(key), *shape, back, out)
+            count, windows, at_once = map(np.uint64, (self.lanes.count, self.lanes.windows, self.lanes.open))
+            lane_permute_many(numbers, np.uint64(size), np.uint64(key), count, windows, at_once, back, out)
         return out
 
     def _lane_counts(self, g: int) -> npt.NDArray[np.uint64]:
@@ -193,7 +192,9 @@ class LaneMixture(Mixture):
         return int(self._draws(dataset, epoch, np.array([window], np.uint64))[0])
 
     def _draws(self, dataset: int, epoch: int, windows: U64Array) -> U64Array:
-        return self._permute(dataset, epoch, windows, back=True) + np.uint64(epoch * self.sizes[dataset])
+        draws = self._permute(dataset, epoch, windows, back=True)
+        draws += np.uint64(epoch * self.sizes[dataset])
+        return draws
 
     def _positions(self, dataset: int, draws: U64Array) -> I64Array:
         from conceptloader.order.many import inverse

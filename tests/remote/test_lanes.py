@@ -1,5 +1,6 @@
 """An order in lanes over an object store: the same batches as from a disk, and a request for a block of windows."""
 
+import itertools
 import uuid
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     path = tmp_path_factory.mktemp("lanes") / "ds"
     build = cl.create_build(path, cl.BuildOptions(), plan=[None] * 3)
     cuts = [0, 60_007, 100_000, SEQ_LEN * WINDOWS + 1]
-    for shard, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for shard, (start, stop) in enumerate(itertools.pairwise(cuts)):
         with build.shard(shard) as writer:
             for first in range(start, stop, 500):
                 writer.add_document(np.arange(first, min(first + 500, stop)) % 60_000)

@@ -1,13 +1,12 @@
 """Annotations of chunks in files of their own: the options of `build` for them, and `conceptloader import`."""
 
 import argparse
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from conceptloader.cli.arguments import chosen, pair
+from conceptloader.cli.arguments import add_pairs, chosen
 from conceptloader.cli.building import bad_records, progress, summary_lines, workers
-from conceptloader.cli.output import Output
+from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,14 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("chunks, annotated in files of their own (parquet)").add_argument
     group("--chunks-from", action="append", metavar="PATH", help="file or directory with a row for each chunk")
     group("--join", metavar="COLUMN", help="column with the document's id, in both")
-    group(
-        "--labels",
-        action="append",
-        default=[],
-        type=pair("=", "KIND=COLUMN"),
-        metavar="KIND=COLUMN",
-        help="column with the list of a chunk's concepts of one kind",
-    )
+    add_pairs(group, "--labels", "KIND=COLUMN", "column with the list of a chunk's concepts of one kind")
     group("--chunk-starts", metavar="COLUMN", help="of documents: a list of where their chunks begin")
     group("--chunk-number", metavar="COLUMN", help="of chunks: which one of its document it is, from 0")
     group("--chunk-start", metavar="COLUMN", help="of chunks, instead of these two: where it begins ...")
@@ -97,21 +89,14 @@ def read_arguments(arguments: argparse.Namespace) -> "tuple[Documents, Chunks]":
 def build(
     documents: "Documents", chunks: "Chunks", arguments: argparse.Namespace, output: Output, options: "IngestOptions"
 ) -> int:
-    from tqdm import tqdm
-
     from conceptloader.ingest.chunks.build import build_chunked
     from conceptloader.ingest.chunks.concepts import load_library
 
     with (
-        tqdm(unit=" files", disable=arguments.quiet or not sys.stderr.isatty()) as bar,
+        progress_bar(arguments.quiet, " files") as joining,
         progress(arguments.quiet) as watch,
         bad_records(arguments.skip_bad) as on_bad,
     ):
-
-        def joining(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
         summary, joined = build_chunked(
             documents, chunks, arguments.out, options, workers=workers(arguments), on_bad=on_bad, watch=watch,
             watch_join=joining,

@@ -141,7 +141,7 @@ def main() -> None:
         for seed in range(asked.seeds):
             order = orders(len(kept), seed)[name]
             curves.append(train(lambda g, o=order: kept[o(g).astype(np.int64)], text, held_out, asked.steps, seed))
-            print(name, seed, curves[-1][-1], file=sys.stderr)
+            print(name, seed, curves[-1], file=sys.stderr)
         batches = orders(len(kept), 0)[name](np.arange(len(kept) // BATCH * BATCH, dtype=np.uint64)).reshape(-1, BATCH)
         last = [curve[-1][1] for curve in curves]
         found["orders"][name] = {

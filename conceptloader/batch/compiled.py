@@ -187,7 +187,8 @@ class CompiledReader:
                     column = int(state["column"])
                     if files.files[row, column] == native.OBJECT:
                         place = row, column, int(state["at"]), int(state["size"])
-                        if not work.held.want(*place, self._who(work, sample)):
+                        block = self._tokens_of_block(work, sample) if column == native.STREAM else None
+                        if not work.held.want(*place, self._who(work, sample), block):
                             raise self._damage(work, sample)
                     work.leave_out_sample()
                 elif work.code == native.OK:  # but for samples that were left out: all that they miss is known
@@ -206,6 +207,15 @@ class CompiledReader:
                 self._call(work)
         finally:
             files.unpin(pinned)
+
+    def _tokens_of_block(self, work: "_Workspace", sample: int) -> tuple[int, int] | None:
+        """[start, stop) of the tokens that the order has read with those of a sample; None for its own alone."""
+        io_block = getattr(self.order, "io_block", None)
+        view = self.views[int(work.members[sample])]
+        if io_block is None or view is None or kind_of(view) != "window" or view.dataset.runs is not None:
+            return None
+        first, stop = io_block(int(work.members[sample]), int(work.windows[sample]))
+        return view.start + first * self.layout.seq_len, view.start + stop * self.layout.seq_len + 1
 
     def _who(self, work: "_Workspace", sample: int) -> str:
         return f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"

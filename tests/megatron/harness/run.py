@@ -7,14 +7,19 @@ PYTHONPATH=$MEGATRON_SRC torchrun --nproc_per_node 2 run.py -m conceptloader.lau
 import os
 import runpy
 import sys
+import types
 
 sys.path[0] = os.path.dirname(os.path.abspath(__file__))
 import cpu_context  # noqa: E402
 import fake_cuda  # noqa: E402
 import fake_triton  # noqa: E402
 
-# By its path: a checkout may have a package `tests` of its own.
-runpy.run_path(os.path.join(sys.path[0], "../../dying.py"))["die_with_parent"]()
+ours = types.ModuleType("tests")  # a checkout may have a package of that name, which would come first
+ours.__path__ = [os.path.join(sys.path[0], "../..")]
+sys.modules["tests"] = ours
+from tests.dying import die_with_parent  # noqa: E402
+
+die_with_parent()
 fake_triton.install()
 fake_cuda.install()
 fake_cuda.prepare_megatron()

@@ -83,7 +83,9 @@ class Outputs(Section):
     position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
     loss_mask_borders: no loss where the label is the first token of another document. eos_loss: False for no loss on
     end-of-document labels. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a number for
-    each sample, of the seed and the sample's index alone.
+    each sample, of the seed and the sample's index alone. loss_weight: a field of f2 or f4, by which the loss of its
+    tokens is to be multiplied; it is 1 in datasets without it. fields: others, by name; each stands at the inputs that
+    it belongs to, or at the labels.
     """
 
     shared_labels: bool = False
@@ -96,6 +98,8 @@ class Outputs(Section):
     sample_index: bool = True
     random: bool = False
     eos_loss: bool = True
+    loss_weight: str | None = None
+    fields: dict[str, Literal["inputs", "labels"]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,14 +128,14 @@ class PackingConfig(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConceptOptions(Section):
-    """How the concepts of a track become tensors.
+    """How a track becomes tensors, or, with layout records, lists of what its codec makes of each record.
 
     max_spans per sample, max_concepts per span: None for the largest numbers that the manifests allow. overflow: a
     dataset that may hold more is an error before training, or what is too much is left out, and, with "mark", the
     tokens of spans that are left out have -2 in span_index.
     """
 
-    layout: Literal["padded", "ragged"] = "padded"
+    layout: Literal["padded", "ragged", "records"] = "padded"
     max_spans: Count | None = None
     max_concepts: Count | None = None
     overflow: Literal["error", "truncate", "mark"] = "error"

@@ -101,14 +101,14 @@ def picture(found: dict[str, Any], path: str) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2))
-    for name, one in found["orders"].items():
+    for k, (name, one) in enumerate(found["orders"].items()):
         lags = {int(k): v for k, v in one["correlation at lag"].items()}
-        left.plot(list(lags), list(lags.values()), "o-", markersize=3, label=name)
+        left.plot(list(lags), list(lags.values()), "o-", color=f"C{k}", markersize=3, label=name)
         if one["curves"]:
             steps = [step for step, _ in one["curves"][0]]
             losses = np.array([[loss for _, loss in curve] for curve in one["curves"]])
-            (line,) = right.plot(steps, losses.mean(0), label=name)
-            right.fill_between(steps, losses.min(0), losses.max(0), alpha=0.2, color=line.get_color())
+            right.plot(steps, losses.mean(0), color=f"C{k}")
+            right.fill_between(steps, losses.min(0), losses.max(0), alpha=0.2, color=f"C{k}")
     left.set(xscale="log", xlabel="samples apart", title="correlation of places in the corpus")
     right.set(xlabel="step", title="loss on held-out windows (band: seeds)", ylim=(1.4, 3.0))
     left.legend(fontsize=7)

@@ -115,6 +115,17 @@ def test_a_link_swapped_in_after_opening_is_not_followed(tmp_path: Path) -> None
         ds.tokens(0, 2)
 
 
+def test_a_directory_swapped_for_a_link_is_not_followed(tmp_path: Path) -> None:
+    path = build(tmp_path / "root/ds")
+    ds = cl.open_dataset(path)
+    ds.tokens(0, 2)
+    shutil.copytree(path, tmp_path / "elsewhere")
+    path.rename(tmp_path / "root/before")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FormatError, match=r"elsewhere.*roots=\["):
+        ds.files.roots.read_whole(str(path / "00000.documents.bin"), 1 << 20)
+
+
 @pytest.mark.parametrize("special", ["fifo", "directory", "device"])
 def test_no_regular_file_is_no_data(tmp_path: Path, special: str) -> None:
     """In particular, opening a fifo must not wait for a writer that never comes."""

@@ -62,6 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACK=FILE",
         help="the same for another track",
     )
+    group(
+        "--scores",
+        action="append",
+        default=[],
+        type=pair("=", "TRACK=TYPE, such as concepts=f2"),
+        metavar="TRACK=TYPE",
+        help="spans of this track have `scores`, one for each of their concepts, to be stored as f2 or f4",
+    )
     building.add_concept_rules(group)
     chunks.add_arguments(parser)
 
@@ -103,11 +111,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
     if arguments.chunks_from:
-        from conceptloader.ingest.chunks.build import chunk_columns
-
-        documents, given = chunks.read_arguments(arguments)
-        options = building.ingest_options(arguments, chunk_columns(documents, given), {})
-        return chunks.build(documents, given, arguments, output, options)
+        return chunks.build(*chunks.read_arguments("build", arguments), arguments, output)
     sources = find_sources(arguments.inputs)
     if rules:
         columns = replace(CHAT_COLUMNS, ignored=tuple(arguments.ignored))
@@ -123,7 +127,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:
         vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
-    options = building.ingest_options(arguments, columns, vocabularies)
+    options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
     if rules:
         options = replace(options, chat=rules, append_eos=False, mode=options.mode or "document")
     if arguments.dry_run:

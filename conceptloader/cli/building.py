@@ -63,7 +63,11 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
         help="input per shard (default: about 64 shards of 64M to 16G)",
     )
     add_max_line_bytes(group)
-    group("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
+    add_skip_bad(group)
+
+
+def add_skip_bad(add: Add) -> None:
+    add("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
 
 
 def workers(arguments: argparse.Namespace) -> int:

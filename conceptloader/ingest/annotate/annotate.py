@@ -43,29 +43,35 @@ UNITS = ("tokens", "characters")
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotateOptions(SpanRules):
-    """track, codec, parameters, vocabulary: as in TrackOptions. align, overlap, ...: see `SpanRules`.
+    """track, codec, parameters, vocabulary, groups, details: as in TrackOptions. align, overlap, ...: see `SpanRules`.
 
     unit: what offsets count, tokens or characters (code points) of the document; None: characters where the text of
     the documents is known (see `known_text`), else tokens. tokenizer: for characters, if the one that was kept beside
     the dataset is not meant. ignored: columns that may be there.
-    columns: what those of `RowParser` are called in the inputs. sort_bytes: memory for sorting, roughly."""
+    columns: what those of `RowParser` are called in the inputs. joined: what these were joined of, for the dataset to
+    keep. sort_bytes: memory for sorting, roughly."""
 
     track: str
     codec: str = "concepts"
     parameters: Mapping[str, Any] | None = None
     vocabulary: Sequence[str] | None = None
+    groups: Sequence[tuple[str, int]] = ()
+    details: Sequence[Mapping[str, Any]] | None = None
     unit: str | None = None
     tokenizer: TextTokenizer | None = None
     ignored: Sequence[str] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
+    joined: Mapping[str, Any] | None = None
     sort_bytes: int = 64 << 20
     max_line_bytes: int = MAX_LINE_BYTES
 
     def check(self) -> TrackOptions:
         options = TrackOptions(
-            codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary
-        )
+            codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary,
+            groups=self.groups, details=self.details,
+        )  # fmt: skip
         options.check(self.track)
+        get_codec(options.codec, options.parameters, None, f"track {self.track!r}")
         if self.unit not in (None, *UNITS):
             raise ConfigError(f"unit: found {self.unit!r}, expected one of {', '.join(UNITS)}")
         if self.unit == "tokens" and self.tokenizer is not None:
@@ -111,10 +117,11 @@ def annotate(
             raise ConfigError(f"{ds.path}: found no document table, expected one; annotations belong to documents")
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
         sorter = Sorter(file)
-        offsets = _sort(ds, sources, options, sorter)
+        concepts = Concepts(track) if track.codec == "concepts" else None
+        offsets = _sort(ds, sources, options, concepts, sorter)
         texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
-        concepts = options.codec == "concepts"
-        placer = Placer(ds=ds, track=options.track, sources=sources, concepts=concepts, rules=options, texts=texts)
+        dtype = None if concepts is None else concepts.dtype
+        placer = Placer(ds=ds, track=options.track, sources=sources, concepts=dtype, rules=options, texts=texts)
         sure = texts is None or options.unit is not None or options.tokenizer is not None
         for items, records in sorter.batches():
             if not sure and (items["end"] != WHOLE).any():
@@ -126,7 +133,9 @@ def annotate(
         placer.losses.check(options.max_lost_spans, str(sources[0].path), "nothing was written")
         vocabulary = None
         if options.vocabulary is not None:
-            vocabulary, described = describe_vocabulary(options.track, options.vocabulary)
+            vocabulary, described = describe_vocabulary(
+                options.track, options.vocabulary, options.groups, options.details
+            )
             for name, data in described.items():
                 write_file(os.path.join(working, name), data)
         kept = os.path.join(ds.path, TOKENIZER_FILE)  # so that windows can still be shown as text
@@ -137,6 +146,7 @@ def annotate(
             **options.to_json(),
             "unit": None if not offsets else "characters" if texts else "tokens",
             "loss": placer.losses.to_json().get(options.track),
+            **({"joined": options.joined} if options.joined else {}),
         }
         annotated = {**manifest.extra.get("annotated", {}), options.track: done}
         manifest = replace(manifest, extra={**manifest.extra, "annotated": annotated})
@@ -148,10 +158,11 @@ def annotate(
     return manifest
 
 
-def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorter: Sorter) -> bool:
+def _sort(
+    ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, concepts: Concepts | None, sorter: Sorter
+) -> bool:
     """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets."""
     codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
-    concepts = Concepts(options.vocabulary) if options.codec == "concepts" else None
     parser = RowParser(codec, concepts, options.ignored, options.columns)
     rows: list[tuple[int, ...]] = []
     records: list[bytes] = []
@@ -172,11 +183,11 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
     for i, source in enumerate(sources):
         for number, row in read_rows(source, options.max_line_bytes):
             try:
-                document, external, found = parser.parse(row)
+                document, external, found, content = parser.parse(row)
             except ValueError as error:
                 raise InputError(f"{source.row_name(number)}: {error}") from error
             for start, end, record in found:
-                rows.append((document, start, end, len(record), i, number))
+                rows.append((document, start, end, len(record), i, number, content))
                 records.append(record)
                 ids.append(external)
                 size += len(record) + 150

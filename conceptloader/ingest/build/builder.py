@@ -32,6 +32,7 @@ from conceptloader.ingest.rows.columns import METADATA_TRACK, Columns
 from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
+from conceptloader.ingest.rows.vocabulary import concept_parameters
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
@@ -46,8 +47,9 @@ class IngestOptions(SpanRules):
 
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
     append_eos: end each document with the tokenizer's eos token. align, eos_span, ...: see `SpanRules`.
-    vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track; ids of such a
-    track take 2 bytes where they fit. joined: what the records were joined of, for the dataset to keep.
+    vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track. scores: type
+    ("f2" or "f4") of those beside the concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
+    joined: what the records were joined of, for the dataset to keep.
     encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
     chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
@@ -61,6 +63,7 @@ class IngestOptions(SpanRules):
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
     details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    scores: Mapping[str, str] = field(default_factory=dict)
     joined: Mapping[str, Any] | None = None
     encoding: str = "auto"
     mode: str | None = None
@@ -107,20 +110,14 @@ def build_dataset(
     options that contradict each other or the build in `out`, or if another one runs there.
     """
     began = time.monotonic()
-    path = os.path.abspath(out)
-    plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
-    if not plan:
-        raise InputError(f"{sources[0].path} (of {len(sources)} files): found an empty corpus, expected records")
+    path, plan = os.path.abspath(out), _plan(sources, options)
     content = format_options(options)
     refuse_earlier_rules(path)
     target = os.path.join(path, fmt.MANIFEST)
     with contextlib.nullcontext() if os.path.exists(target) else build_lock(path):
         if os.path.exists(target):  # perhaps of another build that has just ended
             return describe_complete(path, sources, content, plan, options.max_lost_spans)
-        build = _begin(path, sources, content, plan)
-        definition = options.tokenizer.definition if options.tokenizer else None
-        if definition is not None:
-            write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
+        build = _begin(path, sources, content, plan, options.tokenizer)
         missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
         kept = build.num_shards - len(missing)
         bad, truncated = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
@@ -132,18 +129,54 @@ def build_dataset(
     return Summary(path, build.num_shards, kept, *counts, losses, bad, seconds, truncated)
 
 
-def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan) -> Build:
-    """The build in `path`, new or taken up. One of other inputs or options makes room if no shard of it is finished."""
+def write_part(
+    sources: Sequence[Source],
+    out: str | os.PathLike[str],
+    options: IngestOptions,
+    task: tuple[int, int],
+    *,
+    on_bad: Callable[[str, str, str], None] | None = None,
+    watch: Callable[[int, int], Watch] | None = None,
+) -> None:
+    """Write the shards of one of several tasks, (number, tasks), which may run at a time and on many machines; then
+    `build_dataset` with the same arguments completes the dataset. The rest as there."""
+    path, plan = os.path.abspath(out), _plan(sources, options)
+    refuse_earlier_rules(path)
+    with build_lock(path, shared=True):
+        build = _begin(path, sources, format_options(options), plan, options.tokenizer, alone=False)
+        missing = [shard for shard in range(task[0], build.num_shards, task[1]) if not build.is_finished(shard)]
+        _write_shards(build, sources, plan, options, missing, 1, on_bad, watch)
+
+
+def _plan(sources: Sequence[Source], options: IngestOptions) -> Plan:
+    plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
+    if not plan:
+        raise InputError(f"{sources[0].path} (of {len(sources)} files): found an empty corpus, expected records")
+    return plan
+
+
+def _begin(
+    path: str,
+    sources: Sequence[Source],
+    options: BuildOptions,
+    plan: Plan,
+    tokenizer: TextTokenizer | None,
+    alone: bool = True,
+) -> Build:
+    """The build in `path`, new or taken up. One of other inputs or options makes room if no shard of it is finished,
+    and nobody may have begun it beside us."""
     inputs = [source.to_json() for source in sources]
     try:
         build = create_build(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
     except OtherBuild as error:
-        if not discard_unfinished(path, "ingest", (TOKENIZER_FILE, TIMES)):
+        if not alone or not discard_unfinished(path, "ingest", (TOKENIZER_FILE, TIMES)):
             raise
         log.warning("%s; no shard of it was finished: begun anew", error)
         build = create_build(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
+    if tokenizer is not None and tokenizer.definition is not None:
+        write_file(os.path.join(path, TOKENIZER_FILE), tokenizer.definition, exclusive=True)
     return build
 
 
@@ -157,11 +190,11 @@ def format_options(options: IngestOptions) -> BuildOptions:
     else:
         raise ConfigError("tokenizer: found none, expected the one of the tokens, or the size of its vocabulary")
     columns = options.columns
-    unknown = sorted(set(options.vocabularies) - set(columns.tracks))
-    if unknown:
-        raise ConfigError(
-            f"vocabularies: found track {unknown[0]!r}, expected one of {', '.join(columns.tracks) or 'none'}"
-        )
+    for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
+        if unknown := sorted(set(given) - set(columns.tracks)):
+            raise ConfigError(
+                f"{what}: found track {unknown[0]!r}, expected one of {', '.join(columns.tracks) or 'none'}"
+            )
     tracks = {
         name: _track(options, track)
         for track in columns.tracks
@@ -189,9 +222,9 @@ def format_options(options: IngestOptions) -> BuildOptions:
 
 def _track(options: IngestOptions, track: str) -> TrackOptions:
     names, groups = options.vocabularies.get(track), options.groups.get(track, ())
-    details = options.details.get(track)
-    ids = "u2" if names is not None and len(names) <= 1 << 16 else "u4"
-    parameters = {"ids": ids} if groups or details is not None else {}
+    details, scores = options.details.get(track), options.scores.get(track)
+    more = groups or details is not None or scores is not None
+    parameters = concept_parameters(names, scores) if more else {}
     return TrackOptions(
         parameters=parameters, encoding=options.encoding, vocabulary=names, groups=groups, details=details
     )

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from conceptloader.errors import InputError
-from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.format.write.build import Build, open_build
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.build.lost import NOTE, Losses
@@ -166,10 +165,7 @@ class ShardFiller:
 def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:
     """The rows of a piece in batches, each with the stored bytes that it took; blank lines are left out."""
     source = job.sources[piece.source]
-    tracks = {track: build.options.tracks[track] for track in job.columns.tracks}
-    concepts = {
-        track: Concepts(options.vocabulary, ConceptsCodec(options.parameters).ids) for track, options in tracks.items()
-    }
+    concepts = {track: Concepts(build.options.tracks[track]) for track in job.columns.tracks}
     chat = None
     if job.chat is not None:
         tokenizer = _tokenizer(job.tokenizer, job.eos)

@@ -41,7 +41,7 @@ def build(corpus: Chunked, out: Path, tasks: int, workers: int = 1, **given: Any
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Chunked:
     made = make(tmp_path_factory.mktemp("corpus"), np.random.default_rng(1), documents=24)
     made.score()
-    return made.write(files=2)
+    return made.write()
 
 
 def test_the_bytes_of_the_command(corpus: Chunked, tmp_path: Path) -> None:

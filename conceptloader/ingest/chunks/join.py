@@ -26,6 +26,7 @@ from conceptloader.storage.durable import make_directories, temporary_name, writ
 
 MEMORY = "1GB"  # of a task
 PLAN = "plan.json"
+_LIBRARY = "concepts.parquet"
 
 
 OnBad = Callable[[str, str, str], None]
@@ -77,11 +78,13 @@ def join_chunks(
     _check_columns(documents, chunks)
     _plan(path, documents, chunks)
     joined = Joined([os.path.join(path, f"{k:05d}.parquet") for k in range(len(documents.files))])
-    library = replace(library, details=())  # no task needs them
+    library = replace(library, details=())  # no task needs them, and only the first the others
+    none = replace(library, keys=(), kinds=(), names=())
     numbers = {"ids": 1, "deal": len(chunks.files), "join": len(documents.files)}  # each needs what is before it
     done, total = 0, sum(numbers.values())
     for kind, count in numbers.items():
-        stage = [Task(path, documents, chunks, library, kind, number) for number in range(count)]
+        known = library if kind == "ids" else none
+        stage = [Task(path, documents, chunks, known, kind, number) for number in range(count)]
         missing = [task for task in stage if not os.path.exists(task.report)]
         if part is not None and missing:
             if part.stage != kind:
@@ -184,7 +187,7 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
     """The join in `path` is this one."""
     make_directories(path)
     inputs = [source.to_json() for source in find_sources([*documents.files, *chunks.files, chunks.concepts.path])]
-    options = {key: value for key, value in chunks.to_json().items() if key != "wrong"}  # no task that ended depends on it
+    options = {key: value for key, value in chunks.to_json().items() if key != "wrong"}  # all that ended is as without
     asked = {"inputs": inputs, "chunks": options, "content": documents.content, "keep": list(documents.keep)}
     data = dump_json({"plan": asked})
     name = os.path.join(path, PLAN)
@@ -195,7 +198,8 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
 
 
 def _ids(task: Task, database: Any) -> dict[str, Any]:
-    """The file of each document's id. A join finds it there, in memory or on disk."""
+    """The file of each document's id. A join finds it there, in memory or on disk. And the concepts."""
+    sql.library(task.library, os.path.join(task.directory, _LIBRARY))
     parts = " UNION ALL ".join(
         f"SELECT {sql.name(task.chunks.join)} AS id, {k} AS file FROM read_parquet({sql.text(path)})"
         for k, path in enumerate(task.documents.files)
@@ -237,8 +241,8 @@ def _join(task: Task, database: Any) -> dict[str, Any]:
     database.execute(
         sql.dealt([name for name in dealt if os.path.isdir(name)], chunks, os.path.join(task.directory, "deal-00000"))
     )
-    database.register("library", sql.library(task.library))
-    for statement in sql.matched(task.documents.content, task.documents.tokens, chunks, path):
+    concepts = os.path.join(task.directory, _LIBRARY)
+    for statement in sql.matched(task.documents.content, task.documents.tokens, chunks, path, concepts):
         database.execute(statement)
     report = _report(task, database, "wrong")
     columns = [chunks.join, task.documents.content, *(name for name in task.documents.keep if name != chunks.join)]

@@ -1,7 +1,6 @@
 """The queries of the join. Tables: chunks (a row each), cut (a document's borders), matched (both), wrong, good."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -59,16 +58,19 @@ def dealt(directories: Sequence[str], options: Chunks, other: str) -> str:
     return f"CREATE TEMP TABLE chunks AS SELECT * REPLACE ({number} AS number) FROM {source}"
 
 
-def library(concepts: Library) -> Any:
+def library(concepts: Library, path: str) -> None:
+    """Write what `matched` reads."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     keys = pa.array(concepts.keys)
     ids = pa.array(range(len(keys)), pa.uint32())
-    return pa.table({"key": keys, "kind": pa.array(concepts.kinds, pa.string()), "concept": ids})
+    pq.write_table(pa.table({"key": keys, "kind": pa.array(concepts.kinds, pa.string()), "concept": ids}), path)
 
 
-def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]:
-    """Statements that find out which chunks of one file of documents are annotated as they should be."""
+def matched(content: str, tokens: bool, options: Chunks, path: str, concepts: str) -> list[str]:
+    """Statements that find out which chunks of one file of documents are annotated as they should be. concepts: file
+    that `library` wrote."""
     size = f"len({name(content)})" if tokens else f"length({name(content)})"
     starts = f"coalesce({name(options.starts)}, [])" if options.starts else "[]"
     documents = (
@@ -111,7 +113,7 @@ def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]
         + " FROM cut JOIN chunks USING (id, number)",
         "CREATE TEMP TABLE labels AS SELECT l.row, l.number, l.kind, l.key, l.score, library.concept, "
         "library.kind AS found "
-        f"FROM ({label}) l LEFT JOIN library USING (key)",
+        f"FROM ({label}) l LEFT JOIN read_parquet({text(concepts)}) library USING (key)",
         f"CREATE TEMP TABLE wrong AS "
         f"SELECT row, -1 AS number, 'documents whose chunks do not follow each other' AS what, {document} AS place "
         "FROM crooked "
@@ -164,5 +166,7 @@ def spans(columns: Sequence[str], path: str, scores: bool) -> str:
 
 
 def _stripped(value: str) -> str:
-    """A hash of a text without the white space at its ends."""
-    return f"hash(trim({value}, {text(_SPACES)}))"
+    """A hash of a text without the white space at its ends, mostly blanks alone: `trim` with a list is slow."""
+    blank = f"trim({value})"
+    some = " OR ".join(f"ord({end}({blank}, 1)) NOT BETWEEN 33 AND 127" for end in ("left", "right"))
+    return f"hash(CASE WHEN {some} THEN trim({value}, {text(_SPACES)}) ELSE {blank} END)"

@@ -71,7 +71,7 @@ def test_stages_out_of_turn_and_bad_chunks(corpus: Chunked, tmp_path: Path) -> N
         finish.run(rank=0, world_size=2)
     ids.run()
     deal.run(rank=1, world_size=2)
-    with pytest.raises(ConfigError, match="found 1 tasks of 'deal' that are not finished"):
+    with pytest.raises(ConfigError, match="found 2 tasks of 'deal' that are not finished"):
         join.run(rank=0, world_size=2)
     deal.run(rank=0, world_size=2)
     join.run()

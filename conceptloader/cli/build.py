@@ -1,6 +1,7 @@
 """conceptloader build"""
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -103,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.build.builder import build_dataset
+    from conceptloader.ingest.build.complete import make_room
     from conceptloader.ingest.rows.chat import CHAT_COLUMNS
     from conceptloader.ingest.rows.detect import detect_columns
     from conceptloader.ingest.rows.inputs import find_sources
@@ -133,6 +135,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.dry_run:
         _show_plan(sources, options, output)
         return 0
+    if arguments.overwrite:
+        make_room(os.path.abspath(arguments.out), sources)
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.skip_bad) as on_bad:
         summary = build_dataset(
             sources, arguments.out, options, workers=building.workers(arguments), on_bad=on_bad, watch=watch

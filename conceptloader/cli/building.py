@@ -64,6 +64,9 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_max_line_bytes(group)
     add_skip_bad(group)
+    group(
+        "--overwrite", action="store_true", help="remove the dataset that is in --out, if there is one, and begin anew"
+    )
 
 
 def add_skip_bad(add: Add) -> None:

@@ -32,7 +32,7 @@ from conceptloader.ingest.annotate.write import KINDS, ShardTracks
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.inputs import Source, find_sources, read_rows
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
@@ -181,9 +181,10 @@ def _sort(
             collected.clear()
 
     for i, source in enumerate(sources):
+        texts = is_csv(source.path)
         for number, row in read_rows(source, options.max_line_bytes):
             try:
-                document, external, found, content = parser.parse(row)
+                document, external, found, content = parser.parse(parser.texts(row) if texts else row)
             except ValueError as error:
                 raise InputError(f"{source.row_name(number)}: {error}") from error
             for start, end, record in found:

@@ -1,6 +1,8 @@
 """Annotations as they stand in jsonl or parquet files, turned into items: document, [start, end), record."""
 
+import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -38,8 +40,8 @@ class RowParser:
     `spans`, a list of {start, end, V}, or start, end and V itself, or only V, which then belongs to the whole
     document. V is `concepts`, a list of names or ids, for codec concepts, and `scores`, if the track has any; for other
     codecs it is `value`. columns: what these are called in the rows, where that differs; in columns that stand for
-    `concepts` and `scores`, one may stand without a list. `content`, only if named there, is the text of the document,
-    or the list of its tokens, to be compared with the dataset's.
+    `concepts` and `scores`, one may stand without a list, and in rows of CSV it does. `content`, only if named there,
+    is the text of the document, or the list of its tokens, to be compared with the dataset's.
 
     Records of concepts are those of `Concepts.pairs`.
     """
@@ -56,8 +58,20 @@ class RowParser:
         if unknown := sorted(columns.keys() - ours - {"content"}):
             raise ConfigError(f"columns: found {unknown[0]!r}, expected some of {', '.join(sorted(ours))}")
         self._label = "concepts" in columns  # which may hold a single one
-        self._ours = {theirs: name for name, theirs in columns.items()}
+        self._numbers = {"document", "start", "end", "scores"} | ({"value"} if self._scalars else set())
+        self._numbers |= {"concepts"} if concepts is not None and not concepts.ids else set()
+        self._theirs, self._ours = columns, {theirs: name for name, theirs in columns.items()}
         self._known = frozenset({*ours, *columns, *ignored})
+
+    def texts(self, row: Mapping[str, str]) -> Mapping[str, Any]:
+        """A row of CSV, whose values are all texts, for `parse`: empty ones are not there, and some are numbers."""
+        found: dict[str, Any] = {name: value for name, value in self._renamed(row).items() if value}
+        for name in self._numbers & found.keys():
+            with suppress(ValueError):  # `parse` says what is wrong with it
+                found[name] = json.loads(found[name])
+        for name in {"concepts", "scores"} & found.keys():
+            found[name] = [found[name]]
+        return {self._theirs.get(name, name): value for name, value in found.items()}
 
     def parse(self, row: Mapping[str, Any]) -> tuple[int, str, list[Annotation], int]:
         """(number of the document, or -1; its external id, or ""; annotations; `digest` of its content, or 0).

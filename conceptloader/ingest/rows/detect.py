@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.rows.columns import MAIN_TRACK, Columns
 from conceptloader.ingest.rows.inputs import Source
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_lines
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv, read_csv, read_lines
 from conceptloader.ingest.rows.records import parse_json
 from conceptloader.ingest.rows.table import column_types
 
@@ -66,7 +66,9 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
     for source in sources:
         if source.row_groups is not None:
             return source.path, set(column_types(source.path))
-        for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
+        for rows, _ in read_csv(source.path, source.compression, limit) if is_csv(source.path) else ():
+            return source.path, set(rows[0][1].names)
+        for lines, _ in () if source.whole else read_lines(source.path, compression=source.compression, limit=limit):
             names: set[str] = set()
             for number, line in enumerate(lines, 1):
                 if line.strip():

@@ -11,6 +11,7 @@ from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.lines import CsvRow
 from conceptloader.ingest.rows.vocabulary import Concepts
 
 
@@ -88,6 +89,13 @@ class LineParser(RecordParser):
                 record[self._columns.content] = cut[1]
                 return record
         return parse_json(row)
+
+
+class CsvParser(RecordParser):
+    """Rows of CSV: all values are texts."""
+
+    def read(self, row: CsvRow) -> dict[str, Any]:
+        return row.read()
 
 
 def parse_json(line: bytes) -> dict[str, Any]:

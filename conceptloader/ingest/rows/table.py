@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from conceptloader.base.packages import need
 from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.hub import ArrowFile
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
@@ -22,13 +24,16 @@ _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of
 
 
 def open_parquet(path: str) -> Any:
-    """A pyarrow ParquetFile that reads a page at a time, not a column chunk."""
+    """A pyarrow ParquetFile that reads a page at a time, not a column chunk; or an ArrowFile, for .arrow."""
     problem = f"{path}: found a parquet file but no pyarrow package to read it"
     arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
+        if path.endswith(".arrow"):
+            return ArrowFile(path)
         return parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     except (arrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: found no readable parquet file ({error}), expected one; write it again") from error
+        kind = os.path.splitext(path)[1].removeprefix(".")
+        raise InputError(f"{path}: found no readable {kind} file ({error}), expected one; write it again") from error
 
 
 def row_group_sizes(path: str) -> tuple[int, ...]:

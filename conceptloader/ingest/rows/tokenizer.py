@@ -15,6 +15,7 @@ from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.rows.batch import Ragged
 from conceptloader.storage.reads import read_file
 
@@ -161,7 +162,7 @@ def _cuts_bytes(definition: bytes) -> bool:
 
 
 def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
-    """`bytes`, a tokenizer.json, or a folder as transformers saves it.
+    """`bytes`, a tokenizer.json, a folder as transformers saves it, or `hub:OWNER/NAME` (see `fetched`).
 
     eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one
     of the usual names that the vocabulary has, else None.
@@ -174,7 +175,7 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
                 f"eos: found {eos!r}, expected 256, which is the eos of the bytes tokenizer; leave it out"
             )
         return BytesTokenizer()
-    path = source
+    path = source = fetched(source, "model", TOKENIZER_FILES)
     if os.path.isdir(source):
         path = os.path.join(source, "tokenizer.json")
         eos = eos if eos is not None else _configured_eos(source)
@@ -182,8 +183,8 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
             return FileTokenizer(_convert(source), source, eos)
     if not os.path.exists(path):
         raise ConfigError(
-            f"tokenizer {source}: found no such file or folder, expected bytes, a tokenizer.json or a transformers "
-            "folder"
+            f"tokenizer {source}: found no such file or folder, expected bytes, a tokenizer.json, a transformers "
+            "folder, or hub:OWNER/NAME"
         )
     return FileTokenizer(read_file(path, 1 << 30), path, eos)
 

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
     add_max_line_bytes(group)
-    building.add_skip_bad(group)
+    building.add_skip_bad(group, "leave out rows that cannot be read, and chunks that cannot be so, and list")
     chunks.add_arguments(parser)
     group = parser.add_argument_group("documents with chunks").add_argument
     group("--text-column", dest="text", metavar="NAME", help="(default: text)")
@@ -108,7 +108,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         with chunks.chunked(*chunks.read_arguments("annotate", arguments), arguments) as given:
             manifest, joined = annotate_chunked(given, arguments.dataset, options, arguments.root)
     else:
-        manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root)
+        with building.bad_records(arguments.skip_bad) as on_bad:
+            manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root, on_bad)
     records = sum(manifest.shards.tracks[arguments.track].records.tolist())
     done = manifest.extra["annotated"][arguments.track]
     value = {
@@ -121,10 +122,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         "tracks_fingerprint": manifest.tracks_fingerprint(),
         "unit": done["unit"],
         "loss": done["loss"],
+        "bad_rows": done.get("bad_rows", 0),
         **({"chunks": joined.to_json()} if joined else {}),
     }
     unit = f", offsets in {done['unit']}" if done["unit"] else ", of whole documents"
     lines = [f"{arguments.out}: {records:,} records of {arguments.track} over {manifest.num_tokens:,} tokens{unit}"]
+    if bad := done.get("bad_rows"):
+        lines.append(f"{bad:,} rows could not be read and were left out, see {arguments.skip_bad}")
     lines += Losses({arguments.track: TrackLoss(**done["loss"])}).lines()
     output.result(value, lines + (joined.lines() if joined else []))
     return 0

@@ -69,8 +69,8 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_skip_bad(add: Add) -> None:
-    add("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
+def add_skip_bad(add: Add, what: str = "leave out records that cannot be ingested, and list") -> None:
+    add("--skip-bad", metavar="FILE", help=f"{what} them in FILE")
 
 
 def workers(arguments: argparse.Namespace) -> int:

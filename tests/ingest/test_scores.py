@@ -248,3 +248,19 @@ def test_columns_of_scores_are_checked_first(tmp_path: Path, capsys: pytest.Capt
     assert main([part for part in command if part != "--label-scores=tone=tone_scores"]) == 2
     assert "expected scores of all kinds of labels, or of none" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_bad_rows_of_annotate_are_left_out_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "one two 3"}])
+    assert build(source, tmp_path / "text") == 0
+    note = {"id": "a", "start": 0, "end": 3, "concepts": [1], "scores": [0.5]}
+    notes = write(tmp_path / "notes.jsonl", [note | {"scores": [0.5, 1]}, note, note | {"start": 9}])
+    command = ["annotate", str(tmp_path / "text"), str(notes), "--out", str(tmp_path / "out"), "--track", "concepts"]
+    command += ["--unit", "characters", "--parameters", '{"scores": "f4"}']
+    assert main(command) == 1
+    assert "notes.jsonl: line 1: scores: found [0.5, 1] for 1 concepts" in capsys.readouterr().err
+    assert main([*command, "--skip-bad", str(tmp_path / "bad")]) == 0
+    assert "2 rows could not be read and were left out" in capsys.readouterr().out
+    assert [json.loads(line)["where"] for line in (tmp_path / "bad").read_text().splitlines()] == ["line 1", "line 3"]
+    assert found(tmp_path / "out") == [(0, 3, {1: 0.5})]
+    assert cl.open_dataset(tmp_path / "out").manifest.extra["annotated"]["concepts"]["bad_rows"] == 2

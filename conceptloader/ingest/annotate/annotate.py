@@ -1,7 +1,7 @@
 """New tracks over an existing dataset, foreign token files included: a new dataset that refers to the old files."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
@@ -88,12 +88,15 @@ def annotate(
     out: str | os.PathLike[str],
     options: AnnotateOptions,
     roots: Sequence[str | os.PathLike[str]] | None = None,
+    on_bad: Callable[[str, str, str], None] | None = None,
 ) -> Manifest:
     """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
 
-    inputs: jsonl (also .gz, .zst) or parquet files of annotations in any order, see `RowParser`; documents without one
-    are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their size. roots: see
-    `open_dataset`. A failure leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.
+    inputs: jsonl (also .gz, .zst), CSV or parquet files of annotations in any order, see `RowParser`; documents
+    without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their size.
+    roots: see `open_dataset`. on_bad: called with (file, place, problem) for rows that cannot be read, which are then
+    left out.
+    A failure leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.
 
     Raises: ConfigError for arguments, and for offsets without a unit that could be either; InputError for annotations
     of unknown documents, outside of their document or damaged, naming file and line, and if more than
@@ -118,7 +121,7 @@ def annotate(
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
         sorter = Sorter(file)
         concepts = Concepts(track) if track.codec == "concepts" else None
-        offsets = _sort(ds, sources, options, concepts, sorter)
+        offsets, bad = _sort(ds, sources, options, concepts, sorter, on_bad)
         texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
         dtype = None if concepts is None else concepts.dtype
         placer = Placer(ds=ds, track=options.track, sources=sources, concepts=dtype, rules=options, texts=texts)
@@ -147,6 +150,7 @@ def annotate(
             "unit": None if not offsets else "characters" if texts else "tokens",
             "loss": placer.losses.to_json().get(options.track),
             **({"joined": options.joined} if options.joined else {}),
+            **({"bad_rows": bad} if bad else {}),
         }
         annotated = {**manifest.extra.get("annotated", {}), options.track: done}
         manifest = replace(manifest, extra={**manifest.extra, "annotated": annotated})
@@ -159,15 +163,21 @@ def annotate(
 
 
 def _sort(
-    ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, concepts: Concepts | None, sorter: Sorter
-) -> bool:
-    """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets."""
+    ds: Ranges,
+    sources: Sequence[Source],
+    options: AnnotateOptions,
+    concepts: Concepts | None,
+    sorter: Sorter,
+    on_bad: Callable[[str, str, str], None] | None,
+) -> tuple[bool, int]:
+    """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets, and how
+    many rows were left out."""
     codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
     parser = RowParser(codec, concepts, options.ignored, options.columns)
     rows: list[tuple[int, ...]] = []
     records: list[bytes] = []
     ids: list[str] = []
-    size = total = 0
+    size = total = bad = 0
     offsets = False
 
     def flush() -> None:
@@ -186,7 +196,12 @@ def _sort(
             try:
                 document, external, found, content = parser.parse(parser.texts(row) if texts else row)
             except ValueError as error:
-                raise InputError(f"{source.row_name(number)}: {error}") from error
+                where = source.row_name(number)
+                if on_bad is None:
+                    raise InputError(f"{where}: {error}") from error
+                on_bad(source.path, where.removeprefix(f"{source.path}: "), str(error))
+                bad += 1
+                continue
             for start, end, record in found:
                 rows.append((document, start, end, len(record), i, number, content))
                 records.append(record)
@@ -199,7 +214,7 @@ def _sort(
         source.check_unchanged()
     if not total:
         raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
-    return offsets
+    return offsets, bad
 
 
 def _number(ds: Ranges, sources: Sequence[Source], items: NDArray[np.void], ids: Sequence[str]) -> None:

@@ -75,7 +75,7 @@ report.fact("fill", "grain first fit", first_fill, "of the tokens of a pack")
 report.fact("fill", "grain best fit", best_fill, "of the tokens of a pack")
 report.fact("cut off and lost", "grain", lost, "of the tokens")
 
-for count in (100_000, 1_000_000):
+for count in (100_000, 1_000_000, 10_000_000):
     many = np.minimum(np.resize(lengths, count), SEQ_LEN)
     ends = np.cumsum(many)
     packer = InstancePacker(SEQ_LEN)
@@ -83,8 +83,12 @@ for count in (100_000, 1_000_000):
     packs, _, tokens = packer.pack_documents(np.stack([ends - many, ends], 1))
     report.fact("before training", f"OLMo-core, {count:,} documents", time.process_time() - start, "s")
 report.fact("fill", "OLMo-core", tokens / (len(packs) * SEQ_LEN), "of the tokens of a pack")
-config = {"seq_len": SEQ_LEN, "packing": {"bins": BINS}, "datasets": {"d": {"path": str(path)}}}
-start = time.process_time()
-open_reader(open_blend(config)).read(np.arange(BATCH, dtype=np.uint64))
-report.fact("before training", "conceptloader, any number of documents", time.process_time() - start, "s")
+joined = ROOT / "packing-many"
+if not (joined / "manifest.json").exists():
+    cl.join([path] * (10_000_000 // DOCUMENTS), joined)
+for some, count in ((path, DOCUMENTS), (joined, 10_000_000)):
+    config = {"seq_len": SEQ_LEN, "packing": {"bins": BINS}, "datasets": {"d": {"path": str(some)}}}
+    start = time.process_time()
+    open_reader(open_blend(config)).read(np.arange(BATCH, dtype=np.uint64))
+    report.fact("before training", f"conceptloader, {count:,} documents", time.process_time() - start, "s")
 report.finish()

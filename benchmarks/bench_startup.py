@@ -16,7 +16,8 @@ OURS = """
 import sys, time
 import numpy as np, torch
 import conceptloader as cl
-from conceptloader import loader, batch
+from conceptloader.torch import loader
+from conceptloader.batch import open as _
 sys.path.insert(0, {here!r})
 from harness import resident_mb
 before, start = resident_mb(), time.perf_counter()
@@ -29,6 +30,7 @@ with cl.make_dataloader(config, dp_size=8, micro_batch_size=4, global_batch_size
 NUMBA = """
 import sys, time
 import numpy as np, torch, numba
+sys.path.insert(0, {here!r})
 import one_line
 from harness import resident_mb
 before, start = resident_mb(), time.perf_counter()

@@ -1,10 +1,11 @@
 """What is imported only when it is used: packages that only some uses need, and the public names of an adapter."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, MissingPackageError
 
 
 def need(module: str, problem: str, extra: str = "ingest") -> Any:
@@ -13,6 +14,15 @@ def need(module: str, problem: str, extra: str = "ingest") -> Any:
         return import_module(module)
     except ImportError as error:
         raise ConfigError(f"{problem}; pip install 'conceptloader[{extra}]'") from error
+
+
+@contextmanager
+def imported(what: str, remedy: str) -> Iterator[None]:
+    """For the imports in the block. Raises: MissingPackageError that begins with `what`, and says what to do."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackageError(f"{what} cannot be imported ({error}); {remedy}") from error
 
 
 def public(package: str, modules: Mapping[str, str], name: str) -> Any:

@@ -15,7 +15,8 @@ def printable(text: str, width: int | None = None, keep: str = "") -> str:
     `keep`: control characters and line feeds, marks of direction and of zero width, halves of surrogate pairs."""
     shown = text
     if not text.isprintable():
-        shown = "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)
+        plain = (c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
+        shown = "".join(plain)
     return shown if width is None or len(shown) <= width else shown[: max(0, width - 3)] + "..."
 
 
@@ -30,7 +31,3 @@ def printable_json(text: str) -> str:
         line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
         for line in text.split("\n")
     )
-
-
-def _escape(c: str) -> str:
-    return c.encode("unicode_escape").decode("ascii")

@@ -103,20 +103,20 @@ class CompiledReader:
                 self._late = _LATE_BATCHES
             elif self._late:
                 self._late -= 1
+            if self.layout.outputs.cu_seqlens:
+                batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
+                batch["max_seqlen"] = int(work.state["longest"])
+            for t, track in shape.ragged.items():
+                batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
+                if self.layout.tracks[t].scored:
+                    batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
         finally:
             if work.held.touched:
                 work.let_go()
             del self._running[thread]
-            self._idle.append(work)
+            self._idle.append(work)  # from here on it is another thread's
         if self.layout.outputs.random:
             batch["random"][:] = sample_randoms(self.layout.random_key, samples)
-        if self.layout.outputs.cu_seqlens:
-            batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
-            batch["max_seqlen"] = int(work.state["longest"])
-        for t, track in shape.ragged.items():
-            batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
-            if self.layout.tracks[t].scored:
-                batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
         return batch
 
     def load(self, packs: bool = False) -> None:

@@ -15,6 +15,7 @@ from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, DocumentView, Windows, open_dataset
 from conceptloader.format.spec.codecs import Codec
+from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
@@ -187,7 +188,7 @@ def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Datas
         if key not in opened:
             opened[key] = open_dataset(
                 entry.path,
-                roots=config.roots,
+                roots=with_default(entry.path, config.roots),
                 allow_pickle=entry.allow_pickle,
                 codecs=codecs,
                 check_files=config.loader.check_files,
@@ -234,10 +235,6 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
             seq_len, windows = None, _document(ds, token_range[1]) - _document(ds, token_range[0])
         elif seq_len is None:
             raise ConfigError("seq_len: missing, expected the number of tokens of a window or a pack")
-        elif config.packing is not None and ds.runs is not None:
-            raise ConfigError(
-                "packing: found a view, expected a dataset with files of its own; take one of the two out"
-            )
         elif config.packing is not None:
             packing = {**vars(config.packing), "version": PACKING_VERSION}
             windows = len(Packs(ds, Packing(seq_len=seq_len, **packing), token_range, tracks=()))

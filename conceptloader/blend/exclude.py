@@ -12,6 +12,7 @@ from conceptloader.blend.schema import ExcludeConfig
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.paths import with_default
 from conceptloader.ingest.annotate.find import AMBIGUOUS, find_many
 
 
@@ -84,7 +85,7 @@ def _of_ids(dataset: Dataset, ids: Sequence[str]) -> tuple[Ints, Ints]:
 
 def _complement(dataset: Dataset, path: str, roots: Sequence[str] | None, where: str) -> tuple[Ints, Ints]:
     """The tokens of a dataset that a view of the same files lacks."""
-    with open_dataset(path, roots) as view:
+    with open_dataset(path, with_default(path, roots)) as view:
         same = view.manifest.stream_fingerprint() == dataset.manifest.stream_fingerprint()
         if view.runs is None or not same:
             raise ConfigError(

@@ -152,16 +152,25 @@ class Packs(MapStyle):
     ) -> None:
         self.dataset, self.packing, self.tracks = dataset, packing, dataset.chosen_tracks(tracks)
         self.start, self.stop = token_range
-        starts = np.array(dataset.shard_starts)
+        starts, runs = np.array(dataset.shard_starts), dataset.runs
         table = dataset.manifest.shards
-        inside = (table.tokens > 0) & (starts[:-1] < self.stop) & (starts[1:] > self.start)
-        if (without := np.flatnonzero(inside & (table.documents == 0))).size:
-            raise ConfigError(
-                f"packing: found no document table in shard {without[0]} of {dataset.path}, expected one in each; "
-                "rebuild or adopt it with documents, or leave packing out"
-            )
-        shards = list(zip(dataset.shard_starts, dataset.shard_starts[1:], strict=False))
-        self._closed = [(a, b) for a, b in shards if any(low <= a < b <= high for low, high in quarantine)]
+        self._closed: list[tuple[int, int]] = []
+        if runs is not None:
+            row, end_row = (np.searchsorted(starts, tokens, side="right") for tokens in (runs.source, runs.end - 1))
+            if (across := np.flatnonzero(row != end_row)).size:
+                raise ConfigError(
+                    f"packing: found document {across[0]} of the view {dataset.path} across shards of its source, "
+                    "expected each in one of them; select from its source anew, or leave packing out"
+                )
+        else:
+            inside = (table.tokens > 0) & (starts[:-1] < self.stop) & (starts[1:] > self.start)
+            if (without := np.flatnonzero(inside & (table.documents == 0))).size:
+                raise ConfigError(
+                    f"packing: found no document table in shard {without[0]} of {dataset.path}, expected one in each; "
+                    "rebuild or adopt it with documents, or leave packing out"
+                )
+            shards = zip(dataset.shard_starts, dataset.shard_starts[1:], strict=False)
+            self._closed = [(a, b) for a, b in shards if any(low <= a < b <= high for low, high in quarantine)]
         self._last: tuple[int, list[Part]] = -1, []  # the block that was asked for last
 
     def __len__(self) -> int:

@@ -148,7 +148,7 @@ class Config(Section):
 
     seq_len: tokens of a window; None where the framework says it. order_version: None for the latest, and on resuming
     for the one that the run was started with. megatron_cache: the --data-cache-path of a Megatron run to be taken over,
-    with order megatron only. roots: directories that hold files of the datasets, if not beside them.
+    with order megatron only. roots: further directories of files of the datasets.
 
     Raises ConfigError that names the key.
     """

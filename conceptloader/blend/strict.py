@@ -9,6 +9,7 @@ import difflib
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from conceptloader.errors import ConfigError
@@ -40,9 +41,15 @@ class Section:
     """
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self), include_extras=True)
+        section: Any = type(self)  # hashable, which mypy does not see
+        hints = _hints(section)
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             object.__setattr__(self, f.name, convert(getattr(self, f.name), hints[f.name], f.name))
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
@@ -85,7 +92,7 @@ def build(cls: type, data: Any, where: str) -> Any:
     for key in data:
         if key not in known:
             raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, known)}")
-    hints = get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)
     for name, f in known.items():
         if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{prefix}{name}: missing, expected {_describe(hints[name])}")

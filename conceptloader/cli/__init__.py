@@ -1,9 +1,8 @@
 """The command `conceptloader`: one module per subcommand, each with
 
-    SUMMARY                     one line for `conceptloader --help`
     DESCRIPTION                 what it does and an example, for `conceptloader <command> --help`
     add_arguments(parser)       its arguments
-    run(arguments, output)      the work; returns the exit code
+    run(arguments, output)      the work; returns the exit code, or nothing for 0
 
 Data goes to stdout, logs and progress to stderr. Exit codes: 0 fine, 1 the data is bad, 2 usage.
 
@@ -23,12 +22,35 @@ from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.errors import ConceptloaderError, ConfigError
 
-# To add a subcommand, add its module to this package and its name here; a word of Python's has _ behind it there.
-COMMANDS = (
-    "build", "import", "adopt", "annotate", "finalize", "join", "convert", "verify", "inspect", "sample", "stats",
-    "concepts", "vocabulary", "index", "select", "init", "plan", "trace", "when", "exposure", "explain", "audit",
-    "view", "bench", "warmup",
-)  # fmt: skip
+# To add a subcommand, add its module to this package and here its name, with a line for `conceptloader --help`; a word
+# of Python's has _ behind it there. Only the module of the command that is given is imported.
+COMMANDS = {
+    "build": "build a dataset from jsonl or parquet files",
+    "import": "build a dataset from a public corpus, as it is downloaded",
+    "adopt": "use token files of Megatron, datatrove or OLMo where they are",
+    "annotate": "attach a track to a dataset that exists",
+    "finalize": "complete a build whose shards were written by other programs",
+    "join": "make one dataset of several, by reference",
+    "convert": "write a dataset again with other track encodings",
+    "verify": "check that a dataset is what its manifest says",
+    "inspect": "show a window or a document: text, spans with concepts, bytes read",
+    "sample": "show random windows or documents",
+    "stats": "count documents, spans and concepts",
+    "concepts": "look for concepts of a dataset: names, groups, descriptions",
+    "vocabulary": "collect the concept names of jsonl or parquet files",
+    "index": "an index of the concepts of a dataset: which tokens carry each",
+    "select": "a view: some documents of a dataset as a dataset, without copying a token",
+    "init": "write a configuration for datasets",
+    "plan": "which samples each rank reads at each step",
+    "trace": "the documents and the concepts of a step",
+    "when": "every step and rank at which a document or a concept is seen",
+    "exposure": "how often each source, document or concept was seen until a step",
+    "explain": "the documents and concepts behind the loss of a step",
+    "audit": "replay a recorded run and name the first step that differs",
+    "view": "look at a dataset or a run in the browser",
+    "bench": "how fast the loader reads on this machine, and whether that is enough",
+    "warmup": "compile what the loader needs, ahead of the first run",
+}
 
 _DESCRIPTION = """\
 Build, check and look into datasets of tokens with concepts attached.
@@ -43,7 +65,7 @@ Build, check and look into datasets of tokens with concepts attached.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
     given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
-    parser = make_parser()
+    parser = make_parser(next(filter(COMMANDS.__contains__, given), ""))
     if not given:
         parser.print_help(sys.stderr)
         parser.exit(2)
@@ -55,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
     try:
-        code: int = arguments.run(arguments, output)
+        code: int = arguments.run(arguments, output) or 0
         sys.stdout.flush()
         return code
     except ConceptloaderError as error:
@@ -84,20 +106,19 @@ def _with_home(argument: str) -> str:
     return option + equals + (os.path.expanduser(value) if value.startswith("~/") else value)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """chosen: the only command that will be parsed; by default any."""
     parser = argparse.ArgumentParser(
         "conceptloader", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"conceptloader {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="<command>", required=True)
-    for name in COMMANDS:
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if chosen not in (None, name):
+            continue
         module = import_module(f"conceptloader.cli.{name}{'_' * iskeyword(name)}")
-        command = commands.add_parser(
-            name,
-            help=module.SUMMARY,
-            description=module.DESCRIPTION,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        command.description = module.DESCRIPTION
         module.add_arguments(command)
         general = command.add_argument_group("output")
         general.add_argument("--json", action="store_true", help="one JSON object on stdout instead of text")

@@ -1,16 +1,14 @@
 """conceptloader adopt"""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from conceptloader.cli.arguments import add_out, chosen, eos_id, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 
-if TYPE_CHECKING:
-    from conceptloader.format.spec.manifest import Tokenizer
-
-SUMMARY = "use token files of Megatron, datatrove or OLMo where they are"
 DESCRIPTION = """\
 Make a dataset of existing token files without copying them. Only a manifest and a table of documents are written.
 
@@ -49,9 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--allow-mixed-tokenizers", action="store_true", help="although files name different tokenizers")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.adopt.adopt import adopt
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     manifest = adopt(
         arguments.paths,
         arguments.out,
@@ -64,13 +60,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     files = f"{len(manifest.shards)} files of {', '.join(kinds)}, in place"
     line = f"{documents} documents, {manifest.num_tokens:,} tokens, {files}"
     output.manifest(arguments.out, manifest, {"kinds": kinds}, line)
-    return 0
 
 
-def _tokenizer(arguments: argparse.Namespace) -> "Tokenizer | None":
-    from conceptloader.format.spec.manifest import Tokenizer
-    from conceptloader.ingest.rows.tokenizer import load_tokenizer
-
+def _tokenizer(arguments: argparse.Namespace) -> Tokenizer | None:
     if arguments.tokenizer is not None:
         if arguments.tokenizer_name is not None or arguments.vocab_size is not None:
             raise ConfigError("adopt: found --tokenizer with --tokenizer-name or --vocab-size, expected one of them")

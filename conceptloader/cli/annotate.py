@@ -9,15 +9,14 @@ from conceptloader.cli.arguments import (
     add_dataset,
     add_max_line_bytes,
     add_out,
+    add_pairs,
     add_span_rules,
     chosen,
     json_object,
-    pair,
     size,
 )
 from conceptloader.cli.output import Output
 
-SUMMARY = "attach a track to a dataset that exists"
 DESCRIPTION = """\
 Make a dataset that has the tokens and tracks of another one, where they are, and a new track: concepts, quality scores,
 sources. Works on adopted files, too. Nothing of the other dataset is copied or changed.
@@ -69,14 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with (default: the one kept beside it)")
     group("--ignore-column", action="append", default=[], metavar="NAME")
-    group(
-        "--column",
-        action="append",
-        default=[],
-        type=pair("=", "OURS=THEIRS, such as id=doc_id or concepts=label"),
-        metavar="OURS=THEIRS",
-        help="what id, document, spans, start, end, concepts, scores or value is called in the files",
-    )
+    meaning = "what id, document, spans, start, end, concepts, scores or value is called in the files"
+    add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
     group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
     add_max_line_bytes(group)
     building.add_skip_bad(group, "leave out rows that cannot be read, and chunks that cannot be so, and list")

@@ -46,9 +46,16 @@ _root = kind("a directory that is there, or a URL", str, lambda path: "://" in p
 json_object = kind("a JSON object", json.loads, lambda value: isinstance(value, dict))
 
 
-def pair(separator: str, form: str) -> Callable[[str], tuple[str, ...]]:
-    """A type for `KEY<separator>VALUE`, as a tuple of the two."""
-    return kind(form, lambda text: text.partition(separator)[::2], all)
+def add_choice(add: Add, name: str, words: str, meaning: str) -> None:
+    """An option that is one of some words, by default the first."""
+    add(name, choices=words.split(), default=words.split()[0], help=meaning)
+
+
+def add_pairs(add: Add, name: str, form: str, meaning: str, example: str = "") -> None:
+    """An option that may be repeated: KEY=VALUE, or with the other separator of `form`; as tuples of the two."""
+    separator = "=" if "=" in form else ":"
+    read = kind(form + example, lambda text: text.partition(separator)[::2], all)
+    add(name, action="append", default=[], type=read, metavar=form, help=meaning)
 
 
 def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -85,25 +92,13 @@ def add_max_line_bytes(add: Add) -> None:
 
 def add_span_rules(add: Add) -> None:
     """The options of `SpanRules`."""
-    add(
-        "--align",
-        choices=["first", "any", "majority"],
-        default="first",
-        help="a token belongs to the span with its first character (default), any, or more than half of its characters",
-    )
-    add(
-        "--eos-span",
-        choices=["none", "last"],
-        default="none",
-        help="the eos of a document belongs to no span (default), or to the one that ends last",
-    )
+    align = "a token belongs to the span with its first character (default), any, or more than half of its characters"
+    add_choice(add, "--align", "first any majority", align)
+    eos = "the eos of a document belongs to no span (default), or to the one that ends last"
+    add_choice(add, "--eos-span", "none last", eos)
     add_max_lost_spans(add)
-    add(
-        "--overlap",
-        choices=["refuse", "levels", "union"],
-        default="refuse",
-        help="spans that overlap or nest: an error (default); one track per level; or segments with all concepts",
-    )
+    overlap = "spans that overlap or nest: an error (default); one track per level; or segments with all concepts"
+    add_choice(add, "--overlap", "refuse levels union", overlap)
     add("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
 
 

@@ -5,10 +5,10 @@ import logging
 
 from conceptloader.cli.output import Output
 from conceptloader.errors import ResumeError
+from conceptloader.trace import audit, open_run, read_record
 
 logger = logging.getLogger(__name__)
 
-SUMMARY = "replay a recorded run and name the first step that differs"
 DESCRIPTION = """\
 Compare what the ranks of a run recorded (conceptloader.trace.Recorder: samples, datasets and checksums of the tokens of
 each micro batch) with what the configuration and the data give now. Exit code 1 if they differ, with the first step,
@@ -27,8 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.trace import audit, open_run, read_record
-
     try:
         asked = open_run(arguments.config, arguments.log)
     except ResumeError as error:  # which is what the audit is to find the first step of

@@ -5,18 +5,18 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conceptloader.base.terminal import masked
+from conceptloader.batch.measure import Pass, drop_from_cache, measure
+from conceptloader.batch.open import open_reader
+from conceptloader.batch.warm import load_engine
+from conceptloader.blend import Blend, ConceptOptions, load_config, open_blend
 from conceptloader.cli.arguments import above_zero, add_root, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import open_dataset
 
-if TYPE_CHECKING:
-    from conceptloader.batch.measure import Pass
-    from conceptloader.blend import Blend
-
-SUMMARY = "how fast the loader reads on this machine, and whether that is enough"
 DESCRIPTION = """\
 Read shuffled windows as a training does, on your storage, and tell how fast that is: first one by one, for the latency
 of a window, then in batches by the loader's threads. Of a dataset all tracks of concepts are read, with the default
@@ -55,10 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.batch.measure import drop_from_cache, measure
-    from conceptloader.batch.open import open_reader
-    from conceptloader.batch.warm import load_engine
-
     blend = _open(arguments)
     if blend.config.loader.engine == "compiled":
         load_engine()
@@ -73,7 +69,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             f"{there >> 20:,} MiB of this machine; lower one of them, or --threads"
         )
 
-    def read(first: int, last: int, **how: int) -> "Pass":
+    def read(first: int, last: int, **how: int) -> Pass:
         if arguments.cold:  # the passes share an epoch: a window that is read again would come from the cache
             drop_from_cache(blend)
         last = last if arguments.cold else _NO_END
@@ -101,11 +97,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     return 1 if needed and speed < needed else 0
 
 
-def _open(arguments: argparse.Namespace) -> "Blend":
+def _open(arguments: argparse.Namespace) -> Blend:
     """The dataset or the configuration that is named, in shuffled order."""
-    from conceptloader.blend import ConceptOptions, load_config, open_blend
-    from conceptloader.format.read.dataset import open_dataset
-
     path, datasets = arguments.source, None
     if "://" in path or os.path.isdir(path):
         datasets = {"data": open_dataset(path, arguments.root)}
@@ -130,7 +123,7 @@ def _open(arguments: argparse.Namespace) -> "Blend":
     )
 
 
-def _plain(found: "Pass") -> dict[str, Any]:
+def _plain(found: Pass) -> dict[str, Any]:
     return {
         **asdict(found),
         "tokens_per_second_per_thread": found.tokens_per_second / found.threads,

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from conceptloader.cli import building, chunks
-from conceptloader.cli.arguments import add_out, chosen, pair, positive
+from conceptloader.cli.arguments import add_out, add_pairs, chosen, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from conceptloader.ingest.rows.chat import ChatRules
     from conceptloader.ingest.rows.inputs import Source
 
-SUMMARY = "build a dataset from jsonl or parquet files"
 DESCRIPTION = """\
 Build a dataset from text with spans, or from tokens with spans.
 
@@ -55,22 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("concepts").add_argument
     group("--concepts-vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
-    group(
-        "--vocabulary",
-        action="append",
-        default=[],
-        type=pair("=", "TRACK=FILE"),
-        metavar="TRACK=FILE",
-        help="the same for another track",
-    )
-    group(
-        "--scores",
-        action="append",
-        default=[],
-        type=pair("=", "TRACK=TYPE, such as concepts=f2"),
-        metavar="TRACK=TYPE",
-        help="spans of this track have `scores`, one for each of their concepts, to be stored as f2 or f4",
-    )
+    add_pairs(group, "--vocabulary", "TRACK=FILE", "the same for another track")
+    meaning = "spans of this track have `scores`, one for each of their concepts, to be stored as f2 or f4"
+    add_pairs(group, "--scores", "TRACK=TYPE", meaning, ", such as concepts=f2")
     building.add_concept_rules(group)
     chunks.add_arguments(parser)
 
@@ -80,14 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--id-column", dest="id", default="id", metavar="NAME")
     group("--track", action="append", default=[], metavar="TRACK", help="a track that the first records may not have")
     group("--metadata-column", action="append", default=[], metavar="NAME", help="goes into the document's metadata")
-    group(
-        "--field",
-        action="append",
-        default=[],
-        type=pair(":", "NAME:TYPE"),
-        metavar="NAME:TYPE",
-        help="a column with one number per token, such as loss_mask:u1",
-    )
+    add_pairs(group, "--field", "NAME:TYPE", "a column with one number per token, such as loss_mask:u1")
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
 
     group = parser.add_argument_group("conversations").add_argument

@@ -36,7 +36,9 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("tokens").add_argument
-    group("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME")
+    group(
+        "--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME"
+    )
     group("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
     group("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
     group("--no-eos", action="store_true", help="do not append an eos token to each document")

@@ -2,15 +2,14 @@
 
 import argparse
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from conceptloader.cli.arguments import chosen, pair
+from conceptloader.cli.arguments import add_pairs, chosen
 from conceptloader.cli.building import bad_records, ingest_options, progress, summary_lines, workers
-from conceptloader.cli.output import Output
+from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,14 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("chunks, annotated in files of their own (parquet)").add_argument
     group("--chunks-from", action="append", metavar="PATH", help="file or directory with a row for each chunk")
     group("--join", metavar="COLUMN", help="column with the document's id, in both")
-    group(
-        "--labels",
-        action="append",
-        default=[],
-        type=pair("=", "KIND=COLUMN"),
-        metavar="KIND=COLUMN",
-        help="column with the list of a chunk's concepts of one kind",
-    )
+    add_pairs(group, "--labels", "KIND=COLUMN", "column with the list of a chunk's concepts of one kind")
     group("--chunk-starts", metavar="COLUMN", help="of documents: a list of where their chunks begin")
     group("--chunk-number", metavar="COLUMN", help="of chunks: which one of its document it is, from 0")
     group("--chunk-start", metavar="COLUMN", help="of chunks, instead of these two: where it begins ...")
@@ -62,14 +54,8 @@ def add_rules(add: Any, wrong: str) -> None:
         help="documents that say that their chunks have errors: kept as far as they are right (default), or left "
         "without annotation; counted in any case",
     )
-    add(
-        "--label-scores",
-        action="append",
-        default=[],
-        type=pair("=", "KIND=COLUMN"),
-        metavar="KIND=COLUMN",
-        help="column with a list of one score for each label of this kind; for all kinds or none",
-    )
+    meaning = "column with a list of one score for each label of this kind; for all kinds or none"
+    add_pairs(add, "--label-scores", "KIND=COLUMN", meaning)
     add("--score-type", choices=["f2", "f4"], default="f4", help="of such scores as they are stored (default: f4)")
 
 
@@ -113,17 +99,9 @@ def read_arguments(command: str, arguments: argparse.Namespace) -> "tuple[Docume
 @contextmanager
 def chunked(documents: "Documents", chunks: "Chunks", arguments: argparse.Namespace) -> "Iterator[Chunked]":
     """With a progress bar of the join, and the list of what is bad."""
-    from tqdm import tqdm
-
     from conceptloader.ingest.chunks.build import Chunked
 
-    disable = arguments.quiet or not sys.stderr.isatty()
-    with tqdm(unit=" files", disable=disable) as bar, bad_records(arguments.skip_bad) as on_bad:
-
-        def joining(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress_bar(arguments.quiet, " files") as joining, bad_records(arguments.skip_bad) as on_bad:
         yield Chunked(documents, chunks, arguments.out, workers(arguments), on_bad, joining)
 
 

@@ -11,7 +11,6 @@ from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 
-SUMMARY = "look for concepts of a dataset: names, groups, descriptions"
 DESCRIPTION = """\
 Show the concepts of a dataset whose name, group or any detail (description, taxonomy, original id) holds a text, in any
 case; without --search, the groups with their numbers. To count how often concepts occur, see `conceptloader stats`.
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=positive, default=20, metavar="N", help="concepts to show (default: 20)")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         named = [track for track, entry in dataset.tracks.items() if entry.vocabulary is not None]
         tracks = named if arguments.track is None else [arguments.track]
@@ -40,7 +39,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             found = [asdict(one) for one in known if arguments.search and _holds(asdict(one), arguments.search)]
             value["tracks"][track] = {"concepts": len(known), "groups": groups, "found": found}
     output.result(value, _lines(value, arguments.search, arguments.top))
-    return 0
 
 
 def _holds(value: Any, wanted: str) -> bool:

@@ -5,8 +5,8 @@ import argparse
 from conceptloader.cli.arguments import not_negative, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, open_run
+from conceptloader.trace import explain
 
-SUMMARY = "the documents and concepts behind the loss of a step"
 DESCRIPTION = """\
 Join a loss log (conceptloader.LossLog, one line in the trainer) with what was in a step: its loss beside the usual one,
 the documents that raised it most, and the concepts that they are about.
@@ -28,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--track", default="concepts", metavar="NAME", help="of the concepts (default: concepts)")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.trace import explain
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     found = explain(
         open_run(arguments),
         arguments.losses,
@@ -56,4 +54,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         *table(concepts, ["excess", "concept", "loss of its spans"]),
     ]
     output.result(found, lines)
-    return 0

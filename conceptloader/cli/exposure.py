@@ -8,8 +8,8 @@ from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
+from conceptloader.trace import exposure
 
-SUMMARY = "how often each source, document or concept was seen until a step"
 DESCRIPTION = """\
 Count, from the order and the starts of the run, what was seen until a step, past or ahead: a row for each source, each
 document or each concept, with tokens and epochs; for documents also the first sample and step, and the first checkpoint
@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.trace import exposure
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     for name in ("documents", "save_every"):
         if getattr(arguments, name) is not None and arguments.by != "document":
             raise ConfigError(f"--{name.replace('_', '-')}: found with --by {arguments.by}, expected --by document")
@@ -55,6 +53,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.by == "document":
         every = arguments.save_every
         checkpoints = range(every, arguments.until + 1, every) if every else ()
-        return write_table(seen.document_batches(ids, checkpoints), arguments, output)
-    table = seen.sources() if arguments.by == "source" else seen.concepts(arguments.track, arguments.dataset)
-    return write_table(table.to_batches(), arguments, output)
+        batches = seen.document_batches(ids, checkpoints)
+    else:
+        table = seen.sources() if arguments.by == "source" else seen.concepts(arguments.track, arguments.dataset)
+        batches = table.to_batches()
+    write_table(batches, arguments, output)

@@ -6,7 +6,6 @@ from conceptloader.cli import building, chunks
 from conceptloader.cli.arguments import add_out
 from conceptloader.cli.output import Output
 
-SUMMARY = "build a dataset from a public corpus, as it is downloaded"
 DESCRIPTION = """\
 Build a dataset from the files of a public corpus with annotations.
 

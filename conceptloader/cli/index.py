@@ -1,16 +1,13 @@
 """conceptloader index"""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from conceptloader.cli.arguments import add_dataset, positive
-from conceptloader.cli.output import Output, shard_bar, table
+from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.errors import ConfigError
+from conceptloader.format.index.read import ConceptIndex
+from conceptloader.ingest.index import build_index
 
-if TYPE_CHECKING:
-    from conceptloader.format.index.read import ConceptIndex
-
-SUMMARY = "an index of the concepts of a dataset: which tokens carry each"
 DESCRIPTION = """\
 Write, beside the dataset, which spans carry each concept of a track, so that `conceptloader when --concept` and
 `exposure` need not read the track. An index that is there is only answered from.
@@ -35,10 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--together", nargs="+", metavar="NAME", help="print how many tokens carry both of these concepts, by pairs")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.index import build_index
-
-    with shard_bar(arguments.quiet) as progress:
+def run(arguments: argparse.Namespace, output: Output) -> None:
+    with progress_bar(arguments.quiet) as progress:
         index = build_index(
             arguments.dataset,
             arguments.track,
@@ -54,10 +49,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         _together(index, arguments.together, output)
     else:
         _counts(index, arguments.top, output)
-    return 0
 
 
-def _counts(index: "ConceptIndex", top: int, output: Output) -> None:
+def _counts(index: ConceptIndex, top: int, output: Output) -> None:
     heads = index.heads
     names = index.dataset.vocabulary(index.track)
     rows = [
@@ -73,7 +67,7 @@ def _counts(index: "ConceptIndex", top: int, output: Output) -> None:
     output.result(value, [f"{len(heads):,} concepts, {value['spans']:,} spans that carry one", *table(rows, keys)])
 
 
-def _together(index: "ConceptIndex", asked: list[str], output: Output) -> None:
+def _together(index: ConceptIndex, asked: list[str], output: Output) -> None:
     names = index.dataset.vocabulary(index.track)
     ids = []
     for name in asked:

@@ -5,11 +5,15 @@ import os
 from collections.abc import Iterable
 from itertools import chain, count
 
+import yaml
+
+from conceptloader.blend import load_config, open_blend
 from conceptloader.cli.arguments import add_root, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import open_dataset
+from conceptloader.storage.durable import write_file
 
-SUMMARY = "write a configuration for datasets"
 DESCRIPTION = """\
 Write the configuration of a run, a YAML file, for datasets that are there: their paths, their proportions by size, and
 the concepts that they have. It is opened before it is written, so that what is in it works.
@@ -30,13 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_root(add)
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    import yaml
-
-    from conceptloader.blend import load_config, open_blend
-    from conceptloader.format.read.dataset import open_dataset
-    from conceptloader.storage.durable import write_file
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     out = os.path.abspath(arguments.out)
     if os.path.lexists(out) and not arguments.overwrite:
         raise ConfigError(f"--out {arguments.out}: found a file there, expected none; to replace it, --overwrite")
@@ -65,7 +63,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     samples = sum(blend.order.sizes)
     line = f"{arguments.out}: {len(datasets)} datasets, {samples:,} samples of {seq_len:,} tokens"
     output.result({"path": out, "samples": samples, "configuration": data}, [line])
-    return 0
 
 
 def _names(paths: Iterable[str]) -> list[str]:

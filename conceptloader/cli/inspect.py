@@ -11,7 +11,6 @@ from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 
-SUMMARY = "show a window or a document: text, spans with concepts, bytes read"
 DESCRIPTION = """\
 Show what a dataset holds at some place: documents, text (when the tokenizer is known), spans with their concepts by
 name, and which bytes of which files reading it takes. Without a place: the dataset as a whole.
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seq-len", type=positive, metavar="S")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     if (arguments.window is None) != (arguments.seq_len is None):
         raise ConfigError("inspect: expected --window and --seq-len together")
     with open_dataset(arguments.dataset, arguments.root) as dataset:
@@ -43,12 +42,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if ranges is None:
             value = _overview(dataset)
             output.result(value, _tree(value))
-            return 0
+            return
         tokenizer = window.find_tokenizer(dataset, arguments.tokenizer)
         found = [window.describe(dataset, start, stop, tokenizer) for start, stop in ranges]
     single = found[0] if arguments.document is None else {"id": arguments.document, "documents": found}
     output.result(single, (line for one in found for line in window.lines(one)))
-    return 0
 
 
 def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, int]] | None:

@@ -4,8 +4,8 @@ import argparse
 
 from conceptloader.cli.arguments import add_out, add_root
 from conceptloader.cli.output import Output
+from conceptloader.format.tools.join import join
 
-SUMMARY = "make one dataset of several, by reference"
 DESCRIPTION = """\
 Make a dataset that consists of the shards of others, in the given order. Only a manifest is written: nothing is copied,
 and the others must stay where they are.
@@ -22,9 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--allow-mixed-tokenizers", action="store_true", help="join although token ids mean different things")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.format.tools.join import join
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     manifest = join(arguments.datasets, arguments.out, arguments.root, arguments.allow_mixed_tokenizers)
     output.manifest(arguments.out, manifest)
-    return 0

@@ -7,16 +7,16 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
+from conceptloader.base.packages import need
 from conceptloader.base.terminal import masked, printable, printable_json
 from conceptloader.errors import ConceptloaderError, ConfigError
+from conceptloader.format.spec.manifest import Manifest
 from conceptloader.storage.durable import write_file
-
-if TYPE_CHECKING:
-    from conceptloader.format.spec.manifest import Manifest
 
 
 class Output:
@@ -34,7 +34,7 @@ class Output:
         for line in text:
             print(printable(line))
 
-    def manifest(self, name: str, manifest: "Manifest", more: Mapping[str, Any] = {}, line: str = "") -> None:
+    def manifest(self, name: str, manifest: Manifest, more: Mapping[str, Any] = {}, line: str = "") -> None:
         """Tell what dataset there is now, under its `name` on the command line. more: for JSON; line: as text."""
         value = {
             "path": os.path.abspath(name),
@@ -96,8 +96,6 @@ class _Handler(logging.Handler):
     """Log lines above a progress bar, if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from tqdm import tqdm
-
         tqdm.write(masked(printable(self.format(record), keep="\n")), file=sys.stderr)
 
 
@@ -110,17 +108,24 @@ def configure_logging(verbose: bool, quiet: bool) -> None:
 
 
 @contextmanager
-def shard_bar(quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Shows progress(done, total) in shards, on a terminal."""
-    from tqdm import tqdm
-
-    with tqdm(unit="shard", disable=quiet or not sys.stderr.isatty()) as bar:
+def progress_bar(quiet: bool, unit: str = "shard") -> Iterator[Callable[[int, int], None]]:
+    """Shows progress(done, total) in units, on a terminal."""
+    with tqdm(unit=unit, disable=quiet or not sys.stderr.isatty()) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
         yield progress
+
+
+@contextmanager
+def new_figure(height: float) -> Iterator[Any]:
+    """A matplotlib Figure of this height in inches, for the block to draw. Raises: ConfigError without the package."""
+    matplotlib = need("matplotlib", "--picture: the matplotlib package is not installed", "plot")
+    figures = need("matplotlib.figure", "--picture: the matplotlib package is not installed", "plot")
+    with matplotlib.rc_context({"font.size": 8}):
+        yield figures.Figure(figsize=(10, height), layout="constrained")
 
 
 def save_picture(figure: Any, path: str) -> None:

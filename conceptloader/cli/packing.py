@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.packages import need
 from conceptloader.batch.kernels.packs import pack_some
 from conceptloader.blend.packing import Packing, Packs
-from conceptloader.cli.output import save_picture, table
+from conceptloader.cli.output import new_figure, save_picture, table
 from conceptloader.format.read.dataset import Dataset
 
 SAMPLED_BLOCKS = 400
@@ -72,10 +71,7 @@ def packing_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def draw_packing(found: Sequence[Mapping[str, Any]], path: str) -> None:
     """Padding, and documents that are split, by choice of bins, a line for each seq_len; windows for comparison."""
-    matplotlib = need("matplotlib", "--picture: the matplotlib package is not installed", "plot")
-    figures = need("matplotlib.figure", "--picture: the matplotlib package is not installed", "plot")
-    with matplotlib.rc_context({"font.size": 8}):
-        figure = figures.Figure(figsize=(10, 4), layout="constrained")
+    with new_figure(4) as figure:
         left, right = figure.subplots(1, 2)
         for k, size in enumerate(dict.fromkeys(one["seq_len"] for one in found)):
             rows = [one for one in found if one["seq_len"] == size]

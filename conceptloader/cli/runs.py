@@ -2,13 +2,14 @@
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING
 
-from conceptloader.cli.arguments import positive
+from conceptloader import trace
+from conceptloader.cli.arguments import add_choice, positive
 from conceptloader.errors import ConfigError
-
-if TYPE_CHECKING:
-    from conceptloader.trace import Run
+from conceptloader.order.partition import Partition
+from conceptloader.order.progress.runlog import History, RunStart
+from conceptloader.order.schedule import BatchSchedule
+from conceptloader.trace import Run
 
 
 def add_run_arguments(
@@ -23,21 +24,12 @@ def add_run_arguments(
         "--micro-batch", type=positive, metavar="N", help="samples of a micro batch (default: a rank's share of a step)"
     )
     group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
-    group(
-        "--scheme",
-        choices=["strided", "contiguous"],
-        default="strided",
-        help="how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron",
-    )
+    scheme = "how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron"
+    add_choice(group, "--scheme", "strided contiguous", scheme)
 
 
-def open_run(arguments: argparse.Namespace) -> "Run":
+def open_run(arguments: argparse.Namespace) -> Run:
     """The run that the arguments name; with its steps, if they say enough."""
-    from conceptloader import trace
-    from conceptloader.order.partition import Partition
-    from conceptloader.order.progress.runlog import History, RunStart
-    from conceptloader.order.schedule import BatchSchedule
-
     run = trace.open_run(arguments.config, arguments.log)
     if arguments.global_batch is None:
         return run

@@ -9,7 +9,6 @@ from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
 from conceptloader.format.read.dataset import open_dataset
 
-SUMMARY = "show random windows or documents"
 DESCRIPTION = """\
 Show some windows, or documents, drawn at random, to see what a model would see. The same --seed shows the same ones.
 
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         tokenizer = window.find_tokenizer(dataset, arguments.tokenizer)
         documents = arguments.documents or dataset.mode == "document"
@@ -41,4 +40,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             found.append({kind: number, **shown})
             text += [f"== {kind} {number:,}", *window.lines(shown), ""]
     output.result({"dataset": masked(dataset.path), "seed": arguments.seed, "samples": found}, text)
-    return 0

@@ -2,14 +2,13 @@
 
 import argparse
 import os
-import sys
 
 from conceptloader.cli.arguments import add_dataset, add_out, not_negative
 from conceptloader.cli.index import task
-from conceptloader.cli.output import Output
+from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError, ReadError
+from conceptloader.trace.select.views import Ask, select
 
-SUMMARY = "a view: some documents of a dataset as a dataset, without copying a token"
 DESCRIPTION = """\
 Write a small dataset that refers to documents of another one: those of which an expression holds, with some ids, or a
 random share. It is a dataset like any other in blends, splits, commands and Python. docs/views.md has the language.
@@ -38,35 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--task", type=task, metavar="K/N", help="find only the part of task K of N, and write no view")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from tqdm import tqdm
-
-    from conceptloader.trace.select.views import Ask, select
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
         raise ConfigError("select: found nothing to select by, expected --where, --ids, --spans or --by")
     ids = None if arguments.ids is None else _read(arguments.ids)
     given = {name: getattr(arguments, name) for name in ("where", "spans", "track", "by", "metadata", "seed")}
-    with tqdm(unit="chunk", disable=arguments.quiet or not sys.stderr.isatty()) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress_bar(arguments.quiet, "chunk") as progress:
         found = select(
             arguments.dataset, arguments.out, Ask(ids=ids, **given), roots=arguments.root, task=arguments.task,
             progress=progress,
         )  # fmt: skip
     if arguments.task is not None:
         output.result({"task": arguments.task}, [f"{arguments.out}: the part of this task is written"])
-        return 0
+        return
     lines = [f"{path}: {documents:,} documents, {tokens:,} tokens" for path, (documents, tokens) in found.views.items()]
     lines += [f"{found.unknown:,} documents of which the expression says nothing (null)"] if found.unknown else []
     lines += [f"{found.without_view:,} documents that are in no view"] if found.without_view else []
     lines += [] if ids is None else [f"{found.with_id:,} documents with one of {len(ids):,} ids"]
     views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
     output.result({**vars(found), "views": views}, lines)
-    return 0
 
 
 def _read(path: str) -> list[str]:

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.base.packages import need
 from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset, positive
-from conceptloader.cli.output import Output, save_picture, table
+from conceptloader.cli.output import Output, new_figure, save_picture, table
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.codecs import ConceptsCodec
 
-SUMMARY = "count documents, spans and concepts"
 DESCRIPTION = """\
 Read all documents and spans of a dataset (but no token) and count: lengths of documents and spans (percentiles), and
 for each concept its spans, and the share of all tokens that it covers. Text, JSON, or a picture.
@@ -42,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bins", type=positive, nargs="+", default=[16, 64, 256], metavar="K")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         if arguments.packing:
             from conceptloader.cli.packing import draw_packing, packing_lines, packing_stats
@@ -51,12 +49,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             if arguments.picture is not None:
                 draw_packing(choices, arguments.picture)
             output.result({"dataset": dataset.path, "packing": choices}, packing_lines(choices))
-            return 0
+            return
         value = dataset_stats(dataset, arguments.track)
     if arguments.picture is not None:
         save_picture(figure_of(value, arguments.top), arguments.picture)
     output.result(value, _lines(value, arguments.top))
-    return 0
 
 
 @dataclass
@@ -77,9 +74,10 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
         _add(documents, some)
     for shard, first, end, _ in dataset.parts(0, dataset.num_tokens):
         for track, found in counts.items():
-            for lengths, records in _runs(dataset, shard, first, end, track):
-                codec = dataset.codec(track)
-                count_spans(found, lengths, records, codec if isinstance(codec, ConceptsCodec) else None)
+            codec = dataset.codec(track)
+            for start, stop, numbers in dataset.reader.whole_runs(shard, track, first, end, _CHUNK):
+                records = dataset.reader.records(shard, track, numbers)
+                count_spans(found, stop - start, records, codec if isinstance(codec, ConceptsCodec) else None)
     result: dict[str, Any] = {
         "dataset": masked(dataset.path),
         "tokens": dataset.num_tokens,
@@ -123,25 +121,6 @@ def percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
     ends = np.cumsum([lengths[value] for value in values])
     ranks = [max(1, -(-int(ends[-1]) * p // 100)) for p in _PERCENTILES]
     return {str(p): values[int(np.searchsorted(ends, rank))] for p, rank in zip(_PERCENTILES, ranks, strict=True)}
-
-
-def _runs(
-    dataset: Dataset, shard: int, low: int, high: int, track: str
-) -> Iterator[tuple[NDArray[np.int64], list[memoryview]]]:
-    """(lengths, records) of the spans of tokens [low, high) of a shard, each span once, in pieces."""
-    cut = 0  # tokens, so far, of a span that the border of pieces cuts
-    for start in range(low, high, _CHUNK):
-        stop = min(start + _CHUNK, high)
-        first, end, _, ends_after, numbers = dataset.reader.runs(shard, track, start, stop)
-        if not len(first):
-            continue
-        lengths = end - first
-        lengths[0] += cut
-        cut = 0
-        if ends_after[-1] and stop < high:
-            cut = int(lengths[-1])
-            lengths, numbers = lengths[:-1], numbers[:-1]
-        yield lengths, dataset.reader.records(shard, track, numbers)
 
 
 def count_spans(
@@ -196,11 +175,8 @@ def _percentile_line(found: Mapping[str, int]) -> str:
 
 def figure_of(value: Mapping[str, Any], top: int) -> Any:
     """A matplotlib Figure, one row per track: lengths of spans, and the concepts that cover most tokens."""
-    matplotlib = need("matplotlib", "--picture: the matplotlib package is not installed", "plot")
-    figures = need("matplotlib.figure", "--picture: the matplotlib package is not installed", "plot")
     rows = [(track, found) for track, found in value["tracks"].items() if found["spans"]]
-    with matplotlib.rc_context({"font.size": 8}):
-        figure = figures.Figure(figsize=(10, 3 + 3 * len(rows)), layout="constrained")
+    with new_figure(3 + 3 * len(rows)) as figure:
         axes = figure.subplots(1 + len(rows), 2, squeeze=False)
         _draw_percentiles(axes[0][0], value["document_lengths"], "tokens per document")
         axes[0][1].axis("off")

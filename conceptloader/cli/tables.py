@@ -3,15 +3,15 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterable
 from typing import Any
 
-from conceptloader.base.packages import need
 from conceptloader.base.terminal import printable_json
 from conceptloader.cli.output import Output
-from conceptloader.errors import ConfigError, ReadError
-from conceptloader.storage.durable import temporary_name
+from conceptloader.errors import ConfigError
+from conceptloader.storage.durable import completed
+from conceptloader.storage.reads import named
+from conceptloader.trace.bulk import write_parquet
 
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,57 +28,22 @@ def steps(text: str) -> tuple[int, int]:
     return int(first), int(stop)
 
 
-def check_no_table(arguments: argparse.Namespace, option: str) -> None:
-    """Refuse --format and --out where no table is asked for."""
-    for name in ("format", "out"):
-        if getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name}: found without {option}, which makes a table; leave it out, or use --json")
-
-
-def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: Output) -> int:
-    """Write record batches as the arguments say. The file is there only when it is complete. Returns: exit code 0."""
+def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: Output) -> None:
+    """Write record batches as the arguments say. The file is there only when it is complete."""
     parquet = arguments.format == "parquet"
     if parquet and arguments.out is None:
         raise ConfigError("--out: missing, expected the file of --format parquet")
     if arguments.out is None:
+        found = (row for batch in batches for row in batch.to_pylist())
         if output.as_json:
-            output.result({"rows": [row for batch in batches for row in batch.to_pylist()]}, ())
-            return 0
-        for batch in batches:
-            for row in batch.to_pylist():
+            output.result({"rows": list(found)}, ())
+        else:
+            for row in found:
                 print(printable_json(json.dumps(row, ensure_ascii=False)))
-        return 0
-    target = os.path.abspath(arguments.out)
-    temporary = temporary_name(target)
-    rows = 0
-    try:
-        try:
-            rows = (_parquet if parquet else _jsonl)(batches, temporary)
-            os.replace(temporary, target)
-        finally:
-            if os.path.lexists(temporary):
-                os.unlink(temporary)
-    except OSError as error:
-        if isinstance(error, ReadError):
-            raise
-        raise ReadError(error.errno, f"{arguments.out}: cannot be written: {error.strerror or error}") from error
-    if output.as_json:
-        output.result({"path": arguments.out, "rows": rows}, ())
-    else:
-        print(f"{arguments.out}: {rows:,} rows", file=sys.stdout)
-    return 0
-
-
-def _parquet(batches: Iterable[Any], path: str) -> int:
-    parquet, writer, rows = need("pyarrow.parquet", "--format: found no pyarrow package, which parquet needs"), None, 0
-    for batch in batches:
-        writer = writer or parquet.ParquetWriter(path, batch.schema, compression="zstd")
-        writer.write_batch(batch)
-        rows += batch.num_rows
-    if writer is None:
-        raise ConfigError("found no row, expected some; nothing was written")
-    writer.close()
-    return rows
+        return
+    with named(arguments.out, "written"), completed(os.path.abspath(arguments.out)) as temporary:
+        rows = (write_parquet if parquet else _jsonl)(batches, temporary)
+    output.result({"path": arguments.out, "rows": rows}, [f"{arguments.out}: {rows:,} rows"])
 
 
 def _jsonl(batches: Iterable[Any], path: str) -> int:

@@ -3,19 +3,15 @@
 import argparse
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from conceptloader.base.terminal import printable
 from conceptloader.cli.arguments import not_negative
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
-from conceptloader.cli.tables import add_table_arguments, check_no_table, steps, write_table
+from conceptloader.cli.tables import add_table_arguments, steps, write_table
 from conceptloader.errors import ConfigError
+from conceptloader.trace import SampleTrace, trace_sample, trace_step, trace_steps
 
-if TYPE_CHECKING:
-    from conceptloader.trace import SampleTrace
-
-SUMMARY = "the documents and the concepts of a step"
 DESCRIPTION = """\
 Print what the samples of a step are made of, be it past or ahead: the window of the dataset; its documents, by their
 ids in the input, with the positions of the inputs and of the labels that are theirs; its spans with their concepts,
@@ -39,25 +35,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=not_negative, metavar="N", help="of this data-parallel rank only")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.trace import trace_sample, trace_step, trace_steps
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     asked = open_run(arguments)
     if arguments.steps is not None:
         if arguments.rank is not None:
             raise ConfigError("--rank: found together with --steps, whose table has a column dp_rank; leave it out")
-        return write_table(trace_steps(asked, *arguments.steps), arguments, output)
-    check_no_table(arguments, "--steps")
+        write_table(trace_steps(asked, *arguments.steps), arguments, output)
+        return
+    for name in ("format", "out"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"--{name}: found without --steps, which makes a table; leave it out, or use --json")
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
         if not found:
             raise ConfigError(f"--rank: found {arguments.rank}, which has none of these samples; check --dp-size")
     output.result({"samples": [one.to_dict() for one in found]}, (line for one in found for line in _lines(one)))
-    return 0
 
 
-def _lines(one: "SampleTrace") -> Iterator[str]:
+def _lines(one: SampleTrace) -> Iterator[str]:
     places = [f"step {p.step}, micro batch {p.micro_batch}, rank {p.dp_rank}, slot {p.slot}" for p in one.places]
     if one.tokens is None:
         tokens = "empty, or quarantined: not read" if one.kind == "pack" else "quarantined: not read"

@@ -5,9 +5,9 @@ import os
 from dataclasses import asdict
 
 from conceptloader.cli.arguments import add_dataset, positive
-from conceptloader.cli.output import Output, shard_bar
+from conceptloader.cli.output import Output, progress_bar
+from conceptloader.format.tools.verify import verify
 
-SUMMARY = "check that a dataset is what its manifest says"
 DESCRIPTION = """\
 Check a dataset. Without --full: every file is there and has its size, and a sample of it is what was written. With
 --full every byte is read: checksums, order of documents and spans, token ids within the vocabulary. Exit code 1 if
@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.format.tools.verify import verify
-
-    with shard_bar(arguments.quiet) as progress:
+    with progress_bar(arguments.quiet) as progress:
         problems = verify(
             arguments.dataset,
             full=arguments.full,

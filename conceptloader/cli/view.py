@@ -10,8 +10,12 @@ from conceptloader.cli.arguments import add_root, chosen, positive
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import open_dataset
+from conceptloader.order.permutation import load_kernels
+from conceptloader.storage.stores import is_url
+from conceptloader.view.server import Server, is_loopback
+from conceptloader.view.source import Looked, alone
 
-SUMMARY = "look at a dataset or a run in the browser"
 DESCRIPTION = """\
 Serve a local web page: windows as text with their spans, search for concepts, the mixture over the run, what is in a
 step, when a document or a concept is seen, statistics, damage. Nothing is written, and nothing leaves this machine.
@@ -27,6 +31,7 @@ the port: ssh -L 8765:localhost:8765, with --port 8765. Steps of a planned run a
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, "CONFIG|DATASET", "configuration of a run, a YAML file; or the directory of a dataset")
     add = parser.add_argument
+    add("--losses", metavar="DIR", help="the loss log of the run: steps show their losses")
     add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
     add("--seq-len", type=positive, default=512, metavar="S", help="windows of a dataset without a run (default: 512)")
     add("--tokenizer", metavar="bytes|PATH", help="default: the dataset's own, if it has a copy")
@@ -36,20 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--open", action="store_true", help="open the page in the browser of this machine")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.format.read.dataset import open_dataset
-    from conceptloader.order.permutation import load_kernels
-    from conceptloader.storage.stores import is_url
-    from conceptloader.view.server import Server, is_loopback
-    from conceptloader.view.source import Looked, alone
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     dataset = is_url(arguments.config) or os.path.isdir(arguments.config)
-    if dataset and (arguments.log, arguments.samples, arguments.global_batch) != (None, None, None):
+    if dataset and any(map(vars(arguments).get, ("log", "losses", "samples", "global_batch"))):
         raise ConfigError(f"{arguments.config}: found a dataset, which has no steps; give the run's configuration")
     if dataset:
         looked = alone(open_dataset(arguments.config, arguments.root), arguments.seq_len, arguments.tokenizer)
     else:
-        options = chosen(arguments, "samples", "log", "tokenizer")
+        options = chosen(arguments, "samples", "log", "losses", "tokenizer")
         looked = Looked(title=os.path.basename(arguments.config), run=open_run(arguments), **options)
         load_kernels()  # compiles, the first time on a machine, what steps need
     with Server(looked, arguments.host, arguments.port) as server:
@@ -62,4 +61,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):  # the way to end it
             server.serve_forever()
-    return 0

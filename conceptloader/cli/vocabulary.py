@@ -3,16 +3,15 @@
 import argparse
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conceptloader.cli.arguments import add_max_line_bytes, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec.vocabulary import dump_vocabulary
+from conceptloader.ingest.rows.inputs import Source, find_sources, read_rows
+from conceptloader.storage.durable import write_file
 
-if TYPE_CHECKING:
-    from conceptloader.ingest.rows.inputs import Source
-
-SUMMARY = "collect the concept names of jsonl or parquet files"
 DESCRIPTION = """\
 Read the spans of all records and write the names of their concepts, the most frequent first, one per line: a vocabulary
 for `conceptloader build`. Order and content depend on the records alone.
@@ -30,10 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_max_line_bytes(parser.add_argument)
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.rows.inputs import find_sources
-    from conceptloader.storage.durable import write_file
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     taken = ConfigError(f"--out {arguments.out}: found a file, expected none; remove it or choose another name")
     if os.path.lexists(arguments.out):
         raise taken
@@ -51,8 +47,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     )
     unfit = next((name for name in kept if not name or "\n" in name or name != name.removesuffix("\r")), None)
     if unfit is not None or (kept and kept[0].startswith(("[", "\ufeff"))):
-        from conceptloader.format.spec.vocabulary import dump_vocabulary
-
         data = dump_vocabulary(kept)  # names that lines cannot hold: a JSON list, which `build` reads as well
     else:
         data = "".join(f"{name}\n" for name in kept).encode("utf-8")
@@ -60,13 +54,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         raise taken
     value: dict[str, Any] = {"file": arguments.out, "names": len(kept), "left_out": len(names) - len(kept)}
     output.result(value, [f"{arguments.out}: {len(kept):,} names, {value['left_out']:,} rarer ones left out"])
-    return 0
 
 
-def count_names(source: "Source", column: str, max_line_bytes: int, names: "Counter[str]") -> None:
+def count_names(source: Source, column: str, max_line_bytes: int, names: "Counter[str]") -> None:
     """Count the concept names in one column of one file. Raises: InputError naming file and line."""
-    from conceptloader.ingest.rows.inputs import read_rows
-
     for number, record in read_rows(source, max_line_bytes, column):
         spans = record.get(column)
         try:

@@ -3,9 +3,9 @@
 import argparse
 import time
 
+from conceptloader.batch.warm import warm_up
 from conceptloader.cli.output import Output
 
-SUMMARY = "compile what the loader needs, ahead of the first run"
 DESCRIPTION = """\
 Compile the kernels of the loader into the cache of compiled code: when a package or an image is installed, or before a
 large job. Without it the first batches of a machine are read more slowly, by plain code, while a process compiles.
@@ -20,12 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pass
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.batch.warm import warm_up
-
+def run(arguments: argparse.Namespace, output: Output) -> None:
     start = time.monotonic()
     directories = warm_up()
     seconds = time.monotonic() - start
     value = {"seconds": round(seconds, 3), "directories": directories}
     output.result(value, [f"compiled, or found compiled, in {seconds:.1f} s; looked for in {', '.join(directories)}"])
-    return 0

@@ -4,18 +4,15 @@ import argparse
 import itertools
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conceptloader.cli.arguments import not_negative, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, open_run
-
-if TYPE_CHECKING:
-    from conceptloader.trace import ConceptSeen, DocumentSeen, Run
+from conceptloader.trace import ConceptSeen, DocumentSeen, Run, parse_where, when_concept, when_document
 
 logger = logging.getLogger(__name__)
 
-SUMMARY = "every step and rank at which a document or a concept is seen"
 DESCRIPTION = """\
 Answer by arithmetic, without looking through the run, for its past and its future alike.
 
@@ -49,17 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=positive, metavar="N", help="only the first N answers that are found")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.samples is None:
         logger.warning("only the first epoch of each dataset is answered; say how long the run is: --samples")
     seen = _seen(open_run(arguments), arguments)
     output.result({"seen": [one.to_dict() for one in seen]}, table([_row(one) for one in seen], _HEADER))
-    return 0
 
 
-def _seen(asked: "Run", arguments: argparse.Namespace) -> "Sequence[DocumentSeen | ConceptSeen]":
-    from conceptloader.trace import parse_where, when_concept, when_document
-
+def _seen(asked: Run, arguments: argparse.Namespace) -> Sequence[DocumentSeen | ConceptSeen]:
     documents = [document for document in (arguments.document, arguments.document_number) if document is not None]
     if documents:
         return when_document(asked, documents[0], arguments.samples, arguments.dataset)[: arguments.limit]
@@ -70,7 +64,7 @@ def _seen(asked: "Run", arguments: argparse.Namespace) -> "Sequence[DocumentSeen
     return sorted(itertools.islice(found, arguments.limit), key=lambda one: one.sample)
 
 
-def _row(one: "DocumentSeen | ConceptSeen") -> list[object]:
+def _row(one: DocumentSeen | ConceptSeen) -> list[object]:
     place: list[Any] = list(one.places[0]) if one.places else ["?"] * 4
     return [one.sample, *place, one.dataset, one.epoch, one.window, _shown(one.inputs), _shown(one.labels)]
 

@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,17 @@ def write_file(path: str, data: bytes, exclusive: bool = False) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def completed(path: str) -> Iterator[str]:
+    """The name of a file to write in the block, which becomes `path` at its end; it is removed if the block fails."""
+    temporary = temporary_name(path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        _unlink(temporary)
+
+
 def _rename_new(source: str, target: str) -> bool:
     """Rename, or link, unless the target exists. Returns: whether it did not."""
     try:
@@ -100,7 +112,8 @@ def _rename_new(source: str, target: str) -> bool:
 
 
 class Spool:
-    """An append-only file under a temporary name, with its size and running xxh3-64 checksum."""
+    """An append-only file under a temporary name, with its size and running xxh3-64 checksum. As a context
+    manager it is discarded unless it was committed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -110,6 +123,12 @@ class Spool:
         self._hash = xxhash.xxh3_64()
         with named(path, "written"):
             self._file = open(self._temporary, "xb+", buffering=1 << 20)  # noqa: SIM115 - lives as long as the spool
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
 
     def write(self, data: Any) -> None:
         """Append bytes or the memory of a contiguous array."""

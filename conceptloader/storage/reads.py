@@ -141,7 +141,7 @@ def named(path: str, done: str) -> Iterator[None]:
     except ReadError:
         raise
     except OSError as error:
-        raise ReadError(error.errno, f"{path}: cannot be {done}: {error.strerror}") from error
+        raise ReadError(error.errno, f"{path}: cannot be {done}: {error.strerror or error}") from error
 
 
 def open_file(path: str) -> int:

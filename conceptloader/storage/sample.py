@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import xxhash
 
-from conceptloader.storage.reads import named, opened, read_at
+from conceptloader.storage.reads import read_at
 
 BLOCK = 4096
 PARTS = 6
@@ -43,14 +43,6 @@ def sample_checksum(size: int, read: Callable[[int, int], bytes]) -> str:
     for place in sample_places(size):
         checksum.update(read(*place))
     return checksum.hexdigest()
-
-
-def file_sample(path: str) -> str:
-    """The sample checksum of a file. Raises: ReadError."""
-    with opened(path) as descriptor:
-        with named(path, "looked at"):
-            size = os.fstat(descriptor).st_size
-        return open_sample(descriptor, size, path)
 
 
 def open_sample(descriptor: int, size: int, path: str) -> str:

@@ -45,9 +45,7 @@ class Expected:
 
     def check(self, found: os.stat_result) -> None:
         """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says."""
-        if found.st_size != self.size:
-            remedy = "the file is damaged or incomplete: copy or build it again"
-            raise mismatch(self.path, f"{found.st_size} bytes", f"{self.size} as the manifest says", remedy)
+        self.require_size(found.st_size, "the file is damaged or incomplete: copy or build it again")
         if self.mtime_ns is not None and found.st_mtime_ns != self.mtime_ns:
             raise mismatch(
                 self.path,

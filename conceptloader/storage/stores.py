@@ -237,7 +237,7 @@ def serve() -> None:
     connection, lock, threads = Connection(os.dup(0)), threading.Lock(), Threads(256, "courier")
 
     def answer(number: int, method: str, url: str, *arguments: Any) -> None:
-        more = (_nowhere,) if method != "forget" else ()
+        more = () if method == "forget" else (lambda _: False,)  # these clients ask about no redirect
         try:
             value = getattr(_store_of(url), method)(url, *arguments, *more)
         except Exception as error:
@@ -249,11 +249,6 @@ def serve() -> None:
         while True:
             threads.submit(answer, *connection.recv())
     os._exit(0)  # requests under way have nobody to answer
-
-
-def _nowhere(url: str) -> bool:
-    """These clients ask about no redirect."""
-    return False
 
 
 def _first_line(error: Exception) -> str:

@@ -8,7 +8,8 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.sample import file_sample
+from conceptloader.storage.reads import opened
+from conceptloader.storage.sample import open_sample
 
 _CHECKSUM = "0123456789abcdef"  # not that of the files: `verify --full` will say so
 
@@ -31,7 +32,9 @@ def sparse_dataset(path: str | os.PathLike[str], *, shards: int, tokens_per_shar
             file.truncate(2 * tokens_per_shard)
     files = {kind: FileColumn.absent(shards) for kind in fmt.file_kinds([])}
     for kind, size in (("stream.bin", 2 * tokens_per_shard), ("documents.bin", documents)):
-        sample = file_sample(os.path.join(root, f"{names[0]}.{kind}"))
+        first = os.path.join(root, f"{names[0]}.{kind}")
+        with opened(first) as descriptor:
+            sample = open_sample(descriptor, size, first)
         files[kind] = FileColumn(np.full(shards, size, np.int64), [_CHECKSUM] * shards, sample=[sample] * shards)
     manifest = Manifest(
         mode="token-stream",

@@ -90,6 +90,11 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
     return Scanned(dataset, track)
 
 
+def holding(source: ConceptSource, where: Where, first: int, last: int) -> Intervals:
+    """The tokens of [first, last) of which `where` holds; its concepts are ids."""
+    return where.intervals(lambda concept: source.spans(int(concept), first, last), first, last)
+
+
 def concept_windows(
     member: Member, track: str, where: Where, begin: int = 0, tokens: int | None = None
 ) -> Iterator[Holding]:
@@ -101,11 +106,7 @@ def concept_windows(
     """
     source = concept_source(member.dataset, track)
     for low, high, first, last in runs_of_samples(member, source.chunk, begin, tokens):
-
-        def spans(concept: str | int, first: int = first, last: int = last) -> Intervals:
-            return source.spans(int(concept), first, last)
-
-        found = where.intervals(spans, first, last)
+        found = holding(source, where, first, last)
         numbers = samples_touching(member, *found, low, high)
         parts, before = ranges_of(member, numbers), Coverage(*found)
         inputs = before(parts.start + parts.inputs) - before(parts.start)

@@ -3,6 +3,7 @@
 Only what counts is seen: steps that a restart did again are in the model once. Tokens are those of input_ids.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -121,20 +122,23 @@ class Exposure:
         """
         return self._arrow.Table.from_batches(list(self.document_batches(ids, checkpoints)))
 
-    def document_batches(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Iterator[Any]:
-        """The rows of `documents`, about a million at a time."""
+    def document_batches(
+        self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = (), part: tuple[int, int] = (0, 1)
+    ) -> Iterator[Any]:
+        """The rows of `documents`, about a million at a time. part: (k, n), the k-th of n parts of them, in order,
+        which are not of some ids alone."""
         unknown = set(ids or ())
-        for name, some in self._by_dataset().items():
+        datasets = self._by_dataset()
+        spans = [[_documents(one.member) for one in some] for some in datasets.values()]
+        lows = [min(low for low, _ in some) for some in spans]
+        before = offsets_of([max(high for _, high in some) - low for some, low in zip(spans, lows, strict=True)])
+        begin, end = (int(before[-1]) * k // part[1] for k in (part[0], part[0] + 1))
+        for (name, some), low, offset, after in zip(datasets.items(), lows, before[:-1], before[1:], strict=True):
             dataset = some[0].member.dataset
             chunks: Iterable[Ints]
             if ids is None:
-                low, high = (
-                    min(_documents(one.member)[0] for one in some),
-                    max(_documents(one.member)[1] for one in some),
-                )
-                chunks = (
-                    np.arange(at, min(at + _DOCUMENTS, high), dtype=np.int64) for at in range(low, high, _DOCUMENTS)
-                )
+                first, last = (low + int(min(max(k, offset), after) - offset) for k in (begin, end))
+                chunks = (np.arange(at, min(at + _DOCUMENTS, last)) for at in range(first, last, _DOCUMENTS))
             else:
                 found = {number: one for one in ids for number in dataset.find_document(one)}
                 unknown -= set(found.values())
@@ -143,14 +147,17 @@ class Exposure:
                 yield self._document_batch(name, some, dataset, documents, checkpoints)
         yield self._unknown(sorted(unknown))
 
-    def concepts(self, track: str = "concepts", dataset: str | None = None) -> Any:
+    def concepts(self, track: str = "concepts", dataset: str | None = None, part: tuple[int, int] = (0, 1)) -> Any:
         """A row for each concept of a track and dataset: its id and name; tokens that carry it, how many of them were
-        seen, and epochs, the ratio. The track is read once. Raises ConfigError if no dataset has it."""
+        seen, and epochs, the ratio. The track is read once. Raises ConfigError if no dataset has it.
+
+        part: (k, n), of the k-th of n parts of the shards alone; `add_concepts` joins such tables.
+        """
         tables = []
         for name, some in self._by_dataset().items():
             source = some[0].member.dataset
             if dataset in (None, name) and track in source.tracks and source.tracks[track].codec == "concepts":
-                tables.append(self._concept_table(name, some, source, track))
+                tables.append(self._concept_table(name, some, source, track, part))
         if not tables:
             raise ConfigError(f"track: found {track!r}, which no dataset of the run has, or not of concepts")
         return self._arrow.concat_tables(tables)
@@ -199,10 +206,22 @@ class Exposure:
     def _known(self, numbers: Ints) -> Any:
         return self._arrow.array(numbers, mask=numbers == NEVER)
 
-    def _concept_table(self, name: str, some: Sequence[Windows], dataset: Dataset, track: str) -> Any:
-        tokens: dict[int, int] = {}
-        seen: dict[int, int] = {}
-        for shard in range(dataset.num_shards):
+    def add_concepts(self, tables: Sequence[Any]) -> Any:
+        """One table of those that `concepts` gave for all parts of the shards."""
+        keys = ["dataset", "track", "concept", "name"]
+        found = self._arrow.concat_tables(tables).group_by(keys).aggregate([("tokens", "sum"), ("seen", "sum")])
+        rows = found.rename_columns([*keys, "tokens", "seen"]).to_pylist()
+        order = {name: k for k, name in enumerate(self._by_dataset())}
+        rows.sort(key=lambda row: (order[row["dataset"]], row["concept"]))
+        epochs = [row["seen"] / row["tokens"] for row in rows]
+        columns = {name: [row[name] for row in rows] for name in (*keys, "tokens", "seen")}
+        return self._arrow.table({**columns, "epochs": epochs}, schema=tables[0].schema)
+
+    def _concept_table(
+        self, name: str, some: Sequence[Windows], dataset: Dataset, track: str, part: tuple[int, int]
+    ) -> Any:
+        tokens, seen = Counter[int](), Counter[int]()
+        for shard in range(*(dataset.num_shards * k // part[1] for k in (part[0], part[0] + 1))):
             base = dataset.shard_starts[shard]
             for ids, start, end in postings(dataset, track, shard):
                 inside, start, end = dataset.placed(start + base, end + base)
@@ -211,20 +230,21 @@ class Exposure:
                 for sums, values in ((tokens, end - start), (seen, times)):
                     total = np.zeros(len(found), np.int64)
                     np.add.at(total, which, values)
-                    for one, value in zip(found.tolist(), total.tolist(), strict=True):
-                        sums[one] = sums.get(one, 0) + value
+                    sums.update(dict(zip(found.tolist(), total.tolist(), strict=True)))
         names = dataset.vocabulary(track)
         concepts = sorted(tokens)
         columns = {
             "dataset": [name] * len(concepts),
             "track": [track] * len(concepts),
             "concept": concepts,
-            "name": self._arrow.array([names[one] if names else None for one in concepts], self._arrow.string()),
+            "name": [names[one] if names else None for one in concepts],
             "tokens": [tokens[one] for one in concepts],
             "seen": [seen[one] for one in concepts],
             "epochs": [seen[one] / tokens[one] for one in concepts],
         }
-        return self._arrow.table(columns)
+        types = ("string", "string", "int64", "string", "int64", "int64", "float64")
+        kinds = [getattr(self._arrow, kind)() for kind in types]
+        return self._arrow.table(columns, schema=self._arrow.schema(zip(columns, kinds, strict=True)))
 
 
 def exposure(run: Run, until: int | None = None, num_samples: int | None = None) -> Exposure:

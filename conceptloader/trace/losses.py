@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.storage.durable import write_file
+from conceptloader.storage.reads import named
 from conceptloader.trace.bulk import trace_steps
 from conceptloader.trace.run import Run
 from conceptloader.trace.samples import trace_sample
@@ -109,12 +110,10 @@ class LossLog:
         rows["step"], rows["span"] = step, np.append(np.full(len(mean), -1), spans[1])
         rows["sample"] = np.append(samples, samples[spans[0].astype(int)])
         rows["loss"] = np.append(mean, spans[2])
-        try:
+        with named(os.fspath(self._path), "written"):
             if os.write(self._file, rows.tobytes()) < rows.nbytes:  # as on a disk that is full: half a row is none
                 os.ftruncate(self._file, self._rows * LOSS.itemsize)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise ReadError(error.errno, f"{self._path}: cannot be written: {error.strerror}") from error
         self._rows += len(rows)
         if self._rows >= _ROWS:
             self._pack()

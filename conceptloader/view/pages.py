@@ -11,6 +11,7 @@ import numpy as np
 
 from conceptloader.base.version import __version__
 from conceptloader.errors import ConceptloaderError
+from conceptloader.trace.losses import read_losses
 from conceptloader.trace.samples import trace_sample
 from conceptloader.view import corpus, windows
 from conceptloader.view.source import Looked, Query
@@ -92,8 +93,19 @@ def step(looked: Looked, query: Query) -> dict[str, Any]:
             for at, k, epoch, i in zip(*columns, strict=True)
         ]
     return {"n": number, "range": [first, stop], "ranks": plan.partition.dp_size, "rank": query.text("rank", ""),
-            "samples": samples, "in_all": (stop - first) * len(ranks) // plan.partition.dp_size,
+            "samples": samples, "loss": _losses(looked, number, first, stop),
+            "in_all": (stop - first) * len(ranks) // plan.partition.dp_size,
             **_contents(looked, [one["sample"] for one in samples[:MOST_TRACED]])}  # fmt: skip
+
+
+def _losses(looked: Looked, number: int, first: int, stop: int) -> dict[str, Any] | None:
+    """By sample, and their mean; None without a loss log."""
+    if looked.losses is None:
+        return None
+    rows = read_losses(looked.losses, number, number + 1)
+    rows = rows[(rows["span"] == -1) & (rows["sample"] >= first) & (rows["sample"] < stop)]
+    found = dict(zip(rows["sample"].tolist(), rows["loss"].tolist(), strict=True))
+    return {"mean": float(rows["loss"].mean()) if found else None, "samples": found}
 
 
 def _contents(looked: Looked, samples: list[int]) -> dict[str, Any]:

@@ -79,13 +79,14 @@ class Source(Member):
 @dataclass(frozen=True, kw_only=True)
 class Looked:
     """run: what is looked at; alone: it is one dataset, whose order nobody has asked for. samples: length of the run,
-    if it was said. log, tokenizer: the options of these names."""
+    if it was said. log, losses, tokenizer: the options of these names."""
 
     title: str
     run: Run
     alone: bool = False
     samples: int | None = None
     log: str | None = None
+    losses: str | None = None
     tokenizer: str | None = None
     _kept: dict[Any, Any] = field(default_factory=dict)
 

@@ -10,19 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conceptloader.base.packages import imported
 from conceptloader.blend import Blend, load_config, open_blend
-from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.errors import ConfigError
 from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.durable import write_file
 from conceptloader.torch.collate import TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
 
-try:
+with imported("bridge_lm: megatron.bridge.data.base", "install Megatron-Bridge of 2026 or later"):
     from megatron.bridge.data.base import DatasetProvider
-except ImportError as error:
-    raise MissingPackageError(
-        f"bridge_lm: megatron.bridge.data.base cannot be imported ({error}); install Megatron-Bridge of 2026 or later"
-    ) from error
 
 FILE_NAME = "conceptloader_order.json"
 
@@ -66,12 +63,9 @@ class ConceptProvider(DatasetProvider):
         if not self.config or not self.seq_length or not self.state:
             raise ConfigError("ConceptProvider: config, seq_length and state are needed")
         train = self._checked(self._open(self.config), context.train_samples)
-        valid, test = (None if path is None else self._open(path) for path in (self.valid, self.test))
-        return (
-            BridgeSamples(train, context.train_samples),
-            None if valid is None else BridgeSamples(valid, context.valid_samples),
-            None if test is None else BridgeSamples(test, context.test_samples),
-        )
+        others = (self.valid, context.valid_samples), (self.test, context.test_samples)
+        valid, test = (None if path is None else BridgeSamples(self._open(path), size) for path, size in others)
+        return BridgeSamples(train, context.train_samples), valid, test
 
     def _open(self, path: str) -> Blend:
         return open_blend(load_config(path).with_seq_len(self.seq_length))

@@ -3,7 +3,8 @@
 `ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
 task that depends on it. `ChunkedBuild` has the stages for documents whose chunks are in other files.
 `ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index, `SelectWriter` and `SelectJoin` for
-views; `TraceWriter` writes tables of steps. This package is not called datatrove, lest one shadow the other.
+views, `TraceWriter` or `ExposureWriter` and `TableJoin` for tables. This package is not called datatrove, lest one
+shadow the other.
 
 Open writer.py first.
 """
@@ -21,6 +22,8 @@ _PUBLIC = {
     "SelectWriter": "answers",
     "SelectJoin": "answers",
     "TraceWriter": "answers",
+    "ExposureWriter": "answers",
+    "TableJoin": "answers",
 }
 
 __all__ = sorted(_PUBLIC)

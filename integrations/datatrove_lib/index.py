@@ -38,6 +38,11 @@ class ConceptIndexJoin(ConceptIndexWriter):
     name = "Concept index: join"
 
     def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
-        if world_size != 1:
-            raise ConfigError(f"join: found {world_size} tasks, expected one; give it an executor of its own")
+        one_task(world_size)
         build_index(self.dataset, self.track, roots=self.roots)
+
+
+def one_task(world_size: int) -> None:
+    """Raises: ConfigError for a step of more tasks than one."""
+    if world_size != 1:
+        raise ConfigError(f"join: found {world_size} tasks, expected one; give it an executor of its own")

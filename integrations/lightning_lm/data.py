@@ -7,16 +7,13 @@ the gradients of that step are not saved, so that the state, and Lightning's own
 from collections.abc import Mapping
 from typing import Any
 
+from conceptloader.base.packages import imported
 from conceptloader.blend import ConfigLike, open_blend
-from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.errors import ConfigError
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader, make_trained_loader
 
-try:
+with imported("lightning_lm: lightning", "pip install 'conceptloader[lightning]'"):
     import lightning.pytorch as pl
-except ImportError as error:
-    raise MissingPackageError(
-        f"lightning_lm: lightning cannot be imported ({error}); pip install 'conceptloader[lightning]'"
-    ) from error
 
 
 class ConceptDataModule(pl.LightningDataModule):
@@ -134,11 +131,8 @@ class Acknowledge(pl.Callback):
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Micro batches of a step that is not done are read again: they do not count as done here either."""
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-        done = (
-            0
-            if self._data.loader is None
-            else self._data.loader.consumed_samples // self._data.loader.loader.partition.group
-        )
+        loader = self._data.loader
+        done = 0 if loader is None else loader.consumed_samples // loader.loader.partition.group
         begun = progress["total"]["ready"] - done
         for count in (progress["current"], progress["total"]) if begun > 0 else ():
             border = count["ready"] - begun

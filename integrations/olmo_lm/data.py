@@ -6,19 +6,16 @@ from typing import Any
 
 import torch
 
+from conceptloader.base.packages import imported
 from conceptloader.blend import ConfigLike, open_blend
-from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.errors import ConfigError
 from conceptloader.torch.trained import TrainedLoader, make_trained_loader, trained_labels
 
-try:
+with imported("olmo_lm: OLMo-core", "pip install 'conceptloader[olmo]'"):
     from olmo_core.data.collator import DataCollator
     from olmo_core.data.data_loader import DataLoaderConfig, TextDataLoaderBase
     from olmo_core.distributed.parallel import get_dp_process_group
     from olmo_core.distributed.utils import get_rank, get_world_size
-except ImportError as error:
-    raise MissingPackageError(
-        f"olmo_lm: OLMo-core cannot be imported ({error}); pip install 'conceptloader[olmo]'"
-    ) from error
 
 _EPOCH, _TOKENS = "epoch", "tokens_processed"
 

@@ -10,22 +10,22 @@ from typing import Any
 
 import torch
 
+from conceptloader.base.packages import imported
 from conceptloader.blend import load_config, open_blend
 from conceptloader.blend.strict import nearest
 from conceptloader.blend.vocabulary import check_vocabulary
-from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.errors import ConfigError
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import TensorBatch
 from conceptloader.torch.loader import make_dataloader
 from conceptloader.torch.trained import IGNORED, trained_labels
 
-try:
+_REMEDY = (
+    "conceptloader needs the main branch of 2026-08-20 (73aed7f6c) or later, whose batches are flat, with the packages "
+    "that it requires"
+)
+with imported("torchtitan: its module components/data/loader.py", _REMEDY):
     from torchtitan.components.data.loader import BaseDataLoader
-except ImportError as error:
-    raise MissingPackageError(
-        f"torchtitan: its module components/data/loader.py cannot be imported ({error}); conceptloader needs the main "
-        "branch of 2026-08-20 (73aed7f6c) or later, whose batches are flat, with the packages that it requires"
-    ) from error
 
 
 class ConceptDataLoader(BaseDataLoader):

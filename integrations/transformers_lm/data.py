@@ -7,18 +7,15 @@ their number alone, and skip batches by reading them: here the loader stands whe
 from collections.abc import Sequence
 from typing import Any
 
-from conceptloader.errors import ConfigError, MissingPackageError
+from conceptloader.base.packages import imported
+from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.trained import IGNORED, TrainedLoader, make_trained_loader, trained_labels
 
-try:
+with imported("transformers_lm: transformers", "pip install 'conceptloader[transformers]'"):
     import transformers
     from transformers.trainer_callback import ExportableState
-except ImportError as error:
-    raise MissingPackageError(
-        f"transformers_lm: transformers cannot be imported ({error}); pip install 'conceptloader[transformers]'"
-    ) from error
 
 FOR_MODELS = ("input_ids", "labels", "shift_labels", "position_ids")
 _LEAF = "loader"

@@ -3,11 +3,16 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 
+import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import load_config, open_blend
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.trace.select.views import Ask, select
 from tests.corpora import blended
+from tests.corpora.token_files import write_megatron
 
 
 def test_adopted_and_native_datasets_in_one_configuration(tmp_path: Path) -> None:
@@ -36,3 +41,29 @@ def test_adopted_and_native_datasets_in_one_configuration(tmp_path: Path) -> Non
         by_tokens.setdefault(tokens.tobytes(), set()).add(documents.tobytes())
     assert all(len(found) == 1 for found in by_tokens.values())
     assert np.array_equal(reference["concepts_num_spans"] > 0, members == [*blended.WEIGHTS].index("native"))
+
+
+@pytest.mark.parametrize("packing", [None, {"bins": 3}], ids=["windows", "packs"])
+def test_a_view_of_adopted_and_joined_data(tmp_path: Path, packing: dict[str, int] | None) -> None:
+    """It reads the foreign files, as those of the same documents alone are read."""
+    rng = np.random.default_rng(1)
+    documents = [rng.integers(0, 100, size).tolist() for size in rng.integers(1, 60, 90)]
+    for k in range(2):
+        adopt([write_megatron(tmp_path / f"c{k}", [[some] for some in documents[k::2]])], tmp_path / f"d{k}")
+    cl.join([tmp_path / "d0", tmp_path / "d1"], tmp_path / "all")
+    select(tmp_path / "all", tmp_path / "view", Ask(where="tokens > 20 and document % 3 > 0"))
+    chosen = [some for k, some in enumerate(documents[0::2] + documents[1::2]) if len(some) > 20 and k % 3]
+    adopt([write_megatron(tmp_path / "chosen", [[some] for some in chosen])], tmp_path / "copy")
+    batches = []
+    for name, engine in (("copy", "reference"), ("view", "reference"), ("view", "compiled")):
+        config = {
+            "seq_len": 16,
+            "packing": packing,
+            "datasets": {"a": {"path": str(tmp_path / name)}},
+            "outputs": {"position_ids": "document", "document_ids": True},
+            "loader": {"engine": engine},
+        }
+        batches.append(open_reader(cl.open_blend(config)).read(np.arange(100, dtype=np.uint64)))
+    for found in batches[1:]:
+        for key, values in batches[0].items():
+            assert np.array_equal(found[key], values), key

@@ -11,6 +11,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.join import join
 from conceptloader.format.tools.verify import verify
+from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.drawn import Corpus, corpora, expected_documents, expected_spans, explain, found_spans
 from tests.corpora.small import small_corpus
 
@@ -142,3 +143,14 @@ def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a new or empty directory"):
         join([tmp_path / "a"], tmp_path / "a")
     assert (tmp_path / "a" / "manifest.json").read_bytes() == before
+
+
+def test_roots_of_a_configuration_add_to_the_default(tmp_path: Path) -> None:
+    """One part of a joined dataset lies beside it, the other one elsewhere."""
+    for folder in ("here/a", "there/b"):
+        write_dataset(tmp_path / folder, random_documents(9, seed=1))
+    join([tmp_path / "here/a", tmp_path / "there/b"], tmp_path / "here/all")
+    config = {"seq_len": 8, "datasets": {"all": {"path": str(tmp_path / "here/all")}}}
+    with pytest.raises(FormatError, match=r"there/b.*roots"):
+        cl.open_blend(config)
+    assert len(cl.open_blend({**config, "roots": [str(tmp_path / "there")]}).datasets["all"]) == 18

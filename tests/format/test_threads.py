@@ -49,7 +49,7 @@ def test_evicted_descriptors_never_give_wrong_bytes(many_shards: Path, capacity:
     ds = cl.open_dataset(many_shards)
     budget = Budget(capacity)
     ds.files = Files(ds.manifest, ds.files.roots, LocalFiles(budget=budget))
-    ds.reader = ShardReader(ds.manifest, ds.files)
+    ds.reader = ShardReader(ds.files)
     threads = 8
     with ThreadPoolExecutor(threads) as pool:
         assert sum(pool.map(lambda seed: check(ds, seed, 40), range(threads))) == 320

@@ -5,7 +5,6 @@ Prints "equal", or "absent" for a checkout without --dataloader-inter-document-m
 
 import json
 import sys
-from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
-from stock import adopted, dataset_config
+from megatron.core.datasets.gpt_dataset import GPTDataset
+from stock import adopted, dataset_config, run_checks
 from tokenizers import AddedToken
 from torch.utils.data import default_collate
 from transformers import PreTrainedTokenizerFast
@@ -194,17 +193,8 @@ def fill_in_the_middle_is_by_sample(folder: Path) -> None:
         dataset(1.0, outputs={"document_ids": True})
 
 
-def main(folder: Path) -> None:
-    if "inter_document_masking" not in {field.name for field in fields(GPTDatasetConfig)}:
-        print("absent")
-        return
-    dist.init_process_group("gloo")
-    parallel_state.initialize_model_parallel()
-    for check in (packs_are_merged_as_get_batch_does, sft_is_done_with_packs, fill_in_the_middle_is_by_sample):
-        (folder / check.__name__).mkdir()
-        check(folder / check.__name__)
-    print("equal")
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    run_checks(
+        Path(sys.argv[1]),
+        *(packs_are_merged_as_get_batch_does, sft_is_done_with_packs, fill_in_the_middle_is_by_sample),
+    )

@@ -52,11 +52,12 @@ def pretrain(
     layout: Layout,
     *more: str,
     config: Path | None = None,
+    in_place: bool = False,
     script: Path | None = None,
     kill_after: int = 0,
     batch: tuple[str, ...] = ("--global-batch-size", str(BATCH), "--train-iters", str(STEPS)),
 ) -> Finished:
-    """Run pretrain_gpt.py or `script`, under the launcher if there is a configuration of ours."""
+    """Run pretrain_gpt.py or `script`, under the launcher if there is a configuration of ours, or none has to be."""
     # Its end-of-document token is the last of the vocabulary, or, in earlier releases, the one behind that.
     source = (checkout / "megatron/core/tokenizers/text/libraries/null_tokenizer.py").read_text()
     vocabulary = ["--vocab-size", "256" if "eod_id=None" in source else "255"]
@@ -65,6 +66,8 @@ def pretrain(
     if config is not None:
         command = ["-m", "conceptloader.launch", *command, "--conceptloader-config", str(config)]
         command += ["--conceptloader-concept-stage", "all"]
+    if in_place:
+        command = ["-m", "conceptloader.launch", *command]
     return torchrun(command, folder, processes=layout.processes, checkout=checkout, kill_after=kill_after)
 
 

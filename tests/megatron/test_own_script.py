@@ -81,6 +81,18 @@ def test_data_and_batches_from_conceptloader(
 
 
 @each_checkout
+def test_a_stage_in_the_middle_with_mtp_layers(
+    checkout: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens and labels reach it: a script of one's own trains as the launcher does."""
+    stages = "--pipeline-model-parallel-size", "3", "--pipeline-model-parallel-layout", "Et|tm|L"
+    layout = Layout(("--mtp-num-layers", "1", "--position-embedding-type", "rope", *stages), processes=3)
+    launched = ended(pretrain(checkout, tmp_path / "launched", layout, config=config))
+    monkeypatch.setenv("OWN_DATA", str(config))
+    same_losses(ended(pretrain(checkout, tmp_path / "own", layout, script=SCRIPT)), launched)
+
+
+@each_checkout
 def test_weights_that_are_set_while_the_run_is_going(
     checkout: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,28 @@ def test_taking_over_a_run(checkout: Path, tmp_path: Path) -> None:
 
 
 @each_checkout
+def test_in_place_and_then_longer(checkout: Path, tmp_path: Path) -> None:
+    """The same command behind the launcher, no YAML, nothing adopted: Megatron's run goes on, then beyond its end."""
+    words = []
+    for seed, weight in enumerate(("0.3", "0.7")):
+        words += [weight, random_corpus(tmp_path / f"{seed}_text", seed, documents=200, longest=90)]
+    data = ["--data-path", *words, "--split", "1,0,0", "--data-cache-path", str(tmp_path / "cache")]
+    whole = ended(pretrain(checkout, tmp_path / "whole", DP2, *data))
+    ended(pretrain(checkout, tmp_path / "first", DP2, *data, *saving(tmp_path / "a"), "--exit-interval", str(SAVED)))
+    rest = ended(pretrain(checkout, tmp_path / "rest", DP2, *data, *saving(tmp_path / "a"), in_place=True))
+    same_losses(rest, whole)
+    longer = ("--global-batch-size", str(BATCH), "--train-iters", str(STEPS + SAVED), "--override-opt-param-scheduler")
+    more = [*data, *saving(tmp_path / "a")]
+    refused = pretrain(checkout, tmp_path / "refused", DP2, *more, batch=longer, in_place=True)
+    assert refused.returncode != 0
+    assert "--conceptloader-accept order" in refused.errors
+    more += ["--conceptloader-accept", "order"]
+    longer_run = ended(pretrain(checkout, tmp_path / "longer", DP2, *more, batch=longer, in_place=True))
+    assert sorted(longer_run.losses) == list(range(STEPS + 1, STEPS + SAVED + 1))
+    assert [start.consumed for start in RunLog(tmp_path / "a").starts] == [SAVED * BATCH, STEPS * BATCH]
+
+
+@each_checkout
 def test_inter_document_masking(checkout: Path, tmp_path: Path) -> None:
     """core_v0.16.1 has no such option."""
     script = [str(ROOT / "tests/megatron/check_inter_document.py"), str(tmp_path)]

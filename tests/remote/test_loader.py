@@ -1,6 +1,7 @@
 """Batches of a configuration with datasets in object stores: read by the compiled engine, with equal results."""
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import blocks, objects
 from conceptloader.torch.dataset import SampleDataset
+from conceptloader.trace.select.views import Ask, select
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same
 from tests.remote.conftest import Server
@@ -54,12 +56,18 @@ def test_batches_are_equal(local: Path, server: Server, engine: str) -> None:
     assert_same(mine.read(samples), theirs.read(samples))
 
 
-def test_packs_are_equal(local: Path, server: Server) -> None:
-    """Blocks of documents are read through the store, and packed as from a local disk."""
-    config = {"seq_len": 32, "packing": {"bins": 4}, "outputs": {"cu_seqlens": True}, "concepts": {"c": {}}}
+@pytest.mark.parametrize("name", ["ds", "view"])
+@pytest.mark.parametrize("packing", [None, {"bins": 4}], ids=["windows", "packs"])
+def test_views_and_packs_are_equal(
+    local: Path, server: Server, tmp_path: Path, name: str, packing: dict[str, int] | None
+) -> None:
+    """Blocks of documents are read through the store, and packed as from a local disk; a view is beside its source."""
+    shutil.copytree(local, tmp_path / "ds")
+    select(tmp_path / "ds", tmp_path / "view", Ask(where="share < 0.5"))
+    config = {"seq_len": 32, "packing": packing, "outputs": {"cu_seqlens": True}, "concepts": {"c": {}}}
     near, far = (
-        open_reader(open_blend(load_config({**config, "datasets": {"a": {"path": path}}})))
-        for path in (str(local), upload(local, server))
+        open_reader(open_blend(load_config({**config, "datasets": {"a": {"path": f"{path}/{name}"}}})))
+        for path in (tmp_path, server.upload(tmp_path, f"b{uuid.uuid4().hex}"))
     )
     samples = np.arange(20, dtype=np.uint64)
     found, expected = far.read(samples), near.read(samples)

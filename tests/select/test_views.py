@@ -18,7 +18,7 @@ from conceptloader.cli.stats import dataset_stats
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.index.layout import index_directory
 from conceptloader.format.read.reader import ShardReader
-from conceptloader.format.write.view import count_spans
+from conceptloader.format.write.view import count_spans, write_view
 from conceptloader.ingest.index import build_index
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import RawDocument, random_documents, write_dataset
@@ -56,9 +56,13 @@ def numbers(view: Path) -> list[int]:
         return [int((dataset.document_id(k) or "").removeprefix("doc-")) for k in range(len(dataset))]
 
 
-def run_of(folder: Path, name: str, engine: str = "compiled", **more: Any) -> Run:
+PACKS = {"packing": {"bins": 3, "overflow": "crop"}}
+
+
+def run_of(folder: Path, name: str, engine: str = "compiled", packing: bool = False, **more: Any) -> Run:
     entry = {"path": str(folder / name), "weight": 2, **more}
     config = {
+        **(PACKS if packing else {}),
         "seq_len": SEQ_LEN,
         "datasets": {"some": entry, "all": {"path": str(folder / "data"), "weight": 1}},
         "outputs": {"document_ids": True, "position_ids": "document", "loss_mask_borders": True},
@@ -105,7 +109,7 @@ def test_every_range_of_tokens(folder: Path) -> None:
 def test_batches(folder: Path, engine: str) -> None:
     """Limits of tracks, too, are those that windows of the view have."""
     samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
-    for more in ({}, {"split": [0.1, 0.6]}):
+    for more in ({}, {"split": [0.1, 0.6]}, {"packing": True}, {"packing": True, "split": [0.1, 0.6]}):
         run, copied = run_of(folder, "view", engine, **more), run_of(folder, "copy", "reference", **more)
         batch, expected = (open_reader(one.blend).read(samples) for one in (run, copied))
         assert batch.keys() == expected.keys()
@@ -113,11 +117,13 @@ def test_batches(folder: Path, engine: str) -> None:
             np.testing.assert_array_equal(batch[name], values, name)
 
 
-def test_quarantine(folder: Path) -> None:
+@pytest.mark.parametrize("packing", [{}, PACKS], ids=["windows", "packs"])
+def test_quarantine(folder: Path, packing: dict[str, Any]) -> None:
     samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
     batches = []
     for name, engine in itertools.product(("view", "copy"), ("compiled", "reference")):
         config = {**BASE, "datasets": {"some": {"path": str(folder / name), "weight": 1}}, "loader": {"engine": engine}}
+        config |= packing
         config["quarantine"] = [{"dataset": "some", "tokens": [200, 260]}, {"dataset": "some", "tokens": [400, 900]}]
         batches.append(open_reader(cl.open_blend(config)).read(samples))
     for batch in batches[1:]:
@@ -129,8 +135,9 @@ def test_quarantine(folder: Path) -> None:
 BASE: dict[str, Any] = {"seq_len": SEQ_LEN, "concepts": {"concepts": {}}}
 
 
-def test_a_run_can_be_asked_as_if_it_were_copied(folder: Path) -> None:
-    run, copied = run_of(folder, "view"), run_of(folder, "copy")
+@pytest.mark.parametrize("packing", [False, True], ids=["windows", "packs"])
+def test_a_run_can_be_asked_as_if_it_were_copied(folder: Path, packing: bool) -> None:
+    run, copied = (run_of(folder, name, packing=packing) for name in ("view", "copy"))
     chosen = numbers(folder / "view")
     for sample in range(0, NUM_SAMPLES, 7):
         found, expected = trace_sample(run, sample), trace_sample(copied, sample)
@@ -146,7 +153,8 @@ def test_a_run_can_be_asked_as_if_it_were_copied(folder: Path) -> None:
     for row, expected in zip(steps, expected_steps, strict=True):
         source = row.pop("source_document")
         assert row == expected
-        assert source == (chosen[row["document"]] if row["dataset"] == "some" else row["document"])
+        number = row["document"]  # None: nothing is in the pack
+        assert source == (number if number is None or row["dataset"] == "all" else chosen[number])
     for number in chosen[::9]:
         assert when_document(run, f"doc-{number}", NUM_SAMPLES) == when_document(copied, f"doc-{number}", NUM_SAMPLES)
     seen, expected_seen = exposure(run, num_samples=NUM_SAMPLES), exposure(copied, num_samples=NUM_SAMPLES)
@@ -256,9 +264,13 @@ def test_doors(folder: Path) -> None:
         assert not (folder / "no").exists()
     with pytest.raises(ConfigError, match="found a view, whose index is that of its source"):
         build_index(folder / "view")
-    packed = {**BASE, "packing": {"bins": 4}, "datasets": {"some": {"path": str(folder / "view"), "weight": 1}}}
-    with pytest.raises(ConfigError, match=r"packing: found a view|mode"):
-        cl.open_blend(packed)
+    with cl.open_dataset(folder / "data") as data:
+        border, across = data.shard_starts[1], folder / "across"
+        across.mkdir()
+        write_view(str(across), str(across), data, np.array([border - 9]), np.array([border + 9]), {})
+    config = {**BASE, **PACKS, "datasets": {"some": {"path": str(across), "weight": 1}}}
+    with pytest.raises(ConfigError, match=r"datasets\.some: packing: found document 0 of the view .* across shards"):
+        cl.open_blend(config)
     inner = folder / "deep/inner"
     select(folder / "data", inner, Ask(where="true"))
     with pytest.raises(FormatError, match="roots"):

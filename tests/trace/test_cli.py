@@ -66,6 +66,20 @@ def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture
         assert [one["dataset"] for one in share["samples"]] == [["books", "web"][k] for k in batch["dataset_id"]]
 
 
+def test_a_picture_of_the_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", str(folder / "run.yaml"), "--log", str(folder / "run"), "--step", "2"]
+    assert main([*asked, "--picture", str(tmp_path / "a.svg")]) == 0
+    assert main([*asked, "--until", "9", "--picture", str(tmp_path / "b.svg")]) == 0
+    whole, part = ((tmp_path / name).read_text() for name in ("a.svg", "b.svg"))
+    for text in ("books", "web", "share of the samples", "epochs"):
+        assert f"<!-- {text} -->" in whole
+        assert f"<!-- {text} -->" in part
+    assert whole != part
+    assert main([*asked, "--until", "2", "--picture", str(tmp_path / "c.svg")]) == 2
+    assert "--until: found 2, expected a step after 2" in capsys.readouterr().err
+    assert not (tmp_path / "c.svg").exists()
+
+
 def test_trace_is_what_the_batch_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     samples = answer(capsys, "trace", folder / "run.yaml", "--log", folder / "run", "--step", 3)["samples"]
     assert [one["sample"] for one in samples] == list(range(24, 32))
@@ -149,6 +163,7 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["plan", "{config}", "--log", "{folder}"], "found no start of a run"),
         (["plan", "{config}", "--log", "{folder}/run", "--global-batch", "8"], "found together with --log"),
         (["plan", "{config}", "--global-batch", "8", "--dp-size", "3"], "not divisible by"),
+        (["plan", "{config}", "--log", "{folder}/run", "--until", "9"], "--until: found without --picture"),
         (["plan", "{config}", "--log", "{folder}/run", "--rank", "2"], "dp_rank: found 2, expected 0 to 1"),
         (["when", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
     ],

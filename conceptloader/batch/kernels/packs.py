@@ -148,7 +148,7 @@ def pack_some(pieces: Sequence[packing.Piece], packs: int, rules: packing.Packin
 
 @inner
 def find_row(call: Call, member: Any, token: int) -> Any:
-    """The row of the shard that holds a token of a member's dataset."""
+    """The row of the shard that holds a token of the files of a member's dataset."""
     row, end = member.first_shard, member.first_shard + member.shards
     while end - row > 1:
         middle = (row + end) // 2
@@ -160,8 +160,32 @@ def find_row(call: Call, member: Any, token: int) -> Any:
 
 
 @inner
+def walk_runs(call: Call, member: Any, first: int, last: int) -> Code:
+    """walk_items for a view, whose documents are runs: those that hold tokens [first, last) of it."""
+    runs, state, parts = call.runs, call.state[0], call.room.parts
+    run, end = member.first_run, member.first_run + member.runs
+    while end - run > 1:
+        middle = (run + end) // 2
+        if runs[middle].first <= first:
+            run = middle
+        else:
+            end = middle
+    while run < member.first_run + member.runs and runs[run].first < last:
+        if state.parts == len(parts):
+            return MORE
+        part = parts[state.parts]
+        part.start = runs[run].first
+        part.end = runs[run + 1].first
+        part.document = run - member.first_run
+        state.parts += 1
+        run += 1
+    return OK
+
+
+@inner
 def find_parts(call: Call, number: int, block: int, clock: int) -> Code:
-    """The parts of a block of packs of member `number`, unless they are known: two bounded reads of its document table.
+    """The parts of a block of packs of member `number`, unless they are known: two bounded reads of its document table,
+    or the runs of a view.
 
     None, so that the packs are empty, if the block touches a shard that is quarantined as a whole, table included.
     """
@@ -173,9 +197,12 @@ def find_parts(call: Call, number: int, block: int, clock: int) -> Code:
     width = (member.bins - 1) * size
     first = member.start + block * width
     last = min(first + width, member.stop)
-    row = find_row(call, member, first)
-    left_out = False
-    while row < member.first_shard + member.shards and shards[row].base < last:
+    row, left_out = find_row(call, member, first), False
+    if member.runs > 0:
+        code = walk_runs(call, member, first, last)
+        if code != OK:
+            return code
+    while member.runs == 0 and row < member.first_shard + member.shards and shards[row].base < last:
         base, tokens = shards[row].base, shards[row].tokens
         for k in range(member.first_range, member.end_range * member.quarantined):
             known = call.left_out[k]
@@ -222,7 +249,6 @@ def fill_pack(call: Call, picked: Any, number: int, pack: int, clock: int) -> Co
         if part.place < state.position:
             continue
         start, stop = part.start, min(part.start + part.tokens + 1, part.end)
-        row = find_row(call, member, start)
         low, high = member.first_range, member.end_range
         while low < high:  # the first one that ends behind `start`
             middle = (low + high) // 2
@@ -235,12 +261,18 @@ def fill_pack(call: Call, picked: Any, number: int, pack: int, clock: int) -> Co
             left_out |= ranges[low].at <= np.int64(picked)
             low += 1
         if not left_out:
+            shift = np.int64(0)
+            if member.runs > 0:  # a run lies in one shard: see blend/packing.py
+                run = call.runs[member.first_run + part.document]
+                shift = run.source - run.first
+            row = find_row(call, member, start + shift)
             call.used[row] = clock
             if call.files[row, STREAM] < 0:
                 state.row = row
                 return NOT_OPEN
-            start -= call.shards[row].base
-            stop -= call.shards[row].base
+            shift -= call.shards[row].base
+            start += shift
+            stop += shift
             code = fill_piece(
                 call,
                 Piece(row, start, stop, start + part.tokens, part.place, sample, part.document, NO_DOCUMENT),

@@ -6,6 +6,7 @@ changes nothing. Memory is bounded: a large shard has several pieces, of about _
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -59,8 +60,7 @@ def write_shard(dataset: Dataset, track: str, shard: int) -> None:
         return
     make_directories(directory)
     names = {kind: os.path.join(directory, ix.shard_file(shard, kind)) for kind in ("postings", "rows", "json")}
-    with contextlib.ExitStack() as stack:
-        spool, table = _spool(names["postings"], stack), _spool(names["rows"], stack)
+    with Spool(names["postings"]) as spool, Spool(names["rows"]) as table:
         rows = np.concatenate([np.zeros(0, ix.ROW), *_write_pieces(dataset, track, shard, spool)])
         table.write(rows[np.argsort(rows["concept"], kind="stable")])
         spool.commit()
@@ -69,12 +69,6 @@ def write_shard(dataset: Dataset, track: str, shard: int) -> None:
         facts = {"postings": spool.facts(sample=True), "rows": table.facts(sample=True)}
     head = {"format": ix.FORMAT, "version": ix.VERSION, "source": source, "track": track, "shard": shard}
     write_file(names["json"], dump_json({**head, **facts}))
-
-
-def _spool(path: str, stack: contextlib.ExitStack) -> Spool:
-    spool = Spool(path)
-    stack.callback(spool.discard)
-    return spool
 
 
 def _write_pieces(dataset: Dataset, track: str, shard: int, spool: Spool) -> Iterator[NDArray[Any]]:
@@ -98,8 +92,10 @@ def _write_pieces(dataset: Dataset, track: str, shard: int, spool: Spool) -> Ite
 def postings(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
     """All (concept, start, end) of a shard, in order of start, about _POSTINGS at a time."""
     held: list[Postings] = []
-    for start, end, record in _runs(dataset, track, shard):
-        offsets, ids = concepts_of(dataset.reader, shard, track, record, dataset.tracks[track].num_ids)
+    tokens = dataset.shard_starts[shard + 1] - dataset.shard_starts[shard]
+    for start, end, record in dataset.reader.whole_runs(shard, track, 0, tokens, _CHUNK_TOKENS):
+        records, num_ids = record.astype(np.int64), dataset.tracks[track].num_ids
+        offsets, ids = concepts_of(dataset.reader, shard, track, records, num_ids)
         which = np.repeat(np.arange(len(record)), np.diff(offsets))
         pairs = np.sort(which << 32 | ids, kind="stable")
         pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]  # a record may name a concept twice
@@ -117,31 +113,6 @@ def _joined(held: list[Postings]) -> Postings:
     return concept, start, end
 
 
-def _runs(dataset: Dataset, track: str, shard: int) -> Iterator[Postings]:
-    """Start, end and record of the spans of a shard, whole ones, chunk by chunk."""
-    tokens = dataset.shard_starts[shard + 1] - dataset.shard_starts[shard]
-    begun: int | None = None  # where the span began that goes on beyond the chunk before
-    for low in range(0, tokens, _CHUNK_TOKENS):
-        start, end, _, after, record = dataset.reader.runs(shard, track, low, min(low + _CHUNK_TOKENS, tokens))
-        if not len(start):
-            continue
-        start = start.copy()
-        if begun is not None:
-            start[0] = begun
-        begun = int(start[-1]) if after[-1] else None
-        whole = len(start) - (begun is not None)
-        yield start[:whole], end[:whole], record[:whole].astype(np.int64)
-
-
-def _ranges(sizes: Ints, most: int) -> list[tuple[int, int]]:
-    """Cuts of range(len(sizes)) into parts of about `most`, each of one item at least."""
-    if not len(sizes):
-        return []
-    part = np.cumsum(sizes) // most
-    cuts = np.flatnonzero(np.diff(part)) + 1
-    return list(pairwise([0, *cuts.tolist(), len(sizes)]))
-
-
 def join_shards(dataset: Dataset, track: str) -> None:
     """Write the table over all shards, which makes it an index. Raises: FormatError if a shard is missing."""
     directory, source = ix.index_directory(dataset.path, track), ix.source_fingerprint(dataset.manifest)
@@ -154,8 +125,7 @@ def join_shards(dataset: Dataset, track: str) -> None:
         )
     done = [report for report in reports if report is not None]
     paths = [os.path.join(directory, ix.shard_file(shard, "rows")) for shard in range(dataset.num_shards)]
-    with contextlib.ExitStack() as stack:
-        table, heads = _spool(os.path.join(directory, "rows"), stack), _spool(os.path.join(directory, "heads"), stack)
+    with Spool(os.path.join(directory, "rows")) as table, Spool(os.path.join(directory, "heads")) as heads:
         for low, high in _concept_ranges(paths):
             rows = np.concatenate([_rows(path, low, high) for path in paths])
             rows = rows[np.argsort(rows["concept"], kind="stable")]
@@ -188,10 +158,10 @@ def _rows(path: str, low: int = 0, high: int = 1 << 32) -> NDArray[Any]:
 
 def _concept_ranges(paths: list[str]) -> list[tuple[int, int]]:
     """Ranges [low, high) of concept ids with about _ROWS rows of all shards each."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for path in paths:
-        for one in _rows(path)["concept"].tolist():
-            counts[one] = counts.get(one, 0) + 1
-    ids = np.array(sorted(counts), np.int64)
-    parts = _ranges(np.array([counts[one] for one in ids.tolist()], np.int64), _ROWS)
-    return [(int(ids[low]), int(ids[high - 1]) + 1) for low, high in parts]
+        counts.update(_rows(path)["concept"].tolist())
+    ids = sorted(counts)
+    part = np.cumsum([counts[one] for one in ids]) // _ROWS
+    cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(ids)]
+    return [(ids[low], ids[high - 1] + 1) for low, high in pairwise(cuts) if low < high]

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.format.read.files import Files
-from conceptloader.format.read.reader import DAMAGED, ShardReader
+from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.spec.layout import bad
 
 _HOLE_BYTES = 1 << 14
 
@@ -92,7 +91,7 @@ def spans_of(reader: ShardReader, shard: int, track: str, start: Ints, stop: Int
     records = record[begin]
     real = records != fmt.NO_RECORD
     if (records[real] >= int(facts.records[shard])).any():
-        raise _bad(reader, kind, shard, f"record {records[real].max()}", f"numbers below {facts.records[shard]}")
+        raise reader.bad(kind, shard, f"record {records[real].max()}", f"numbers below {facts.records[shard]}")
     return Pieces(*(part[real] for part in pieces)), records[real]
 
 
@@ -103,7 +102,7 @@ def concepts_of(reader: ShardReader, shard: int, track: str, records: Ints, num_
     codec = reader.manifest.tracks[track].concepts
     if ((pairs % codec.item).any() or (pairs[:, 0] > pairs[:, 1]).any() or (pairs > total).any()) and len(pairs):
         rule = f"multiples of {codec.item} up to {total}, rising"
-        raise _bad(reader, f"{track}.index", shard, "offsets of no records", rule)
+        raise reader.bad(f"{track}.index", shard, "offsets of no records", rule)
     begin, counts = pairs[:, 0], (pairs[:, 1] - pairs[:, 0]) // codec.item
     if codec.scores is None:
         begin = begin // codec.item
@@ -112,7 +111,7 @@ def concepts_of(reader: ShardReader, shard: int, track: str, records: Ints, num_
         ids = gather(files, f"{track}.data", shard, "u1", begin, begin + counts * codec.ids.itemsize).view(codec.ids)
     ids = ids.astype(np.int64)
     if len(ids) and int(ids.max()) >= num_ids:
-        raise _bad(reader, f"{track}.data", shard, f"concept id {ids.max()}", f"ids below {num_ids}, the vocabulary's")
+        raise reader.bad(f"{track}.data", shard, f"concept id {ids.max()}", f"ids below {num_ids}, the vocabulary's")
     return offsets_of(counts), ids
 
 
@@ -125,7 +124,7 @@ def _blocks(reader: ShardReader, kind: str, shard: int, count: int, start: Ints,
     ends = np.cumsum(last + 1 - first)
     low, high = table[ends - (last + 1 - first)], table[ends - 1]
     if (low > high).any() or (low < 0).any() or (low >= count).any() or (high > count).any():
-        raise _bad(reader, kind, shard, "a block table that falls", f"rising numbers below {count}")
+        raise reader.bad(kind, shard, "a block table that falls", f"rising numbers below {count}")
     return low, high
 
 
@@ -141,7 +140,7 @@ def _touching(
     falls[ends] = False
     tokens = int(reader.table.tokens[shard])
     if falls.any() or (first[ends - lengths + 1] > start).any() or (first[ends] < stop).any() or (first > tokens).any():
-        raise _bad(reader, kind, shard, "positions that fall or lie outside", f"rising positions in [0, {tokens}]")
+        raise reader.bad(kind, shard, "positions that fall or lie outside", f"rising positions in [0, {tokens}]")
     inside = (end > start[row]) & (first < stop[row]) & (end > first)
     inside[ends] = False
     return Pieces(row[inside], number[inside], first[inside], end[inside])
@@ -153,7 +152,3 @@ def _read_each(reader: ShardReader, shard: int, track: str, start: Ints, stop: I
     none = np.zeros(0, np.int64)
     first, end, record = (np.concatenate([none, *(runs[k] for runs in found)]).astype(np.int64) for k in (0, 1, 4))
     return Pieces(row, np.zeros_like(first), first, end), record
-
-
-def _bad(reader: ShardReader, kind: str, shard: int, found: str, expected: str) -> Exception:
-    return bad(reader.files.path(kind, shard), found, expected, DAMAGED)

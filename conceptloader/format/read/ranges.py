@@ -16,7 +16,6 @@ from conceptloader.format.read.values import Documents, Spans
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import DENSE
-from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.vocabulary import Concept, load_concepts, load_vocabulary
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.source import Expected
@@ -43,13 +42,11 @@ class Ranges:
     range or a track that does not exist.
     """
 
-    def __init__(
-        self, manifest: Manifest, files: Files, allow_pickle: bool, codecs: Mapping[str, Codec] | None
-    ) -> None:
+    def __init__(self, files: Files, allow_pickle: bool = False, codecs: Mapping[str, Codec] | None = None) -> None:
         self.path = files.roots.directory
-        self.manifest = manifest
+        self.manifest = manifest = files.manifest
         self.files = files
-        self.reader = ShardReader(manifest, files)
+        self.reader = ShardReader(files)
         self.num_tokens = manifest.num_tokens
         self.field_names = list(manifest.layouts[0].extra_fields(manifest.tracks))
         self.shard_starts: list[int] = manifest.starts().tolist()
@@ -169,7 +166,8 @@ class Ranges:
 
     def documents_in(self, start: int, stop: int) -> Documents:
         """The documents that hold the tokens [start, stop)."""
-        return _documents([self._documents_part(*part) for part in self.parts(start, stop)])
+        parts = [self._documents_part(*part) for part in self.parts(start, stop)]
+        return Documents(*(_join([part[i] for part in parts], np.int64) for i in (0, 1)))
 
     def spans(self, track: str, start: int, stop: int) -> Spans:
         """The runs of a track that touch tokens [start, stop), relative to `start`."""
@@ -212,10 +210,6 @@ def reading_ahead(ranges: Iterable[tuple[Ranges, int, int]]) -> Iterator[None]:
         for source, places in wanted.items():
             stack.enter_context(source.reading_ahead(places))
         yield
-
-
-def _documents(parts: list[tuple[Ints, Ints]]) -> Documents:
-    return Documents(_join([part[0] for part in parts], np.int64), _join([part[1] for part in parts], np.int64))
 
 
 def _join(parts: Sequence[NDArray[Any]], empty: Any) -> NDArray[Any]:

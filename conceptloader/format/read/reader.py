@@ -3,6 +3,7 @@
 Everything here is local to a shard; dataset.py puts shards together. It is the reference for the compiled reader.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,6 @@ from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import bad
-from conceptloader.format.spec.manifest import Manifest
 
 DAMAGED = "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
 # Holes up to this many bytes between wanted records are read along rather than skipped with another call.
@@ -25,11 +25,11 @@ Runs = tuple[Ints, Ints, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.uint32
 class ShardReader:
     """Reads by (shard, token range within the shard)."""
 
-    def __init__(self, manifest: Manifest, files: Files) -> None:
-        self.manifest = manifest
+    def __init__(self, files: Files) -> None:
         self.files = files
-        self.table = manifest.shards
-        self._block = manifest.block_tokens
+        self.manifest = files.manifest
+        self.table = files.table
+        self._block = files.manifest.block_tokens
 
     def stream(self, shard: int, start: int, stop: int) -> NDArray[np.void]:
         """The structured items [start, stop) of a shard, as on disk; one read."""
@@ -49,7 +49,7 @@ class ShardReader:
             before = int(self.table.tokens[:shard].sum())
             place = f"token {start + at} of shard {shard}, token {before + start + at} of the dataset"
             why = "the vocabulary" if self.manifest.tokenizer else "as no tokenizer is known"
-            raise self._bad("stream.bin", shard, f"id {int(tokens[at])} as {place}", f"ids in [0, {limit}), {why}")
+            raise self.bad("stream.bin", shard, f"id {int(tokens[at])} as {place}", f"ids in [0, {limit}), {why}")
 
     def documents(self, shard: int, start: int, stop: int) -> tuple[Ints, Ints]:
         """(first token, ordinal) of the documents that hold tokens [start, stop), start < stop; two reads.
@@ -77,7 +77,7 @@ class ShardReader:
         start, stop = np.frombuffer(data, fmt.OFFSET).tolist()
         if not start <= stop <= int(self.table.tokens[shard]):
             found = f"document {ordinal} at tokens [{start}, {stop})"
-            raise self._bad("documents.bin", shard, found, "starts that do not decrease")
+            raise self.bad("documents.bin", shard, found, "starts that do not decrease")
         return start, stop
 
     def runs(self, shard: int, track: str, start: int, stop: int, items: NDArray[np.void] | None = None) -> Runs:
@@ -99,8 +99,24 @@ class ShardReader:
         records = int(self.table.tracks[track].records[shard])
         if len(record) and int(record.max()) >= records:
             kind = "stream.bin" if encoding == fmt.DENSE else f"{track}.spans"
-            raise self._bad(kind, shard, f"record {int(record.max())} of track {track}", f"numbers below {records}")
+            raise self.bad(kind, shard, f"record {int(record.max())} of track {track}", f"numbers below {records}")
         return np.maximum(first, start), np.minimum(end, stop), first < start, end > stop, record
+
+    def whole_runs(
+        self, shard: int, track: str, low: int, high: int, step: int
+    ) -> Iterator[tuple[Ints, Ints, NDArray[np.uint32]]]:
+        """(start, end, record) of the runs in tokens [low, high), read `step` tokens at a time, none cut in between."""
+        begun: int | None = None  # where the run began that goes on beyond the tokens read so far
+        for at in range(low, high, step):
+            stop = min(at + step, high)
+            start, end, _, after, record = self.runs(shard, track, at, stop)
+            if not len(start):
+                continue
+            if begun is not None:
+                start[0] = begun
+            begun = int(start[-1]) if after[-1] and stop < high else None
+            whole = len(start) - (begun is not None)
+            yield start[:whole], end[:whole], record[:whole]
 
     def _dense_runs(
         self, shard: int, track: str, start: int, stop: int, items: NDArray[np.void] | None
@@ -138,7 +154,7 @@ class ShardReader:
         data = self.files.read(kind, shard, table_at + 8 * first, 8 * (last - first + 1))
         low, high = int.from_bytes(data[:8], "little"), min(int.from_bytes(data[-8:], "little") + 1, count)
         if not low < high:
-            raise self._bad(kind, shard, f"block table entries {low} and {high - 1}", f"rising numbers below {count}")
+            raise self.bad(kind, shard, f"block table entries {low} and {high - 1}", f"rising numbers below {count}")
         return low, high
 
     def _check_order(
@@ -147,7 +163,7 @@ class ShardReader:
         """Positions read from a file must rise, lie in the shard and enclose the range they were looked up for."""
         rising = (first[1:] > first[:-1]).all() if strict else (first[1:] >= first[:-1]).all()
         if not rising or not 0 <= first[0] <= start or not stop <= first[-1] <= tokens:
-            raise self._bad(
+            raise self.bad(
                 kind,
                 shard,
                 f"positions {first[0]} to {first[-1]} for tokens [{start}, {stop})",
@@ -171,7 +187,7 @@ class ShardReader:
             index = self.files.read(f"{track}.index", shard, 8 * first, 8 * (last - first + 2))
             offsets = np.frombuffer(index, fmt.OFFSET)
             if offsets[-1] > total or (offsets[1:] < offsets[:-1]).any():
-                raise self._bad(
+                raise self.bad(
                     f"{track}.index",
                     shard,
                     f"offsets {offsets[0]} to {offsets[-1]} for records {first} to {last}",
@@ -180,7 +196,7 @@ class ShardReader:
             at = wanted[low:high] - first
             begins[low:high], ends[low:high] = offsets[at], offsets[at + 1]
         if (begins[1:] < ends[:-1]).any():
-            raise self._bad(f"{track}.index", shard, "offsets that fall", f"non-decreasing offsets up to {total}")
+            raise self.bad(f"{track}.index", shard, "offsets that fall", f"non-decreasing offsets up to {total}")
         views: list[memoryview] = []
         for low, high in _groups(begins, ends, _MERGE_BYTES):
             base = int(begins[low])
@@ -201,13 +217,14 @@ class ShardReader:
         start, stop = np.frombuffer(data, fmt.OFFSET).tolist()
         if not start <= stop <= size - base:
             rule = f"non-decreasing offsets up to {size - base}"
-            raise self._bad("documents.ids", shard, f"offsets {start}, {stop}", rule)
+            raise self.bad("documents.ids", shard, f"offsets {start}, {stop}", rule)
         try:
             return self.files.read("documents.ids", shard, base + start, stop - start).decode("utf-8") or None
         except UnicodeDecodeError as error:
-            raise self._bad("documents.ids", shard, f"an id that is not UTF-8 ({error})", "UTF-8") from error
+            raise self.bad("documents.ids", shard, f"an id that is not UTF-8 ({error})", "UTF-8") from error
 
-    def _bad(self, kind: str, shard: int, found: str, expected: str) -> Exception:
+    def bad(self, kind: str, shard: int, found: str, expected: str) -> Exception:
+        """For a file of a shard whose content cannot be right."""
         return bad(self.files.path(kind, shard), found, expected, DAMAGED)
 
 

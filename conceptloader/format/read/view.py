@@ -30,7 +30,7 @@ class Viewable(Ranges):
     def __init__(
         self, files: Files, view: FoundView | None, allow_pickle: bool, codecs: Mapping[str, Codec] | None
     ) -> None:
-        super().__init__(files.manifest, files, allow_pickle, codecs)
+        super().__init__(files, allow_pickle, codecs)
         self.source = self.path
         self.runs: Runs | None = None
         self.tracks = files.manifest.tracks
@@ -127,14 +127,9 @@ class Viewable(Ranges):
         number = self._check_document(document)
         if self.runs is not None:
             token = int(self.runs.source[number])
-            number = int(self._documents_at(token))
+            number = int(self._documents_part(*next(super()._parts(token, token + 1)))[1][0])
         shard = bisect_right(self.first_documents, number) - 1
         return shard, number - self.first_documents[shard]
-
-    def _documents_at(self, token: int) -> int:
-        """The document in the files that holds a token of theirs, -1 if that is not known."""
-        shard, a, b, base = next(super()._parts(token, token + 1))
-        return int(self._documents_part(shard, a, b, base)[1][0])
 
     def document_range(self, document: int) -> tuple[int, int]:
         """Tokens [start, stop) of a document, by its number in the dataset."""

@@ -226,6 +226,16 @@ def parse_tokenizer(entry: JsonObject) -> Tokenizer:
     return Tokenizer(name=entry.take("name", str), vocab_size=size, eos_id=eos)
 
 
+def parse_ladder(entry: JsonObject, key: str) -> tuple[int, ...]:
+    """See Track.max_spans."""
+    ladder: list[Any] = entry.take(key, list)
+    good = len(ladder) == LADDER_STEPS and all(type(n) is int and 0 <= n <= 1 << 20 for n in ladder)
+    if not good or ladder != sorted(ladder):
+        expected = f"{LADDER_STEPS} integers in [0, 2**20] that do not decrease"
+        raise bad(entry.at(key), describe(ladder), expected, DAMAGED)
+    return tuple(ladder)
+
+
 def _parse_layouts(head: JsonObject, tracks: Sequence[str]) -> tuple[StreamLayout, ...]:
     result = []
     for i, fields in enumerate(head.take("layouts", list)):
@@ -263,16 +273,11 @@ def _parse_tracks(head: JsonObject, version: fmt.Version) -> dict[str, Track]:
         if problem:
             raise bad(head.where, describe(name), problem, DAMAGED)
         entry = head.object(name)
-        ladder = entry.take("max_spans", list)
-        good = len(ladder) == LADDER_STEPS and all(type(n) is int and 0 <= n <= 1 << 20 for n in ladder)
-        if not good or ladder != sorted(ladder):
-            expected = f"{LADDER_STEPS} integers in [0, 2**20] that do not decrease"
-            raise bad(entry.at("max_spans"), describe(ladder), expected, DAMAGED)
         tracks[name] = Track(
             codec=entry.take("codec", str),
             parameters=entry.take("parameters", dict),
             vocabulary=entry.optional("vocabulary", lambda found: parse_vocabulary(found, version)),
-            max_spans=tuple(ladder),
+            max_spans=parse_ladder(entry, "max_spans"),
             max_items=entry.natural("max_items", fmt.MAX_RECORD_BYTES, default=None),
         )
         entry.done()

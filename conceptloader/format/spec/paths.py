@@ -82,6 +82,13 @@ class Roots:
         return bad(where, repr(found), f"a file below {', '.join(self.roots)}", remedy)
 
 
+def with_default(path: str, roots: Sequence[str] | None) -> list[str] | None:
+    """The roots of a dataset where those that are given are to be added to the default."""
+    if roots is None:
+        return None
+    return [parent(normal(path)) if is_url(path) else os.path.dirname(os.path.abspath(path)), *roots]
+
+
 class UrlRoots(Roots):
     """Roots that are URLs; by default the parent of the dataset's URL, in its own host or bucket."""
 

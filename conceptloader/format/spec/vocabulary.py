@@ -129,27 +129,18 @@ def load_vocabulary(roots: Roots, entry: Vocabulary) -> list[str]:
 
 def parse_vocabulary(entry: JsonObject, version: fmt.Version) -> Vocabulary:
     count = entry.natural("count", 1 << 32)
-    groups: list[Any] = entry.take("groups", list, []) if version.concepts else []
-    pairs = [group for group in groups if isinstance(group, list) and [type(part) for part in group] == [str, int]]
+    listed: list[Any] = entry.take("groups", list, []) if version.concepts else []
+    pairs = [group for group in listed if isinstance(group, list) and [type(part) for part in group] == [str, int]]
     names = [name for name, _ in pairs]
     rule = f"[name, number] pairs of distinct names, whose numbers have the sum {count}"
-    if len(pairs) < len(groups) or (groups and sum(n for _, n in pairs) != count) or len({*names}) < len(names):
-        raise bad(entry.at("groups"), describe(groups), rule, DAMAGED)
-    if any(n < 0 for _, n in pairs) or "" in names:
-        raise bad(entry.at("groups"), describe(groups), rule, DAMAGED)
-    return Vocabulary(
-        path=entry.take("path", str),
-        size=entry.natural("size", fmt.MAX_SIZE),
-        checksum=entry.checksum("checksum"),
-        count=count,
-        groups=tuple((name, n) for name, n in pairs),
-        details=entry.optional("details", _parse_details) if version.concepts else None,
-    )
+    distinct = len({*names, ""}) > len(names) == len(listed)
+    if not distinct or any(n < 0 for _, n in pairs) or (listed and sum(n for _, n in pairs) != count):
+        raise bad(entry.at("groups"), describe(listed), rule, DAMAGED)
+    groups = tuple((name, n) for name, n in pairs)
+    details = entry.optional("details", lambda found: Details(**_file(found))) if version.concepts else None
+    return Vocabulary(**_file(entry), count=count, groups=groups, details=details)
 
 
-def _parse_details(entry: JsonObject) -> Details:
-    return Details(
-        path=entry.take("path", str),
-        size=entry.natural("size", fmt.MAX_SIZE),
-        checksum=entry.checksum("checksum"),
-    )
+def _file(entry: JsonObject) -> dict[str, Any]:
+    checksum, size = entry.checksum("checksum"), entry.natural("size", fmt.MAX_SIZE)
+    return {"path": entry.take("path", str), "size": size, "checksum": checksum}

@@ -54,7 +54,7 @@ def convert(
         )
         for name, track in manifest.tracks.items()
     }
-    source = ShardReader(manifest, Files(manifest, allowed))
+    source = ShardReader(Files(manifest, allowed))
     fields = manifest.layouts[0].extra_fields(manifest.tracks)
     options = BuildOptions(
         mode=manifest.mode,

@@ -171,7 +171,7 @@ def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
 
 def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
     """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again."""
-    ranges = Ranges(files.manifest, files, False, None)
+    ranges = Ranges(files)
     for name, track in files.manifest.tracks.items():
         try:
             starts = range(0, ranges.num_tokens, PIECE)
@@ -223,8 +223,8 @@ class _Shards:
         ]
         foreign = table.foreign[shard]
         if self.full and foreign is not None and foreign.index is not None and foreign.index_checksum is not None:
-            path = files.roots.resolve(foreign.index)
-            checks.append(("", path, partial(_check_index, path, foreign.index_checksum)))
+            path, expected = files.roots.resolve(foreign.index), foreign.index_checksum
+            checks.append(("", path, lambda: _equal(file_checksum(path), expected, "the index that was adopted")))
         problems = []
         for kind, path, check in checks:
             try:
@@ -257,10 +257,6 @@ class _Shards:
         _equal(found, expected, "the content")
         if file.token_checksum is not None:
             _equal(file.token_checksum, table.token_checksum[shard] or file.token_checksum, "the token column")
-
-
-def _check_index(path: str, expected: str) -> None:
-    _equal(file_checksum(path), expected, "the index that was adopted")
 
 
 def _equal(found: str, expected: str, what: str) -> None:

@@ -59,7 +59,7 @@ def with_border_windows(manifest: Manifest, roots: Roots, shards: Sequence[int] 
     """
     tracks = {}
     with closing(Files(manifest, roots)) as files:
-        ranges = Ranges(manifest, files, False, None)
+        ranges = Ranges(files)
         regions: list[tuple[int, int]] = []  # of the first tokens of windows
         for shard in range(len(manifest.shards)) if shards is None else shards:
             border = ranges.shard_starts[shard]

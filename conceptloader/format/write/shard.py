@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -44,19 +45,23 @@ class ShardWriter:
         self._limit = options.token_limit
         self._type = np.dtype("<" + options.written_type)
         self._field_types = {field: np.dtype("<" + code) for field, code in options.fields.items()}
-        self._stream = Spool(self._path("tokens"))
-        self._fields = {field: Spool(self._path(f"{field}.field")) for field in options.fields}
-        self._starts = Spool(self._path("documents.bin"))
-        self._blocks = BlockTable(self._path("documents.blocks"), options.block_tokens)
+        self._spools = ExitStack()
+        self._stream = self._spool("tokens")
+        self._fields = {field: self._spool(f"{field}.field") for field in options.fields}
+        self._starts = self._spool("documents.bin")
+        self._blocks = BlockTable(self._path("documents.blocks"), options.block_tokens, self._spools)
         self._ids: Ids | None = None
         self._tracks = {
-            track: TrackWriter(self._path(track), codecs[track], track_options, options.block_tokens)
+            track: TrackWriter(self._path(track), codecs[track], track_options, options.block_tokens, self._spools)
             for track, track_options in options.tracks.items()
         }
         self._open = True
 
     def _path(self, kind: str) -> str:
         return os.path.join(self._directory, f"{self.name}.{kind}")
+
+    def _spool(self, kind: str) -> Spool:
+        return self._spools.enter_context(Spool(self._path(kind)))
 
     def __enter__(self) -> "ShardWriter":
         return self
@@ -133,7 +138,7 @@ class ShardWriter:
         self._starts.write(starts)
         self._blocks.add(starts)
         if any(ids) and self._ids is None:
-            self._ids = Ids(self._path("documents"))
+            self._ids = Ids(self._path("documents"), self._spools)
             self._ids.skip(self.documents)
         if self._ids is not None and ids:
             self._ids.add(ids)
@@ -176,49 +181,45 @@ class ShardWriter:
 
     def finish(self) -> None:
         """Complete, sync and name all files, then declare the shard finished."""
-        try:
-            self._finish()
-        finally:
-            self.discard()  # working files, after an error everything that has no final name
-
-    def _finish(self) -> None:
-        encodings = {
-            name: writer.encoding(self.tokens, self.options.block_tokens) for name, writer in self._tracks.items()
-        }
-        dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]
-        layout = fmt.make_layout(self.options.written_type, self.options.fields, dense)
-        token_checksum = self._stream.checksum
-        stream = self._interleave(layout, dense) if len(layout.fields) > 1 else self._stream
-        stream.path = self._path("stream.bin")
-        files: dict[str, Spool] = {"stream.bin": stream, "documents.bin": self._starts}
-        self._starts.write(np.array([self.tokens], fmt.OFFSET))
-        self._blocks.finish(self.tokens, self._starts)
-        if self._ids is not None:
-            files.update({kind: Spool(self._path(kind)) for kind in ("documents.ids", "documents.hash")})
-            self._ids.finish(files["documents.ids"], files["documents.hash"])
-        facts = {}
-        for name, writer in self._tracks.items():
-            facts[name] = writer.finish(self.tokens, encodings[name])
-            files.update({f"{name}.{kind}": spool for kind, spool in writer.files.items()})
-        for spool in files.values():
-            spool.commit()
-        sync_directory(self._directory)
-        report = {
-            "format": "conceptstream-shard",
-            **self._identity,
-            "tokens": self.tokens,
-            "layout": [list(pair) for pair in layout.fields],
-            "documents": self.documents,
-            "token_checksum": token_checksum,
-            "files": {kind: files[kind].facts(self._has_samples) for kind in sorted(files)},
-            "tracks": facts,
-            **({"notes": self.notes} if self.notes else {}),
-        }
-        write_file(self._path("shard.json"), dump_json(report))
+        self._open = False
+        with self._spools:  # ends with them: working files, after an error everything that has no final name
+            encodings = {
+                name: writer.encoding(self.tokens, self.options.block_tokens) for name, writer in self._tracks.items()
+            }
+            dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]
+            layout = fmt.make_layout(self.options.written_type, self.options.fields, dense)
+            token_checksum = self._stream.checksum
+            stream = self._interleave(layout, dense) if len(layout.fields) > 1 else self._stream
+            stream.path = self._path("stream.bin")
+            files: dict[str, Spool] = {"stream.bin": stream, "documents.bin": self._starts}
+            self._starts.write(np.array([self.tokens], fmt.OFFSET))
+            self._blocks.finish(self.tokens, self._starts)
+            if self._ids is not None:
+                files.update({kind: self._spool(kind) for kind in ("documents.ids", "documents.hash")})
+                self._ids.finish(files["documents.ids"], files["documents.hash"])
+            facts = {}
+            for name, writer in self._tracks.items():
+                facts[name] = writer.finish(self.tokens, encodings[name])
+                files.update({f"{name}.{kind}": spool for kind, spool in writer.files.items()})
+            for spool in files.values():
+                spool.commit()
+            sync_directory(self._directory)
+            report = {
+                "format": "conceptstream-shard",
+                **self._identity,
+                "tokens": self.tokens,
+                "layout": [list(pair) for pair in layout.fields],
+                "documents": self.documents,
+                "token_checksum": token_checksum,
+                "files": {kind: files[kind].facts(self._has_samples) for kind in sorted(files)},
+                "tracks": facts,
+                **({"notes": self.notes} if self.notes else {}),
+            }
+            write_file(self._path("shard.json"), dump_json(report))
 
     def _interleave(self, layout: StreamLayout, dense: Sequence[str]) -> Spool:
         """The structured stream from its columns, a piece at a time."""
-        target = Spool(self._path("stream.bin"))
+        target = self._spool("stream.bin")
         ids = {fmt.dense_field(name): self._tracks[name].runs.dense(self.tokens, _CHUNK_TOKENS) for name in dense}
         for start in range(0, self.tokens, _CHUNK_TOKENS):
             stop = min(start + _CHUNK_TOKENS, self.tokens)
@@ -235,7 +236,4 @@ class ShardWriter:
     def discard(self) -> None:
         """Remove everything of this shard that has no final name yet."""
         self._open = False
-        parts = [self._stream, self._starts, self._blocks, *self._fields.values(), *self._tracks.values(), self._ids]
-        for part in parts:
-            if part is not None:
-                part.discard()
+        self._spools.close()

@@ -1,6 +1,10 @@
-"""Spooled tables of a shard under construction: block tables, runs of records, external ids. Memory is bounded."""
+"""Spooled tables of a shard under construction: block tables, runs of records, external ids. Memory is bounded.
+
+spools: of the shard; whoever closes it discards what was not committed.
+"""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 
 import numpy as np
@@ -18,8 +22,8 @@ _SORT_LIMIT = 1 << 22  # hash entries sorted in memory at a time
 class BlockTable:
     """For each block of tokens the number of the last item (document or entry) that begins at or before it."""
 
-    def __init__(self, path: str, block_tokens: int) -> None:
-        self._spool = Spool(path)
+    def __init__(self, path: str, block_tokens: int, spools: ExitStack) -> None:
+        self._spool = spools.enter_context(Spool(path))
         self._block = block_tokens
         self._blocks = 0
         self._items = 0
@@ -43,18 +47,14 @@ class BlockTable:
         self._spool.write(np.full(blocks - self._blocks, self._items - 1, np.int64).astype(fmt.OFFSET))
         target.append(self._spool)
         target.write(np.array([self._items], fmt.OFFSET))
-        self._spool.discard()
-
-    def discard(self) -> None:
-        self._spool.discard()
 
 
 class Runs:
     """Entries (first token, record) in order, maximal: equal neighbours are merged, gaps are entries too."""
 
-    def __init__(self, path: str, block_tokens: int) -> None:
-        self.spool = Spool(path)
-        self.table = BlockTable(path + ".blocks", block_tokens)
+    def __init__(self, path: str, block_tokens: int, spools: ExitStack) -> None:
+        self.spool = spools.enter_context(Spool(path))
+        self.table = BlockTable(path + ".blocks", block_tokens, spools)
         self.count = 0
         self._record: int | None = None
 
@@ -97,18 +97,14 @@ class Runs:
             yield np.repeat(entries["record"][:count], np.diff(np.append(np.maximum(starts[:count], a), b)))
             i += count - 1
 
-    def discard(self) -> None:
-        self.spool.discard()
-        self.table.discard()
-
 
 class Ids:
     """External string ids and their hash table. An empty string means that the document has none."""
 
-    def __init__(self, path: str) -> None:
-        self._offsets = Spool(path + ".ids")
-        self._text = Spool(path + ".text")
-        self._hashes = Spool(path + ".hash")
+    def __init__(self, path: str, spools: ExitStack) -> None:
+        self._offsets = spools.enter_context(Spool(path + ".ids"))
+        self._text = spools.enter_context(Spool(path + ".text"))
+        self._hashes = spools.enter_context(Spool(path + ".hash"))
         self._offsets.write(np.zeros(1, fmt.OFFSET))
         self.documents = 0
         self.present = 0
@@ -137,7 +133,6 @@ class Ids:
         borders = [part * (1 << 64) // parts for part in range(parts + 1)]
         for low, high in pairwise(borders):
             hashes.write(self._sorted_part(low, high - 1))
-        self.discard()
 
     def _sorted_part(self, low: int, last: int) -> NDArray[np.void]:
         found: list[NDArray[np.void]] = []
@@ -146,7 +141,3 @@ class Ids:
             found.append(entries[(entries["hash"] >= np.uint64(low)) & (entries["hash"] <= np.uint64(last))])
         entries = np.concatenate(found)
         return entries[np.lexsort((entries["ordinal"], entries["hash"]))]
-
-    def discard(self) -> None:
-        for spool in (self._offsets, self._text, self._hashes):
-            spool.discard()

@@ -1,6 +1,7 @@
 """Writing one track of a shard: records, and which tokens point at which record."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,11 +81,11 @@ class BulkSpans:
 class TrackWriter:
     """Records go to `.data` and `.index` as they come; runs to a spool that becomes `.spans` or a dense field."""
 
-    def __init__(self, path: str, codec: Codec, options: TrackOptions, block_tokens: int) -> None:
-        self.runs = Runs(path + ".spans", block_tokens)
+    def __init__(self, path: str, codec: Codec, options: TrackOptions, block_tokens: int, spools: ExitStack) -> None:
+        self.runs = Runs(path + ".spans", block_tokens, spools)
         self.records = 0
         self.max_items: int | None = 0 if options.codec == "concepts" else None
-        self.files: dict[str, Spool] = {"index": Spool(path + ".index"), "data": Spool(path + ".data")}
+        self.files = {kind: spools.enter_context(Spool(f"{path}.{kind}")) for kind in ("index", "data")}
         self._codec = codec
         self._options = options
         self._concepts = len(options.vocabulary) if options.vocabulary is not None else 1 << 32
@@ -198,8 +199,3 @@ class TrackWriter:
             "max_spans": ladder.counts,
             "max_items": self.max_items,
         }
-
-    def discard(self) -> None:
-        self.runs.discard()
-        for spool in self.files.values():
-            spool.discard()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -219,9 +220,10 @@ def write_documents(prefix: str, file: TokenFile) -> tuple[int, Spool | None]:
     """Write PREFIX.documents.bin. Returns: (documents, the file); (0, None) if a file says nothing of its documents."""
     if file.starts is None:
         return 0, None
-    spool, blocks = Spool(f"{prefix}.documents.bin"), BlockTable(f"{prefix}.documents.blocks", fmt.BLOCK_TOKENS)
     count = 0
-    try:
+    with ExitStack() as spools:
+        spool = spools.enter_context(Spool(f"{prefix}.documents.bin"))
+        blocks = BlockTable(f"{prefix}.documents.blocks", fmt.BLOCK_TOKENS, spools)
         for starts in file.starts():
             if not count and len(starts) and starts[0] != 0:
                 raise InputError(f"{file.index}: found the first document at token {starts[0]}, expected it at 0")
@@ -233,7 +235,4 @@ def write_documents(prefix: str, file: TokenFile) -> tuple[int, Spool | None]:
         spool.write(np.array([file.tokens], fmt.OFFSET))
         blocks.finish(file.tokens, spool)
         spool.commit()
-    finally:
-        spool.discard()
-        blocks.discard()
     return count, spool

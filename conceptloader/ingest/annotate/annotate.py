@@ -111,7 +111,7 @@ def annotate(
         new_directory(out) as working,
         TemporaryFile(dir=working) as file,
     ):
-        ds = Ranges(manifest, files, False, None)
+        ds = Ranges(files)
         names = level_names(options.track, options.overlap, options.levels)
         taken = sorted(set(names) & {*manifest.tracks, *ds.field_names})
         if taken:

@@ -1,6 +1,7 @@
 """One new track over the shards of a dataset: files for the shards that have annotations, none for the others."""
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from conceptloader.format.spec.codecs import get_codec
@@ -28,6 +29,7 @@ class ShardTracks:
     max_spans: tuple[int, ...] = (0,) * LADDER_STEPS
     max_items: int | None = None
     _writer: TrackWriter | None = field(init=False, default=None)
+    _spools: ExitStack = field(init=False, default_factory=ExitStack)
     _shard: int = field(init=False, default=-1)
 
     def __post_init__(self) -> None:
@@ -44,7 +46,7 @@ class ShardTracks:
             self.finish()
             path = os.path.join(self.directory, f"{shard:05d}.{self.name}")
             codec = get_codec(self.options.codec, self.options.parameters, None, f"track {self.name!r}")
-            self._writer = TrackWriter(path, codec, self.options, self.manifest.block_tokens)
+            self._writer = TrackWriter(path, codec, self.options, self.manifest.block_tokens, self._spools)
             self._shard = shard
         assert self._writer is not None
         self._writer.add(0, spans)
@@ -69,5 +71,5 @@ class ShardTracks:
             column = self.files[kind]
             column.size[shard], column.checksum[shard], column.sample[shard] = spool.size, spool.checksum, spool.sample
             column.path[shard] = f"{shard:05d}.{self.name}.{kind}"
-        writer.discard()
+        self._spools.close()
         self._writer = None

@@ -22,7 +22,7 @@ from conceptloader.ingest.chunks.options import Chunks, check_path
 from conceptloader.ingest.chunks.report import EXAMPLES, Joined
 from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.table import column_types, read_objects
-from conceptloader.storage.durable import make_directories, temporary_name, write_file
+from conceptloader.storage.durable import completed, make_directories, temporary_name, write_file
 
 MEMORY = "1GB"  # of a task
 PLAN = "plan.json"
@@ -282,14 +282,9 @@ def _ids_of(task: Task) -> str:
 
 def _copy(database: Any, query: str, path: str) -> None:
     """The rows of a query as a parquet file, which is whole once it has its name."""
-    temporary = temporary_name(path)
-    try:
+    with completed(path) as temporary:
         database.execute(
             f"COPY ({query}) TO {sql.text(temporary)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192)"
         )
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.rename(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)

@@ -87,11 +87,11 @@ def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator
         return
     if is_csv(source.path):
         for rows, _ in read_csv(source.path, source.compression, limit):
-            for line, row in rows:
+            for begin, row in rows:
                 try:
-                    yield line, row.read()
+                    yield begin, row.read()
                 except ValueError as error:
-                    raise InputError(f"{source.row_name(line)}: {error}") from error
+                    raise InputError(f"{source.row_name(begin)}: {error}") from error
         return
     number = 0
     for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):

@@ -18,7 +18,7 @@ from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.tools.derived import check_new_directory, new_directory
 from conceptloader.format.write.view import write_view
 from conceptloader.storage.durable import make_directories, write_file
-from conceptloader.trace.concepts import concept_source
+from conceptloader.trace.concepts import concept_source, holding
 from conceptloader.trace.ranges import document_ranges
 from conceptloader.trace.select.columns import DocumentColumns
 from conceptloader.trace.select.expression import Expression
@@ -166,14 +166,8 @@ class _Asking:
     def _intervals(self, first: int, last: int) -> Intervals:
         assert self.spans is not None
         source = concept_source(self.dataset, self.ask.track)
-        found: list[Intervals] = []
-        for low in range(first, last, source.chunk):
-            high = min(low + source.chunk, last)
-
-            def spans(concept: str | int, low: int = low, high: int = high) -> Intervals:
-                return source.spans(int(concept), low, high)
-
-            found.append(self.spans.intervals(spans, low, high))
+        lows = range(first, last, source.chunk)
+        found = [holding(source, self.spans, low, min(low + source.chunk, last)) for low in lows]
         start, stop = (np.concatenate(column) for column in zip(*found, strict=True))
         return start, stop
 
@@ -217,7 +211,6 @@ class _By:
 
     def __init__(self, text: str, known: Any) -> None:
         self._arrow: Any = need("pyarrow", "by")
-        self._compute: Any = need("pyarrow.compute", "by")
         self.column, colon, edges = text.partition(":")
         self._texts = edges.split(",") if colon else []
         (name,) = Expression(self.column, known, "by").columns or [""]

@@ -108,10 +108,24 @@ export async function stepView(parameters, about) {
         `The first ${count(found.samples.length)} of ${count(found.in_all)} samples; choose a rank.`),
       h("figcaption", {}, [...used].map(([name, k]) => h("span", {}, swatch(hue(k)), label(name))))),
     found.problems.map((one) => h("p", { class: "problem" }, h("b", {}, `Sample ${one.sample} cannot be read`), one.message)),
-    card("Loss", quiet("Not shown: no log of the loss of samples is written yet.")),
+    card("Loss", lossCard(found)),
     found.concepts.length > 0 && card(`Concepts of ${plural(found.traced, "sample")}`, bars(found.concepts.map((one) => (
       [label(one.name), one.tokens / most, plural(one.tokens, "token"), hue(one.c)])))),
-    card("Documents", table(["sample", "rank", "micro batch", "dataset", "window", "epoch", "documents"],
+    card("Documents", table(["sample", "rank", "micro batch", "dataset", "window", "epoch", "loss", "documents"],
       found.samples.slice(0, found.traced).map((one) => [one.sample, one.rank, one.micro_batch, label(one.d),
-        link(count(one.i), "window", { d: one.d, i: one.i }), one.epoch, parts(one)]))));
+        link(count(one.i), "window", { d: one.d, i: one.i }), one.epoch, lossOf(found, one), parts(one)]))));
+}
+
+const lossOf = (found, one) => found.loss?.samples[one.sample]?.toFixed(4) ?? "-";
+
+function lossCard(found) {
+  if (found.loss === null) return quiet("Not shown: start the page with --losses, the directory of the run's loss log.");
+  const logged = Object.keys(found.loss.samples).length;
+  if (!logged) return quiet("None of this step was logged.");
+  const most = found.samples.filter((one) => one.sample in found.loss.samples)
+    .sort((a, b) => found.loss.samples[b.sample] - found.loss.samples[a.sample]).slice(0, 10);
+  const top = Math.max(1e-9, ...most.map((one) => found.loss.samples[one.sample]));
+  return [h("p", {}, `${found.loss.mean.toFixed(4)} on average of ${plural(logged, "sample")}; the highest:`),
+    bars(most.map((one) => [link(`sample ${count(one.sample)}`, "window", { d: one.d, i: one.i }),
+      found.loss.samples[one.sample] / top, lossOf(found, one), hue(one.k)]))];
 }

@@ -38,13 +38,8 @@ class ArrowFile:
         import pyarrow as pa
 
         self._map = pa.memory_map(path)
-        try:
-            reader = pa.ipc.open_stream(self._map)
-            self._batches, self.schema_arrow = list(reader), reader.schema
-        except pa.ArrowInvalid:  # it may be of the other kind
-            file = pa.ipc.open_file(self._map)
-            self._batches, self.schema_arrow = [file.get_batch(i) for i in range(file.num_record_batches)], file.schema
-        self.metadata = self
+        reader = pa.ipc.open_stream(self._map)
+        self._batches, self.schema_arrow, self.metadata = list(reader), reader.schema, self
         self.num_row_groups = len(self._batches)
 
     def __enter__(self) -> "ArrowFile":

@@ -1,7 +1,6 @@
 """Pipeline steps for datatrove: documents and chunks in files of their own, joined and built, all stages by tasks."""
 
 import os
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -62,15 +61,11 @@ class ChunkedBuild(PipelineStep):  # type: ignore[misc]
         if self.tasks(world_size) != world_size:
             raise ConfigError(f"{self.stage}: found {world_size} tasks, expected one; give it an executor of its own")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
-        counts: Counter[str] = Counter()
-
-        def progress(found: Any) -> None:
-            counts.update(documents=found.documents, tokens=found.tokens, bad=len(found.bad))
-
         chunked = Chunked(self.documents, self.chunks, self.out, on_bad=(lambda *_: None) if self.skip_bad else None)
         tokenizer = load_tokenizer(self.tokenizer, self.eos)
         options = IngestOptions(columns=chunked.columns, tokenizer=tokenizer, **self.options)
         part = None if self.stage == "finish" else Part(self.stage, rank, world_size)
-        build_chunked(chunked, options, part=part, watch=lambda *_: progress)
-        for name, value in counts.items():
-            self.stat_update(name, value=value)
+        summary, _ = build_chunked(chunked, options, part=part)
+        if summary is not None and part is not None:
+            for name in ("documents", "tokens", "bad_records"):
+                self.stat_update(name, value=getattr(summary, name))

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -95,12 +96,15 @@ def build_dataset(
     options: IngestOptions,
     *,
     workers: int = 1,
+    task: tuple[int, int] | None = None,
     on_bad: Callable[[str, str, str], None] | None = None,
     watch: Callable[[int, int], Watch] | None = None,
 ) -> Summary:
     """Build a dataset, or go on with a build that was interrupted; finished shards are kept.
 
-    The bytes of the dataset depend on the inputs and options, not on `workers` or interruptions.
+    The bytes of the dataset depend on the inputs and options, not on `workers`, tasks or interruptions. task: (number,
+    tasks): write only the shards of this one of several tasks, which may run on other machines, and no manifest; the
+    summary is of what it did. A call without it completes the dataset.
     on_bad: called with (file, place, problem) for records that cannot be ingested, which are then left out; without it
     they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
     with each Progress.
@@ -110,59 +114,37 @@ def build_dataset(
     options that contradict each other or the build in `out`, or if another one runs there.
     """
     began = time.monotonic()
-    path, plan = os.path.abspath(out), _plan(sources, options)
-    content = format_options(options)
-    refuse_earlier_rules(path)
-    target = os.path.join(path, fmt.MANIFEST)
-    with contextlib.nullcontext() if os.path.exists(target) else build_lock(path):
-        if os.path.exists(target):  # perhaps of another build that has just ended
-            return describe_complete(path, sources, content, plan, options.max_lost_spans)
-        build = _begin(path, sources, content, plan, options.tokenizer)
-        missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
-        kept = build.num_shards - len(missing)
-        bad, truncated = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
-        losses = check_losses(build, options.max_lost_spans)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(path, TIMES))
-        manifest = finalize(path)
-    counts, seconds = (manifest.num_documents, manifest.num_tokens, losses.lost), time.monotonic() - began
-    return Summary(path, build.num_shards, kept, *counts, losses, bad, seconds, truncated)
-
-
-def write_part(
-    sources: Sequence[Source],
-    out: str | os.PathLike[str],
-    options: IngestOptions,
-    task: tuple[int, int],
-    *,
-    on_bad: Callable[[str, str, str], None] | None = None,
-    watch: Callable[[int, int], Watch] | None = None,
-) -> None:
-    """Write the shards of one of several tasks, (number, tasks), which may run at a time and on many machines; then
-    `build_dataset` with the same arguments completes the dataset. The rest as there."""
-    path, plan = os.path.abspath(out), _plan(sources, options)
-    refuse_earlier_rules(path)
-    with build_lock(path, shared=True):
-        build = _begin(path, sources, format_options(options), plan, options.tokenizer, alone=False)
-        missing = [shard for shard in range(task[0], build.num_shards, task[1]) if not build.is_finished(shard)]
-        _write_shards(build, sources, plan, options, missing, 1, on_bad, watch)
-
-
-def _plan(sources: Sequence[Source], options: IngestOptions) -> Plan:
+    path = os.path.abspath(out)
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
     if not plan:
         raise InputError(f"{sources[0].path} (of {len(sources)} files): found an empty corpus, expected records")
-    return plan
+    content = format_options(options)
+    refuse_earlier_rules(path)
+    target = os.path.join(path, fmt.MANIFEST)
+    with contextlib.nullcontext() if os.path.exists(target) else build_lock(path, shared=task is not None):
+        if os.path.exists(target):  # perhaps of another build that has just ended
+            return describe_complete(path, sources, content, plan, options.max_lost_spans)
+        build = _begin(path, sources, content, plan, alone=task is None)
+        definition = options.tokenizer.definition if options.tokenizer else None
+        if definition is not None:
+            write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
+        number, tasks = task or (0, 1)
+        mine = range(number, build.num_shards, tasks)
+        missing = [shard for shard in mine if not build.is_finished(shard)]
+        did, losses = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
+        counts = did["documents"], did["tokens"], losses.lost, losses, did["bad"], 0.0, did["truncated"]
+        summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
+        if task is None:
+            summary.losses = check_losses(build, options.max_lost_spans)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, TIMES))
+            manifest, summary.lost_spans = finalize(path), summary.losses.lost
+            summary.documents, summary.tokens = manifest.num_documents, manifest.num_tokens
+    summary.seconds = time.monotonic() - began
+    return summary
 
 
-def _begin(
-    path: str,
-    sources: Sequence[Source],
-    options: BuildOptions,
-    plan: Plan,
-    tokenizer: TextTokenizer | None,
-    alone: bool = True,
-) -> Build:
+def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, alone: bool) -> Build:
     """The build in `path`, new or taken up. One of other inputs or options makes room if no shard of it is finished,
     and nobody may have begun it beside us."""
     inputs = [source.to_json() for source in sources]
@@ -175,8 +157,6 @@ def _begin(
         log.warning("%s; no shard of it was finished: begun anew", error)
         build = create_build(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
-    if tokenizer is not None and tokenizer.definition is not None:
-        write_file(os.path.join(path, TOKENIZER_FILE), tokenizer.definition, exclusive=True)
     return build
 
 
@@ -239,8 +219,8 @@ def _write_shards(
     workers: int,
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
-) -> tuple[int, int]:
-    """Write the `missing` shards. Returns: how many records were left out, and conversations that lost turns."""
+) -> tuple[Counter[str], Losses]:
+    """Write the `missing` shards. Returns: counts of documents, tokens, bad records and truncated conversations."""
     tokenizer: bytes | str | None = None
     if options.columns.text is not None or options.chat is not None:
         if options.tokenizer is None:
@@ -264,17 +244,16 @@ def _write_shards(
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
-    losses, told, bad, truncated = Losses(), set[str](), 0, 0
+    losses, told, counts = Losses(), set[str](), Counter[str]()
 
     def on_news(_: int, progress: Progress) -> None:
-        nonlocal bad, truncated
-        truncated += progress.truncated
+        counts.update(documents=progress.documents, tokens=progress.tokens)
+        counts.update(bad=len(progress.bad), truncated=progress.truncated)
         losses.add(progress.losses)
         for track, loss in losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_lost_spans * loss.spans and track not in told:
                 told.add(track)
                 log.warning("track %r so far: %s; above --max-lost-spans the build will fail", track, loss)
-        bad += len(progress.bad)
         for record in progress.bad:
             if on_bad is not None:
                 on_bad(*record)
@@ -291,7 +270,7 @@ def _write_shards(
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
-        return bad, truncated
+        return counts, losses
     others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
         remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"

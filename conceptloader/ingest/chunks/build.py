@@ -14,7 +14,7 @@ from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.tools.derived import check_new_directory
 from conceptloader.format.write.build import open_build
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
-from conceptloader.ingest.build.builder import IngestOptions, Watch, build_dataset, format_options, write_part
+from conceptloader.ingest.build.builder import IngestOptions, Watch, build_dataset, format_options
 from conceptloader.ingest.build.complete import Summary, describe_complete
 from conceptloader.ingest.chunks.concepts import Library, load_library
 from conceptloader.ingest.chunks.join import Documents, OnBad, Part, join_chunks
@@ -102,7 +102,7 @@ def build_chunked(
     has a group for each kind of labels.
 
     options: columns, vocabularies, groups, details and scores are those of the chunks. part: do only this one, and make
-    no dataset; then the summary is None, unless the dataset is there already. watch: see `build_dataset`.
+    no dataset; the summary is that of a task, None for stages before "write". watch: see `build_dataset`.
     Raises: what `join_chunks` and `build_dataset` raise.
     """
     library, chunks, path = chunked.library, chunked.chunks, chunked.path
@@ -127,11 +127,11 @@ def build_chunked(
             return None, joined
         options = replace(options, joined=chunked.told(joined.to_json()))
         files = find_sources(joined.files)
-        if part is None:
-            summary = build_dataset(files, path, options, workers=chunked.workers, on_bad=chunked.on_bad, watch=watch)
-            return summary, joined
-        write_part(files, path, options, (part.number, part.tasks), on_bad=chunked.on_bad, watch=watch)
-    return None, joined
+        task = None if part is None else (part.number, part.tasks)
+        summary = build_dataset(
+            files, path, options, workers=chunked.workers, task=task, on_bad=chunked.on_bad, watch=watch
+        )
+    return summary, joined
 
 
 def annotate_chunked(

@@ -66,9 +66,11 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
     for source in sources:
         if source.row_groups is not None:
             return source.path, set(column_types(source.path))
-        for rows, _ in read_csv(source.path, source.compression, limit) if is_csv(source.path) else ():
-            return source.path, set(rows[0][1].names)
-        for lines, _ in () if source.whole else read_lines(source.path, compression=source.compression, limit=limit):
+        if is_csv(source.path):
+            for rows, _ in read_csv(source.path, source.compression, limit):
+                return source.path, set(rows[0][1].names)
+            continue
+        for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
             names: set[str] = set()
             for number, line in enumerate(lines, 1):
                 if line.strip():

@@ -56,6 +56,7 @@ browser:
 	    echo "no chromium: tests of the page will fail; install it (on Debian: apt-get install $(BROWSER))" >&2
 
 test: lint browser
+	@$(VENV)/bin/python --version
 	$(VENV)/bin/pytest -n $(JOBS)
 
 # The long forms of the tests of crashes, faults, damage and schedules: an hour or two on two cores.

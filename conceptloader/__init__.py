@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         span_mask,
         span_targets,
         token_concepts,
+        token_values,
     )
     from conceptloader.torch.dataset import SampleDataset
     from conceptloader.torch.decode import DecodedSample, DecodedSpan, decode
@@ -104,7 +105,7 @@ _HOMES = {
     "order.sequential": "Sequential",
     "order.skips": "Skip",
     "torch.collate": "collate_fn",
-    "torch.concepts": "annotation negatives soft_or span_concepts span_mask span_targets token_concepts",
+    "torch.concepts": "annotation negatives soft_or span_concepts span_mask span_targets token_concepts token_values",
     "torch.decode": "DecodedSample DecodedSpan decode",
     "torch.dataset": "SampleDataset",
     "torch.fim": "FillInMiddle",
@@ -127,7 +128,7 @@ __all__ = [
     "annotation", "batch_digest", "build", "build_mixture", "collate_fn", "convert", "create_build", "decode",
     "derive_key", "errors", "finalize", "join", "load_config", "log_steps", "make_dataloader", "negatives",
     "on_step", "open_blend", "open_build", "open_dataset", "soft_or", "span_concepts", "span_mask", "span_targets",
-    "testing", "to_prometheus", "token_concepts", "trace", "verify",
+    "testing", "to_prometheus", "token_concepts", "token_values", "trace", "verify",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error

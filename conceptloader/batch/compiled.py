@@ -15,11 +15,20 @@ from conceptloader.batch.descriptors import Held, OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
 from conceptloader.batch.kernels.packs import fill_packs, make_room
-from conceptloader.batch.kernels.records import ARRAYS, OUTPUT, SLOT, STATE, Call
+from conceptloader.batch.kernels.records import ARRAYS, COLUMN, OUTPUT, SLOT, STATE, Call
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import CompiledOrder, I64Array, Order, Picked, U64Array, in_sample, sample_randoms
+from conceptloader.batch.reader import (
+    CompiledOrder,
+    I64Array,
+    Order,
+    Picked,
+    U64Array,
+    decode_records,
+    in_sample,
+    sample_randoms,
+)
 from conceptloader.blend import View
 from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
@@ -49,6 +58,7 @@ class CompiledReader:
         budget: Budget | None = None,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
+        self._decodes = any(track.decoded for track in layout.tracks)
         self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
         self.follow(order)
         self._tables = make_tables(self.views, layout)
@@ -110,6 +120,7 @@ class CompiledReader:
                 batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
                 if self.layout.tracks[t].scored:
                     batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
+            members = work.members.copy() if self._decodes else None
         finally:
             if work.held.touched:
                 work.let_go()
@@ -117,6 +128,8 @@ class CompiledReader:
             self._idle.append(work)  # from here on it is another thread's
         if self.layout.outputs.random:
             batch["random"][:] = sample_randoms(self.layout.random_key, samples)
+        if members is not None:
+            decode_records(batch, self.layout, self.views, members)
         return batch
 
     def load(self, packs: bool = False) -> None:
@@ -174,7 +187,8 @@ class CompiledReader:
                     column = int(state["column"])
                     if files.files[row, column] == native.OBJECT:
                         place = row, column, int(state["at"]), int(state["size"])
-                        if not work.held.want(*place, self._who(work, sample)):
+                        block = self._tokens_of_block(work, sample) if column == native.STREAM else None
+                        if not work.held.want(*place, self._who(work, sample), block):
                             raise self._damage(work, sample)
                     work.leave_out_sample()
                 elif work.code == native.OK:  # but for samples that were left out: all that they miss is known
@@ -193,6 +207,15 @@ class CompiledReader:
                 self._call(work)
         finally:
             files.unpin(pinned)
+
+    def _tokens_of_block(self, work: "_Workspace", sample: int) -> tuple[int, int] | None:
+        """[start, stop) of the tokens that the order has read with those of a sample; None for its own alone."""
+        io_block = getattr(self.order, "io_block", None)
+        view = self.views[int(work.members[sample])]
+        if io_block is None or view is None or kind_of(view) != "window" or view.dataset.runs is not None:
+            return None
+        first, stop = io_block(int(work.members[sample]), int(work.windows[sample]))
+        return view.start + first * self.layout.seq_len, view.start + stop * self.layout.seq_len + 1
 
     def _who(self, work: "_Workspace", sample: int) -> str:
         return f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"
@@ -257,13 +280,19 @@ class _Shape:
                     outputs[name][0, t] = getattr(track, name)
             for file in FILES:
                 outputs[f"{file}_file"][0, t] = tables.kinds.index(f"{track.name}.{file}")
-        records, in_block = (np.concatenate([arrays[k].view(np.int64), outputs[k].view(np.int64)]) for k in (0, 1))
+            outputs["width"][0, t], outputs["single"][0, t] = track.item.itemsize, track.numbers is not None
+        columns = np.zeros((2, len(layout.fields)), COLUMN)
+        for column, field in zip(columns.T, layout.fields, strict=True):
+            column["address"], column["width"][0] = [at[field.name], 1], field.dtype.itemsize
+            column["labels"][0] = field.labels
+        tables_of = arrays, outputs, columns
+        records, in_block = (np.concatenate([table[k].view(np.int64) for table in tables_of]) for k in (0, 1))
         ragged = {t: track.name for t, track in enumerate(layout.tracks) if track.ragged}
         return cls(samples, carving, records, in_block, ragged)
 
 
 class _Workspace:
-    """What one batch needs for itself. values: i64 of each ragged track, empty for others; scores: of these; picks,
+    """What one batch needs for itself. values: of each ragged track, empty for others; scores: of these; picks,
     order: see fill_samples; code: what the kernel returned; spent_ns: in it; left_out: whether samples were, in this
     round; state: of the call. numbers, progress: its arrays and its
     outputs, and its state up to `reads`, as the int64 that they are."""
@@ -271,13 +300,14 @@ class _Workspace:
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
-        array_numbers = ARRAYS.itemsize // 8
+        sizes = ARRAYS.itemsize, len(layout.tracks) * OUTPUT.itemsize, len(layout.fields) * COLUMN.itemsize
+        ends = np.cumsum(sizes) // 8
         bins = int(tables.members["bins"].max(initial=0))
-        self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, np.int64) for track in layout.tracks]
+        self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, track.item) for track in layout.tracks]
         self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
         self.held = Held(files)
-        self.numbers = np.zeros(array_numbers + len(layout.tracks) * (OUTPUT.itemsize // 8), np.int64)
+        self.numbers = np.zeros(ends[-1], np.int64)
         self.call = Call(
             shards=tables.shards,
             tracks=tables.tracks,
@@ -287,8 +317,10 @@ class _Workspace:
             files=files.files,
             held=self.held.table,
             used=files.used,
-            arrays=self.numbers[:array_numbers].view(ARRAYS),
-            outputs=self.numbers[array_numbers:].view(OUTPUT),
+            arrays=self.numbers[: ends[0]].view(ARRAYS),
+            outputs=self.numbers[ends[0] : ends[1]].view(OUTPUT),
+            columns=self.numbers[ends[1] :].view(COLUMN),
+            fields=tables.fields,
             slots=np.empty(most_spans, SLOT),
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),
@@ -349,7 +381,7 @@ class _Workspace:
         self.state["position"] = 0
         self.state["sequences"] = self.state["sequences_before"]
 
-    def use_values(self, track: int, values: I64Array, scores: Array) -> None:
+    def use_values(self, track: int, values: Array, scores: Array) -> None:
         """Where the concepts of a ragged track go, and their scores, if it has any."""
         self.values[track], self.scores[track], output = values, scores, self.call.outputs[track]
         output["values"], output["capacity"] = values.__array_interface__["data"][0], len(values)
@@ -358,5 +390,6 @@ class _Workspace:
     def grow(self) -> None:
         """More room for ragged values, and the batch from its beginning."""
         room = 2 * int(self.state["needed"])
-        self.use_values(int(self.state["track"]), np.empty(room, np.int64), np.empty(room, np.float32))
+        track = int(self.state["track"])
+        self.use_values(track, np.empty(room, self.values[track].dtype), np.empty(room, np.float32))
         self.restart()

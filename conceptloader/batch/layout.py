@@ -23,23 +23,37 @@ BEGINS_BEFORE, ENDS_AFTER = 1, 2  # bits of <track>_flags
 CUT_OFF = -2  # in <track>_span_index
 ALIGNMENT = 64
 LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it, switches the loss of its tokens off
+LOSS_WEIGHT = "loss_weight"
 I8, I4, F4, U1 = map(np.dtype, ("i8", "i4", "f4", "u1"))
 
 _UNSEEN = 2  # references to a block that only `allocate` holds: its own name and getrefcount's argument
 
 
 class ArraySpec(NamedTuple):
-    """shape with the samples first; `blank` is what the array holds where nothing was read."""
+    """shape with the samples first; `blank` is what the array holds where nothing was read. along: whether the second
+    dimension runs over the tokens of a sample."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     blank: int = 0
+    along: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldLayout:
+    """A token-aligned field in a batch. field: its name in datasets. labels: it stands where its token is a label."""
+
+    name: str
+    field: str
+    dtype: np.dtype[Any]
+    labels: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackLayout:
     """The arrays of one track, with every limit decided. scored: its records have scores. mark: tokens of spans beyond
-    max_spans have CUT_OFF for an index."""
+    max_spans have CUT_OFF for an index. numbers: the type of a track of numbers, of which each span has one. decoded:
+    its records are handed out as what its codec makes of them; engines read them as ragged bytes."""
 
     name: str
     ragged: bool
@@ -49,15 +63,29 @@ class TrackLayout:
     cut_concepts: bool = False
     scored: bool = False
     mark: bool = False
+    numbers: np.dtype[Any] | None = None
+    decoded: bool = False
+
+    @property
+    def holds_concepts(self) -> bool:
+        """Whether its arrays are ids, and scores if there are any."""
+        return not self.decoded and self.numbers is None
+
+    @property
+    def item(self) -> np.dtype[Any]:
+        """The type of what a record has many of."""
+        return U1 if self.decoded else I8 if self.numbers is None else self.numbers
 
     def arrays(self, samples: int, seq_len: int) -> Iterator[tuple[str, ArraySpec]]:
         slots = (samples, self.max_spans)
-        yield f"{self.name}_span_index", ArraySpec((samples, seq_len), I4, blank=-1)
+        yield f"{self.name}_span_index", ArraySpec((samples, seq_len), I4, blank=-1, along=True)
         yield f"{self.name}_num_spans", ArraySpec((samples,), I4)
         yield f"{self.name}_spans", ArraySpec((*slots, 2), I4)
         yield f"{self.name}_flags", ArraySpec(slots, U1)
         if self.ragged:
             yield f"{self.name}_offsets", ArraySpec((samples * self.max_spans + 1,), I8)
+        elif self.numbers is not None:
+            yield f"{self.name}_values", ArraySpec(slots, self.numbers)
         else:
             yield f"{self.name}_ids", ArraySpec((*slots, self.max_concepts), I8, blank=-1)
             yield f"{self.name}_counts", ArraySpec(slots, I4)
@@ -76,6 +104,8 @@ class BatchLayout:
     cu_seqlens          i32 [n + 1], borders of the n sequences in the B * S inputs; max_seqlen, an int
     dataset_id, sample_index   i64 [B]
     random              i64 [B], at least 0, see `reader.sample_randoms`
+    loss_weight         f32 [B, S], of the label's token; 0 where nothing was read
+    FIELD               [B, S], in the type that it has in the dataset, of the input's token or the label's; 0 likewise
     T_span_index        i32 [B, S], which of the sample's spans of track T an input belongs to, -1 for none, CUT_OFF
     T_num_spans         i32 [B]
     T_spans             i32 [B, max_spans, 2], [start, end) clipped to the inputs; 0 beyond num_spans
@@ -83,6 +113,8 @@ class BatchLayout:
     T_ids, T_counts     i64 [B, max_spans, max_concepts], -1 beyond i32 [B, max_spans]  (padded)
     T_values, T_offsets i64 [m]; slot k of the B * max_spans has values[offsets[k]:offsets[k + 1]]  (ragged)
     T_scores            f32, of a track with scores, in the shape of T_ids, 0 where these are -1, or of T_values
+    T_values            [B, max_spans], of a track of numbers, in its type; 0 beyond num_spans
+    T_records           of a track with layout records: for each sample a list with an object for each span
 
     With outputs.shared_labels there is tokens i64 [B, S + 1] as well, of which input_ids and labels are views.
     """
@@ -91,17 +123,18 @@ class BatchLayout:
     outputs: Outputs
     tracks: tuple[TrackLayout, ...] = ()
     random_key: int = 0
+    fields: tuple[FieldLayout, ...] = ()
 
     def arrays(self, samples: int) -> dict[str, ArraySpec]:
         """The arrays whose shapes do not depend on what is read: all but cu_seqlens, T_values, ragged T_scores."""
         row, out = (samples, self.seq_len), self.outputs
         specs = {
             "tokens": ArraySpec((samples, self.seq_len + 1), I8),
-            "input_ids": ArraySpec(row, I8),
-            "labels": ArraySpec(row, I8),
-            "loss_mask": ArraySpec(row, F4),
-            "position_ids": ArraySpec(row, I8),
-            "document_ids": ArraySpec(row, I8, blank=-1),
+            "input_ids": ArraySpec(row, I8, along=True),
+            "labels": ArraySpec(row, I8, along=True),
+            "loss_mask": ArraySpec(row, F4, along=True),
+            "position_ids": ArraySpec(row, I8, along=True),
+            "document_ids": ArraySpec(row, I8, blank=-1, along=True),
             "dataset_id": ArraySpec((samples,), I8),
             "sample_index": ArraySpec((samples,), I8),
             "random": ArraySpec((samples,), I8),
@@ -109,6 +142,7 @@ class BatchLayout:
         left_out = {"input_ids", "labels"} if out.shared_labels else {"tokens"}
         left_out |= {name for name in specs.keys() & vars(out).keys() if getattr(out, name) in (False, "off")}
         specs = {name: spec for name, spec in specs.items() if name not in left_out}
+        specs |= {field.name: ArraySpec(row, field.dtype, along=True) for field in self.fields}
         for track in self.tracks:
             specs.update(track.arrays(samples, self.seq_len))
         return specs
@@ -135,9 +169,7 @@ class Carving(NamedTuple):
     def views(self, block: Block) -> Batch:
         """The arrays over a block's memory; cu_seqlens with all its room."""
         offsets = self.offsets
-        arrays = {
-            name: np.ndarray(shape, dtype, block, offsets[name]) for name, (shape, dtype, _) in self.specs.items()
-        }
+        arrays = {name: np.ndarray(spec.shape, spec.dtype, block, offsets[name]) for name, spec in self.specs.items()}
         return share(arrays) if "tokens" in arrays else arrays
 
 

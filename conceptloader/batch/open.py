@@ -4,21 +4,32 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, TrackLayout
+from conceptloader.batch.layout import (
+    F4,
+    LOSS_FIELD,
+    LOSS_WEIGHT,
+    Allocate,
+    Batch,
+    BatchLayout,
+    FieldLayout,
+    TrackLayout,
+)
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
 from conceptloader.batch.warm import open_engine
 from conceptloader.blend import Blend, ConceptOptions, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
-from conceptloader.format.spec.layout import DENSE
+from conceptloader.format.spec.layout import DENSE, MAX_RECORD_BYTES
 
 MAX_SAMPLE_BYTES = 1 << 30
 RANDOM = "sample random"  # what the key of outputs.random is derived for
+_ALL = Outputs(document_ids=True, random=True)
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
 _TELL = {10**k for k in range(12)}
@@ -93,19 +104,58 @@ def decide_layout(
 ) -> BatchLayout:
     """The arrays of batches of these views, with the limits of each track decided from the manifests.
 
-    Raises ConfigError for a track that no dataset has or whose codec holds no concept ids, and for limits that a
-    window of one of the datasets exceeds, unless the track says `overflow: truncate`.
+    Raises ConfigError for a track that no dataset has or that does not fit its layout, for limits that a window of one
+    of the datasets exceeds, unless the track says `overflow: truncate`, and for fields that are not there.
     """
     present = [view for view in views if view is not None]
     for view in present:
         _check_view(view, outputs)
     chosen = tuple(_track_layout(name, options, present, seq_len) for name, options in sorted((tracks or {}).items()))
-    names = [*BatchLayout(seq_len=seq_len, outputs=Outputs()).arrays(1)]
-    names += [name for track in chosen for name, _ in track.arrays(1, seq_len)]
+    names = ["cu_seqlens", "max_seqlen", "tokens", *BatchLayout(seq_len=seq_len, outputs=_ALL).arrays(1)]
+    names += [*outputs.fields, *([LOSS_WEIGHT] if outputs.loss_weight is not None else [])]
+    for track in chosen:
+        names += {f"{track.name}_{part}" for part in ("values", "scores", "records")} | {
+            *dict(track.arrays(1, seq_len))
+        }
     for name, times in Counter(names).items():
         if times > 1:
-            raise ConfigError(f"concepts: two arrays of a batch would be called {name}; rename a track")
-    return BatchLayout(seq_len=seq_len, outputs=outputs, tracks=chosen)
+            raise ConfigError(f"two arrays of a batch would be called {name}; rename a track or a field")
+    fields = [_field_layout(f"fields.{f}", f, at == "labels", present) for f, at in sorted(outputs.fields.items())]
+    if outputs.loss_weight is not None:
+        fields.append(_field_layout(LOSS_WEIGHT, outputs.loss_weight, True, present))
+    return BatchLayout(seq_len=seq_len, outputs=outputs, tracks=chosen, fields=tuple(fields))
+
+
+def _field_layout(where: str, name: str, labels: bool, views: Sequence[View]) -> FieldLayout:
+    weight = where == LOSS_WEIGHT
+    having = [view for view in views if name in view.dataset.field_names]
+    if not having or (len(having) < len(views) and not weight):  # a weight is 1 where there is none
+        lacking = next(view.name for view in views if view not in having)
+        known = sorted({field for view in views for field in view.dataset.field_names})
+        raise ConfigError(
+            f"outputs.{where}: dataset {lacking} has no field {name!r}, the fields are {known}; correct or remove it, "
+            "or build the dataset with it"
+        )
+    types = {view.name: dict(view.dataset.manifest.layouts[0].fields)[name] for view in having}
+    if not weight:
+        return FieldLayout(name=name, field=name, dtype=_one_type(f"outputs.{where}", types), labels=labels)
+    if not set(types.values()) <= {"f2", "f4"}:
+        raise ConfigError(
+            f"outputs.{where}: found field {name!r} of type {', '.join(types.values())}, expected f2 or f4; build it so"
+        )
+    return FieldLayout(name=LOSS_WEIGHT, field=name, dtype=F4, labels=True)
+
+
+def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:
+    """Of a field or a track in the datasets that have it. Raises ConfigError if they differ."""
+    first = next(iter(types))
+    other = next((name for name in types if types[name] != types[first]), None)
+    if other is not None:
+        raise ConfigError(
+            f"{where}: found type {types[first]} in dataset {first}, but {types[other]} in {other}; a batch has one: "
+            "build one of them again"
+        )
+    return np.dtype(f"<{types[first]}")
 
 
 def _check_view(view: View, outputs: Outputs) -> None:
@@ -116,7 +166,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
     if not types <= {None, "u1"}:
         raise ConfigError(
             f"dataset {view.name}: found a field {LOSS_FIELD} of type {', '.join(map(str, types))}, expected u1; "
-            "build it with that type, or under another name"
+            f"build it with that type, or under another name, which outputs.{LOSS_WEIGHT} may give"
         )
     masked = {
         "quarantined ranges": view.quarantine,
@@ -135,20 +185,38 @@ def _check_view(view: View, outputs: Outputs) -> None:
             raise ConfigError(f"outputs.loss_mask: found false, but dataset {view.name} has {reason}; set it to true")
 
 
+def _check_codecs(where: str, kinds: Mapping[str, str], options: ConceptOptions) -> None:
+    """kinds: dataset -> codec of the track. Raises ConfigError for what has no arrays of its own."""
+    kind = next(iter(kinds.values()))
+    odd = next((name for name in kinds if kinds[name] != kind or kind not in ("concepts", "numpy")), None)
+    if odd is not None:
+        raise ConfigError(
+            f"{where}: dataset {odd} has codec {kinds[odd]}, and arrays are made of tracks of codec concepts, or of "
+            "codec numpy, in all datasets; set layout: records, which hands out the records themselves"
+        )
+    if kind == "numpy" and (options.layout != "padded" or options.max_concepts is not None):
+        raise ConfigError(
+            f"{where}: found layout {options.layout} and max_concepts {options.max_concepts} for a track of numbers, "
+            "of which each span has one; leave both out, or set layout: records"
+        )
+
+
 def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq_len: int) -> TrackLayout:
     where = f"concepts.{name}"
     having = [view for view in views if name in view.tracks]
     if not having:
         known = sorted({track for view in views for track in view.tracks})
         raise ConfigError(f"{where}: this track is read of no dataset, expected one of {known}; correct or remove it")
-    most = {"max_spans": 1, "max_concepts": 1}
+    kinds = {view.name: view.dataset.tracks[name].codec for view in having}
+    kind, decoded = next(iter(kinds.values())), options.layout == "records"
+    if not decoded:
+        _check_codecs(where, kinds, options)
+    elif options.max_concepts is not None:
+        raise ConfigError(f"{where}.max_concepts: found with layout records, which are never cut; remove it")
+    most = {"max_spans": 1, "max_concepts": MAX_RECORD_BYTES if decoded else 1}
     for view in having:
-        track = view.dataset.tracks[name]
-        if track.codec != "concepts":
-            raise ConfigError(
-                f"{where}: dataset {view.name} has codec {track.codec}, a batch holds tracks of codec concepts only; "
-                "remove it here and read its records with Dataset.spans"
-            )
+        if decoded:
+            view.dataset.codec(name)  # now: one that nobody has given is an error
         for key, number in _claims(view, name, seq_len).items():
             limit = getattr(options, key)
             if limit is not None and number > limit and options.overflow == "error":
@@ -157,7 +225,11 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
                     "raise it, or set overflow: truncate or mark"
                 )
             most[key] = max(most[key], number)
-    scored = {view.name: view.dataset.tracks[name].concepts.scores is not None for view in having}
+    numbers, scored = None, {view.name: False for view in having}
+    if kind == "concepts" and not decoded:
+        scored = {view.name: view.dataset.tracks[name].concepts.scores is not None for view in having}
+    elif not decoded:
+        numbers = _one_type(where, {view.name: view.dataset.tracks[name].parameters["dtype"] for view in having})
     if any(scored.values()) and not all(scored.values()):
         bare = next(found for found in scored if not scored[found])
         raise ConfigError(
@@ -166,7 +238,9 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
         )
     layout = TrackLayout(
         name=name,
-        ragged=options.layout == "ragged",
+        ragged=options.layout != "padded",
+        numbers=numbers,
+        decoded=decoded,
         max_spans=options.max_spans or most["max_spans"],
         max_concepts=options.max_concepts or most["max_concepts"],
         # A limit that nobody asked for cuts nothing off: data beyond it show that a manifest says too little.
@@ -193,12 +267,12 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
     runs += 0 if view.dataset.runs is None else len(view.dataset.runs)  # each may cut a span
-    concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
-    return {
-        # Manifests know windows; of a pack, each part may be cut out of the place that has most.
-        "max_spans": seq_len if view.member.packing else min(track.spans_in(seq_len), seq_len, runs),
-        "max_concepts": min(track.max_items or 0, concepts),
-    }
+    # Manifests know windows; of a pack, each part may be cut out of the place that has most.
+    claims = {"max_spans": seq_len if view.member.packing else min(track.spans_in(seq_len), seq_len, runs)}
+    if track.codec == "concepts":
+        concepts = int(table.files[f"{name}.data"].size.max(initial=0)) // track.concepts.item
+        claims["max_concepts"] = min(track.max_items or 0, concepts)
+    return claims
 
 
 def _prove_sizes(view: View, name: str) -> None:

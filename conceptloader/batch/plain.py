@@ -11,21 +11,23 @@ from conceptloader.batch.layout import (
     CUT_OFF,
     ENDS_AFTER,
     LOSS_FIELD,
+    LOSS_WEIGHT,
     Allocate,
     Array,
     Batch,
     BatchLayout,
     TrackLayout,
 )
-from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, in_sample, sample_randoms
+from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, decode_records, in_sample, sample_randoms
 from conceptloader.blend import View
 from conceptloader.blend.samples import Part, kind_of, parts_of, present
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import reading_ahead
+from conceptloader.format.read.values import Spans
 from conceptloader.storage.reads import waits_for
 
-_Values = tuple[list[Array], list[Array]]  # of the spans of a track: concept ids, and scores if it has any
+_Values = tuple[list[Array], list[Array]]  # of the spans of a track: ids, numbers or bytes; and scores if it has any
 
 
 class ReferenceReader:
@@ -97,13 +99,14 @@ class ReferenceReader:
             if track.ragged:
                 np.cumsum(arrays[f"{track.name}_offsets"], out=arrays[f"{track.name}_offsets"])
                 ids, scores = values[track.name]
-                batch[f"{track.name}_values"] = np.concatenate([np.zeros(0, np.int64), *ids])
+                batch[f"{track.name}_values"] = np.concatenate([np.zeros(0, track.item), *ids])
                 if track.scored:
                     batch[f"{track.name}_scores"] = np.concatenate([np.zeros(0, np.float32), *scores])
         if self.layout.outputs.cu_seqlens:
             batch["cu_seqlens"] = arrays["cu_seqlens"][: len(sequences)]
             batch["cu_seqlens"][:] = sequences
             batch["max_seqlen"] = int(np.diff(sequences).max(initial=0))
+        decode_records(batch, self.layout, self.views, members)
         return batch
 
     def _ahead(self, members: I64Array, windows: U64Array) -> Iterator[tuple[Dataset, int, int]]:
@@ -163,6 +166,15 @@ class ReferenceReader:
         labels = slice(part.place, part.place + max(len(tokens) - 1, 0))
         arrays["input_ids"][row, part.place : part.place + part.inputs] = tokens[: part.inputs]
         arrays["labels"][row, labels] = tokens[1:]
+        for field in self.layout.fields:
+            where = labels if field.labels else slice(part.place, part.place + part.inputs)
+            values = sample[field.field] if field.field in sample else np.ones(len(tokens), field.dtype)
+            if field.name == LOSS_WEIGHT and not np.isfinite(values[1:]).all():
+                raise FormatError(
+                    f"field {field.field}: found a weight that is no finite number in tokens {part.start} to "
+                    f"{part.stop} of the dataset, expected finite ones; build it again, or quarantine these tokens"
+                )
+            arrays[field.name][row, where] = values[1:] if field.labels else values[: part.inputs]
         if "loss_mask" not in arrays:
             return
         mask = arrays["loss_mask"][row, labels]
@@ -182,20 +194,25 @@ class ReferenceReader:
         inside: list[int] = borders[borders < size].tolist()
         return inside
 
-    def _fill_track(
-        self, arrays: dict[str, Array], row: int, view: View, track: TrackLayout, part: Part
-    ) -> tuple[list[Array], list[Array]]:
-        """Fill one track of a part of a row. Returns the concept ids of its spans, and their scores, if it has any."""
+    def _fill_track(self, arrays: dict[str, Array], row: int, view: View, track: TrackLayout, part: Part) -> _Values:
+        """Fill one track of a part of a row. Returns what its spans have, and their scores, if it has any."""
         name, start, stop = track.name, part.start, part.start + part.inputs
         before = int(arrays[f"{name}_num_spans"][row])  # of the parts before
         spans = view.dataset.spans(name, start, stop)
-        codec = view.dataset.tracks[name].concepts
-        if any(len(record) % codec.item for record in spans.records):
+        item = track.item.itemsize
+        if track.holds_concepts:
+            item = view.dataset.tracks[name].concepts.item
+        sizes = np.array([len(record) for record in spans.records], np.int64)
+        single = track.numbers is not None
+        if (sizes % item).any() or (single and (sizes != item).any()):
+            expected = "single number" if single else "list of concept ids"
             raise FormatError(
-                f"dataset {view.name}, tokens {start} to {stop}: found a record of track {name} that is no list of "
-                f"concept ids of {codec.item} bytes; run `conceptloader verify --full`, restore or rebuild the dataset"
+                f"dataset {view.name}, tokens {start} to {stop}: found a record of track {name} that is no {expected} "
+                f"of {item} bytes; run `conceptloader verify --full`, restore or rebuild the dataset"
+                + ", or set layout: records"
+                * single
             )
-        counts = np.diff(spans.offsets)
+        counts = sizes // item
         most = int(counts.max(initial=0))
         if (before + len(spans) > track.max_spans and not track.cut_spans) or (
             most > track.max_concepts and not track.cut_concepts
@@ -219,15 +236,34 @@ class ReferenceReader:
         if track.mark:
             for k in range(used, len(spans)):
                 arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = CUT_OFF
-        kept = list(zip(spans.records, counts.tolist(), strict=False))
+        values, scores = self._values(view, track, spans, counts.tolist(), start)
+        if track.ragged:
+            first = row * track.max_spans + before + 1  # lengths for now; summed up at the end
+            arrays[f"{name}_offsets"][first : first + used] = counts
+        elif track.numbers is not None:
+            arrays[f"{name}_values"][row, slots] = np.concatenate([np.zeros(0, track.item), *values])
+        else:
+            arrays[f"{name}_counts"][row, slots] = counts
+            for k, ids in enumerate(values, before):
+                arrays[f"{name}_ids"][row, k, : len(ids)] = ids
+            for k, found in enumerate(scores, before):
+                arrays[f"{name}_scores"][row, k, : len(found)] = found
+        return values, scores
+
+    def _values(self, view: View, track: TrackLayout, spans: Spans, counts: list[int], start: int) -> _Values:
+        """What the first `counts` of the items of each record are: ids, numbers or bytes; and their scores, if any."""
+        name, kept = track.name, list(zip(spans.records, counts, strict=False))
+        if not track.holds_concepts:
+            return [np.frombuffer(record, track.item, n) for record, n in kept], []
+        entry = view.dataset.tracks[name]
+        codec, limit = entry.concepts, entry.num_ids
         try:
-            concepts = [codec.ids_of(record)[:n] for record, n in kept]
+            values = [codec.ids_of(record)[:n] for record, n in kept]
             scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
         except ValueError as error:
-            where = f"dataset {view.name}, tokens {start} to {stop}: track {name}"
+            where = f"dataset {view.name}, tokens from {start} on: track {name}"
             raise FormatError(f"{where}: {error}; run `conceptloader verify --full`, restore or rebuild it") from error
-        limit = view.dataset.tracks[name].num_ids
-        for k, ids in enumerate(concepts):
+        for k, ids in enumerate(values):
             if ids.max(initial=0) >= limit and len(ids):
                 token = start + int(spans.start[k])
                 raise FormatError(
@@ -235,13 +271,4 @@ class ReferenceReader:
                     f"{name} at token {token} of the dataset, expected ids below {limit}, the size of the vocabulary; "
                     "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
                 )
-        if track.ragged:
-            first = row * track.max_spans + before + 1  # lengths for now; summed up at the end
-            arrays[f"{name}_offsets"][first : first + used] = counts
-        else:
-            arrays[f"{name}_counts"][row, slots] = counts
-            for k, ids in enumerate(concepts, before):
-                arrays[f"{name}_ids"][row, k, : len(ids)] = ids
-            for k, found in enumerate(scores, before):
-                arrays[f"{name}_scores"][row, k, : len(found)] = found
-        return [ids.astype(np.int64) for ids in concepts], scores
+        return [ids.astype(np.int64) for ids in values], scores

@@ -1,11 +1,16 @@
 """What both engines have in common."""
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from conceptloader.batch.layout import Allocate, Batch, BatchLayout
+from conceptloader.blend import View
+from conceptloader.blend.samples import present
+from conceptloader.format.read.values import decode_all
 from conceptloader.order import reference
 from conceptloader.order.mixture import KernelTables
 
@@ -30,6 +35,25 @@ def sample_randoms(key: int, samples: U64Array) -> I64Array:
     values: U64Array = mixed(np.uint64(key) + mixed(np.asarray(samples, np.uint64) + _GOLDEN))
     found: I64Array = (values >> np.uint64(1)).astype(np.int64)
     return found
+
+
+def decode_records(batch: Batch, layout: BatchLayout, views: Sequence[View | None], members: I64Array) -> None:
+    """Give what codecs make of the records of `decoded` tracks for their bytes. members: [B], of the samples.
+
+    Raises: FormatError for a record that its codec cannot decode.
+    """
+    for track in layout.tracks:
+        if not track.decoded:
+            continue
+        values, offsets = memoryview(batch.pop(f"{track.name}_values")), batch.pop(f"{track.name}_offsets")
+        found: list[list[Any]] = []
+        for row, member in enumerate(members.tolist()):
+            dataset, first = present(views, member).dataset, row * track.max_spans
+            borders = offsets[first : first + int(batch[f"{track.name}_num_spans"][row]) + 1].tolist()
+            records = [values[a:b] for a, b in pairwise(borders)]
+            where = f"{dataset.path}: track {track.name!r}"
+            found.append(decode_all(dataset.codec(track.name), records, where) if records else [])
+        batch[f"{track.name}_records"] = found
 
 
 def in_sample(cause: Exception, who: str) -> Exception:

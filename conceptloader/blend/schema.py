@@ -7,6 +7,8 @@ from conceptloader.base.checks import falls
 from conceptloader.blend.strict import Count, Natural, Positive, Section, nearest, within
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
+from conceptloader.order.progress.spec import OrderKind
+from conceptloader.order.reference import LANES_VERSION, MAX_LANE_WINDOWS, MAX_LANES, MAX_OPEN, Lanes
 
 MAX_BINS = 4096
 
@@ -16,6 +18,7 @@ class DatasetConfig(Section):
     """path: of a dataset directory. weight: its proportion in the blend; None if it only takes part in phases.
     split: the share [from, to) of the dataset, moved to starts of documents. tracks: those to read; None for the ones
     that the section `concepts` names. max_epochs: how often it may be read. allow_pickle: pickle tracks may run code.
+    lanes: False for windows that are read one by one, although the order has lanes.
     """
 
     path: str
@@ -24,6 +27,16 @@ class DatasetConfig(Section):
     tracks: tuple[str, ...] | None = None
     max_epochs: Positive | None = None
     allow_pickle: bool = False
+    lanes: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LaneOrder(Section):
+    """A shuffled order in lanes, see docs/order.md: how many, windows of a block, blocks that a lane has open."""
+
+    lanes: Annotated[int, within(1, MAX_LANES)]
+    windows: Annotated[int, within(2, MAX_LANE_WINDOWS)] = Lanes.windows
+    open: Annotated[int, within(1, MAX_OPEN)] = Lanes.open
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +83,9 @@ class Outputs(Section):
     position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
     loss_mask_borders: no loss where the label is the first token of another document. eos_loss: False for no loss on
     end-of-document labels. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a number for
-    each sample, of the seed and the sample's index alone.
+    each sample, of the seed and the sample's index alone. loss_weight: a field of f2 or f4, by which the loss of its
+    tokens is to be multiplied; it is 1 in datasets without it. fields: others, by name; each stands at the inputs that
+    it belongs to, or at the labels.
     """
 
     shared_labels: bool = False
@@ -83,6 +98,8 @@ class Outputs(Section):
     sample_index: bool = True
     random: bool = False
     eos_loss: bool = True
+    loss_weight: str | None = None
+    fields: dict[str, Literal["inputs", "labels"]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,14 +128,14 @@ class PackingConfig(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConceptOptions(Section):
-    """How the concepts of a track become tensors.
+    """How a track becomes tensors, or, with layout records, lists of what its codec makes of each record.
 
     max_spans per sample, max_concepts per span: None for the largest numbers that the manifests allow. overflow: a
     dataset that may hold more is an error before training, or what is too much is left out, and, with "mark", the
     tokens of spans that are left out have -2 in span_index.
     """
 
-    layout: Literal["padded", "ragged"] = "padded"
+    layout: Literal["padded", "ragged", "records"] = "padded"
     max_spans: Count | None = None
     max_concepts: Count | None = None
     overflow: Literal["error", "truncate", "mark"] = "error"
@@ -157,8 +174,8 @@ class Config(Section):
     seed: int = 1234
     seq_len: Count | None = None
     block: Annotated[int, within(1, MAX_BLOCK)] = 64
-    order: Literal["shuffled", "sequential", "megatron"] = "shuffled"
-    order_version: Annotated[int, within(1, ORDER_VERSION)] | None = None
+    order: Literal["shuffled", "sequential", "megatron"] | LaneOrder = "shuffled"
+    order_version: Annotated[int, within(1, LANES_VERSION)] | None = None
     datasets: dict[str, DatasetConfig]
     weights: Literal["given", "sizes"] = "given"
     temperature: Positive = 1.0
@@ -183,11 +200,30 @@ class Config(Section):
         self._check_weights()
         self._check_quarantine()
         self._check_excluded()
+        version = ORDER_VERSION if self.lanes is None else LANES_VERSION
+        if self.order_version not in (None, version):
+            raise ConfigError(
+                f"order_version: found {self.order_version}, expected {version}, {LANES_VERSION} being the one of "
+                "`order: {lanes: ...}`; leave it out"
+            )
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
                 f"megatron_cache: found {self.megatron_cache!r} with order {self.order}; order megatron needs the "
                 "--data-cache-path of the run that it takes over, the other orders have none"
             )
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """Those of `order: {lanes: ...}`."""
+        found = self.order
+        if not isinstance(found, LaneOrder):
+            return None
+        return Lanes(count=found.lanes, windows=found.windows, open=found.open)
+
+    @property
+    def order_kind(self) -> OrderKind:
+        """shuffled, in lanes or not, sequential or megatron."""
+        return "shuffled" if isinstance(self.order, LaneOrder) else self.order
 
     @property
     def names(self) -> list[str]:
@@ -215,6 +251,10 @@ class Config(Section):
         if not self.datasets:
             raise ConfigError("datasets: found none, expected at least one")
         for name, dataset in self.datasets.items():
+            if not dataset.lanes and self.lanes is None:
+                raise ConfigError(
+                    f"datasets.{name}.lanes: found false with order {self.order}, which has none; leave it out"
+                )
             if "@" in name:
                 raise ConfigError(f"datasets.{name}: found @ in a name, where it marks a change of seq_len; rename it")
             if not dataset.path:
@@ -243,7 +283,7 @@ class Config(Section):
                 raise ConfigError(f"{where}{name}: no such dataset{nearest(name, self.datasets)}")
 
     def _check_unblended(self) -> None:
-        if self.order == "shuffled":
+        if self.order_kind == "shuffled":
             return
         unused = {"phases": self.phases, "skip": self.skip, "weights": self.weights == "sizes"}
         unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
@@ -252,7 +292,7 @@ class Config(Section):
                 raise ConfigError(f"{key}: found with order {self.order}, which takes none; leave it out")
 
     def _check_weights(self) -> None:
-        if self.order != "shuffled":
+        if self.order_kind != "shuffled":
             return
         given = [name for name, dataset in self.datasets.items() if dataset.weight is not None]
         at_start = bool(self.phases) and self.phases[0].start == 0

@@ -55,8 +55,8 @@ def _hints(cls: type) -> dict[str, Any]:
 def convert(value: Any, hint: Any, where: str) -> Any:
     """`value` as the type `hint` says.
 
-    Known are bool, int, float (int passes), str, Literal, None in a union, tuple, dict with str keys, dataclasses, and
-    Annotated with a rule.
+    Known are bool, int, float (int passes), str, Literal, None in a union, a dataclass beside something else in one,
+    tuple, dict with str keys, dataclasses, and Annotated with a rule.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -65,7 +65,9 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             raise ConfigError(f"{where}: found {value!r}, expected {_describe(hint)}")
         return converted
     if origin in (Union, types.UnionType):
-        return None if value is None else convert(value, next(a for a in args if a is not type(None)), where)
+        kinds = [a for a in args if a is not type(None)]
+        section = [a for a in kinds if dataclasses.is_dataclass(a) and (isinstance(value, Mapping) or type(value) is a)]
+        return None if value is None and len(kinds) < len(args) else convert(value, (section or kinds)[0], where)
     if origin is Literal:
         return _literal(value, args, where)
     if origin is tuple:

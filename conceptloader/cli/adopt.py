@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(add)
     add("--kind", choices=["auto", "megatron", "datatrove", "flat"], default="auto", help="default: by the file names")
     add("--full", action="store_true", help="read all tokens, for checksums that do not depend on the files' times")
+    add("--loss-mask", action="store_true", help="copy .ds files, with the loss masks in their .ds.loss files")
     group = parser.add_argument_group("flat files").add_argument
     group("--dtype", metavar="TYPE", help="uint8, uint16, uint32, int32 or int64")
     group("--document-end", type=int, metavar="ID", help="the token that ends each document")
@@ -53,11 +54,12 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         arguments.out,
         tokenizer=_tokenizer(arguments),
         tokenizer_source=arguments.tokenizer,
-        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full"),
+        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full", "loss_mask"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
     documents = f"{manifest.num_documents:,}" if manifest.num_documents else "unknown"
-    files = f"{len(manifest.shards)} files of {', '.join(kinds)}, in place"
+    where = f"of {', '.join(kinds)}, in place" if kinds else "copied with their loss masks"
+    files = f"{len(manifest.shards)} files {where}"
     line = f"{documents} documents, {manifest.num_tokens:,} tokens, {files}"
     output.manifest(arguments.out, manifest, {"kinds": kinds}, line)
 

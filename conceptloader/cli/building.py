@@ -42,6 +42,7 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     group("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
     group("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
     group("--no-eos", action="store_true", help="do not append an eos token to each document")
+    group("--bos", metavar="TOKEN|ID", help="token to put in front of each document, or its id (default: none)")
     group("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
 
 
@@ -90,7 +91,7 @@ def check_tokens(command: str, arguments: argparse.Namespace) -> None:
 def ingest_options(arguments: argparse.Namespace, columns: "Columns", vocabularies: dict[str, Any]) -> "IngestOptions":
     """Raises: ConfigError."""
     from conceptloader.ingest.build.builder import IngestOptions
-    from conceptloader.ingest.rows.tokenizer import load_tokenizer
+    from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
     tokenizer = load_tokenizer(arguments.tokenizer, arguments.eos) if arguments.tokenizer is not None else None
@@ -99,6 +100,7 @@ def ingest_options(arguments: argparse.Namespace, columns: "Columns", vocabulari
         tokenizer=tokenizer,
         eos_id=eos_id("build", arguments.eos) if tokenizer is None else None,
         append_eos=not arguments.no_eos,
+        bos=find_token(tokenizer, arguments.bos, "--bos"),
         vocabularies=vocabularies,
         **chosen(arguments, *SPAN_RULES, "vocab_size", "encoding", "mode", "token_type"),
         **chosen(arguments, "shard_input_bytes", "max_line_bytes"),

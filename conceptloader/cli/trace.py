@@ -15,7 +15,8 @@ from conceptloader.trace import SampleTrace, trace_sample, trace_step, trace_ste
 DESCRIPTION = """\
 Print what the samples of a step are made of, be it past or ahead: the window of the dataset; its documents, by their
 ids in the input, with the positions of the inputs and of the labels that are theirs; its spans with their concepts,
-exactly as they are in the batch: [start, end), with < or > where a span goes on outside.
+exactly as they are in the batch: [start, end), with < or > where a span goes on outside; the range of its loss weights
+and token fields, and all of them with --json.
 
   conceptloader trace run.yaml --log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400
@@ -66,6 +67,8 @@ def _lines(one: SampleTrace) -> Iterator[str]:
         name = f"number {part.document}" if part.id is None else printable(part.id)
         parts = {"inputs": part.inputs, "labels": part.labels}
         yield f"  document {name}: " + ", ".join(f"{kind} {p[0]}:{p[1]}" for kind, p in parts.items() if p is not None)
+    for name, values in one.fields.items():
+        yield f"  {name}: {min(values):g} to {max(values):g}, mean {sum(values) / len(values):g}"
     for track, spans in one.spans.items():
         yield f"  {track}: {len(spans)} spans"
         for span in spans:

@@ -27,6 +27,7 @@ class Expected:
 
     path: or URL. sample: checksum, None if nobody recorded it. mtime_ns: of a file that was adopted. once: no part of
     it is likely to be read again soon, so that none is worth a place in memory. admit: raises if it may not be opened.
+    kept: what is asked for is read whole and kept, `once` or not, since other samples need the rest of it.
     """
 
     path: str
@@ -35,6 +36,7 @@ class Expected:
     mtime_ns: int | None = None
     once: bool = False
     admit: Callable[[], object] = bool
+    kept: bool = False
 
     def require_size(self, found: int, remedy: str) -> None:
         if found != self.size:

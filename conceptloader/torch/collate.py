@@ -101,8 +101,8 @@ def _arrived(task: T, batch: TensorBatch, copied: Any, device: torch.device) -> 
 class Rows(Shown, Sequence[TensorBatch]):
     """A batch of tensors that is also the sequence of its samples, as DataLoader's collate functions expect one.
 
-    A sample has the row of each tensor; of a ragged track its own values and offsets. cu_seqlens and max_seqlen, which
-    describe a batch, are left out.
+    A sample has the row of each tensor; of a ragged track its own values and offsets, of one with layout records its
+    own list. cu_seqlens and max_seqlen, which describe a batch, are left out.
     """
 
     def __init__(self, layout: BatchLayout, batch: TensorBatch) -> None:
@@ -118,7 +118,7 @@ class Rows(Shown, Sequence[TensorBatch]):
         if not -len(self) <= k < len(self):
             raise IndexError(f"sample {k} of a batch of {len(self)}")
         k %= len(self)
-        ragged = {track.name: track.max_spans for track in self.layout.tracks if track.ragged}
+        ragged = {track.name: track.max_spans for track in self.layout.tracks if track.ragged and not track.decoded}
         left_out = {"cu_seqlens", "max_seqlen"}
         sample: TensorBatch = {}
         for name, slots in ragged.items():
@@ -135,9 +135,11 @@ class Rows(Shown, Sequence[TensorBatch]):
 def collate_fn(samples: Sequence[TensorBatch]) -> TensorBatch:
     """`collate_fn` of a DataLoader over a SampleDataset: the batch as it was read, without copying it together again.
 
-    Samples that were fetched one by one are stacked.
+    Samples that were fetched one by one are stacked, lists of records put into one list.
     """
     if isinstance(samples, Rows):
         return samples.batch
-    stacked: TensorBatch = torch.utils.data.default_collate(list(samples))
-    return stacked
+    lists = {name: [sample[name] for sample in samples] for name in samples[0] if isinstance(samples[0][name], list)}
+    arrays = [{name: value for name, value in sample.items() if name not in lists} for sample in samples]
+    stacked: TensorBatch = torch.utils.data.default_collate(arrays)
+    return {**stacked, **lists}

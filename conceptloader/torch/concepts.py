@@ -39,35 +39,58 @@ def span_concepts(batch: TensorBatch, track: str, k: int, *, rank: Tensor | None
     places = torch.arange(ids.shape[-1], device=ids.device)
     mask = places < counts[..., None]
     if rank is not None:
-        order = rank.to(ids.device)[ids.clamp(min=0)].double().masked_fill(~mask, torch.inf)
-        chosen = order.argsort(dim=-1, stable=True)
-        ids, mask = ids.gather(-1, chosen), mask.gather(-1, chosen)
+        ids, mask = _in_order(ids, mask, rank)
     ids, mask = _wide(ids, k, -1), _wide(mask, k, 0)
     return Concepts(ids.masked_fill(~mask, -1), mask, (counts - k).clamp(min=0))
 
 
-def token_concepts(batch: TensorBatch, tracks: str | Sequence[str], k: int, *, rank: Tensor | None = None) -> Concepts:
+def token_concepts(
+    batch: TensorBatch,
+    tracks: str | Sequence[str],
+    k: int,
+    *,
+    rank: Tensor | None = None,
+    merged: Sequence[int] | None = None,
+) -> Concepts:
     """At most `k` concepts of each token: tensors [B, S, n * k] and [B, S]; of n tracks one after the other.
 
     These are `concept_ids` and `concept_mask` as guidelabs/steerling's concept head takes them for teacher forcing: one
     gather from the spans' concepts. k and rank: of each track, see `span_concepts`.
+
+    merged: one numbering for the concepts of all tracks, the number that each track's first one has in it. Then `k` are
+    kept of all tracks together, [B, S, k], in their sequence or those of the lowest rank, which is by that numbering.
     """
     found = []
-    for track in [tracks] if isinstance(tracks, str) else tracks:
-        spans, index = span_concepts(batch, track, k, rank=rank), batch[f"{track}_span_index"]
+    names = [tracks] if isinstance(tracks, str) else tracks
+    if merged is not None and len(merged) != len(names):
+        raise ConfigError(f"merged: found {len(merged)} numbers, expected one for each of {len(names)} tracks")
+    for track, first in zip(names, merged or [0] * len(names), strict=True):
+        own = None if rank is None else rank[first:]
+        spans, index = span_concepts(batch, track, k, rank=own), batch[f"{track}_span_index"]
         slot = index.clamp(min=0).long()
         some = index >= 0
         wide = slot[..., None].expand(*slot.shape, k)
         mask = spans.mask.gather(1, wide) & some[..., None]
-        ids = spans.ids.gather(1, wide).masked_fill(~mask, -1)
+        ids = (spans.ids + first).gather(1, wide).masked_fill(~mask, -1)
         found.append(Concepts(ids, mask, spans.cut.gather(1, slot) * some))
     if not found:
         raise ConfigError("tracks: found none, expected at least one")
-    return Concepts(
-        torch.cat([one.ids for one in found], -1),
-        torch.cat([one.mask for one in found], -1),
-        torch.stack([one.cut for one in found]).sum(0),
-    )
+    ids, mask = torch.cat([one.ids for one in found], -1), torch.cat([one.mask for one in found], -1)
+    cut = torch.stack([one.cut for one in found]).sum(0)
+    if merged is None:
+        return Concepts(ids, mask, cut)
+    ids, kept = _in_order(ids, mask, rank)
+    return Concepts(ids[..., :k], kept[..., :k], cut + (mask.sum(-1) - k).clamp(min=0))
+
+
+def token_values(batch: TensorBatch, track: str, *, missing: float = 0) -> Tensor:
+    """[B, S]: of a track of numbers, the number of the span that each token is in, `missing` for a token of none."""
+    if f"{track}_values" not in batch or f"{track}_offsets" in batch:
+        raise ConfigError(f"track: found {track!r}, expected a track of numbers that the batch has; see `concepts`")
+    index, values = batch[f"{track}_span_index"], batch[f"{track}_values"]
+    rows = torch.arange(len(index), device=index.device)[:, None]
+    expanded: Tensor = values[rows, index.clamp(min=0).long()]
+    return torch.where(index >= 0, expanded, torch.full_like(expanded, missing))
 
 
 def annotation(batch: TensorBatch, track: str) -> Tensor:
@@ -142,8 +165,8 @@ def _counts(batch: TensorBatch, track: str) -> Tensor:
         counts: Tensor = batch[f"{track}_counts"]
         return counts.long()
     if f"{track}_offsets" not in batch:
-        known = sorted(name.removesuffix("_span_index") for name in batch if name.endswith("_span_index"))
-        raise ConfigError(f"track: found {track!r}, but the batch has {known}; name it under `concepts`")
+        known = sorted(name.rpartition("_")[0] for name in batch if name.endswith(("_counts", "_offsets")))
+        raise ConfigError(f"track: found {track!r}, but the batch has concepts of {known}; name it under `concepts`")
     offsets: Tensor = batch[f"{track}_offsets"]
     return (offsets[1:] - offsets[:-1]).view(batch[f"{track}_spans"].shape[:2])
 
@@ -163,6 +186,13 @@ def _padded(batch: TensorBatch, track: str, k: int, *, everything: bool) -> tupl
     places = offsets[:-1, None] + torch.arange(k, device=offsets.device)
     ids = pad(values, (0, 1), value=-1)[places.clamp(max=len(values))]
     return ids.view(*counts.shape, k), counts
+
+
+def _in_order(ids: Tensor, mask: Tensor, rank: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Both with what there is in front: by rank, or as it stands."""
+    ranks = torch.zeros_like(ids) if rank is None else rank.to(ids.device)[ids.clamp(min=0)]
+    order = ranks.double().masked_fill(~mask, torch.inf).argsort(dim=-1, stable=True)
+    return ids.gather(-1, order), mask.gather(-1, order)
 
 
 def _wide(tensor: Tensor, k: int, value: int) -> Tensor:

@@ -25,12 +25,13 @@ class HasBlend(Protocol):
 
 
 class DecodedSpan(NamedTuple):
-    """Inputs [start, end) of the sample, their text, and names of concepts; ids where the dataset has no names."""
+    """Inputs [start, end) of the sample, their text, and names of concepts (ids where the dataset has no names), or the
+    span's number or record."""
 
     start: int
     end: int
     text: str
-    concepts: tuple[str | int, ...]
+    concepts: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,11 @@ def _samples(batch: Mapping[str, Any], layout: BatchLayout) -> Iterator[Mapping[
     """Arrays of each sample by name, of ragged tracks its own values and offsets."""
     wanted = {"input_ids", "dataset_id", "sample_index"}
     wanted |= {f"{t.name}_{part}" for t in layout.tracks for part in ("num_spans", "spans", "offsets", "values")}
-    wanted |= {f"{t.name}_{part}" for t in layout.tracks for part in ("ids", "counts")}
-    found = {
-        name: value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-        for name, value in batch.items()
-        if name in wanted
-    }
+    wanted |= {f"{t.name}_{part}" for t in layout.tracks for part in ("ids", "counts", "records")}
+    found: dict[str, Any] = {name: value for name, value in batch.items() if name in wanted}
+    for name, value in found.items():
+        if not name.endswith("_records"):
+            found[name] = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     missing = {"input_ids", *(f"{track.name}_spans" for track in layout.tracks)} - found.keys()
     if missing:
         raise ConfigError(f"decode: the batch has no {min(missing)}, expected one that the same loader handed out")
@@ -131,10 +131,14 @@ class _Words:
         names = self._names[track]
         for k in range(int(sample[f"{track}_num_spans"])):
             start, end = sample[f"{track}_spans"][k].tolist()
-            if f"{track}_offsets" in sample:
+            if f"{track}_records" in sample:
+                concepts = [sample[f"{track}_records"][k]]
+            elif f"{track}_offsets" in sample:
                 first, last = sample[f"{track}_offsets"][k : k + 2]
                 concepts = sample[f"{track}_values"][first:last].tolist()
+            elif f"{track}_values" in sample:
+                concepts = [sample[f"{track}_values"][k].item()]
             else:
                 concepts = sample[f"{track}_ids"][k, : sample[f"{track}_counts"][k]].tolist()
-            shown = tuple(names[c] if names else c for c in concepts)
+            shown = tuple(names[c] if names and f"{track}_records" not in sample else c for c in concepts)
             yield DecodedSpan(start, end, self._tokenizer.decode(ids[start:end]), shown)

@@ -19,6 +19,7 @@ from conceptloader.errors import ConfigError
 
 Ints = npt.NDArray[np.int64]
 _ROW = ("input_ids", "labels", "loss_mask")
+_BESIDE = ("document_ids", "position_ids")
 _APART = ("_span_index", "_spans")  # of tracks, which say where tokens were
 
 
@@ -80,15 +81,17 @@ class FillInMiddle:
         Raises ConfigError for a batch without these, or with concept tensors, which would not belong to their tokens.
         """
         missing = [name for name in ("cu_seqlens", "sample_index", "loss_mask") if name not in batch]
-        aligned = [name for name in batch if name.endswith(_APART)]
+        row = () if missing else batch["loss_mask"].shape[1:]
+        others = {name: value for name, value in batch.items() if name not in (*_ROW, *_BESIDE, "tokens")}
+        aligned = [f for f, v in others.items() if row and (f.endswith(_APART) or getattr(v, "shape", ())[1:] == row)]
         if missing or aligned or "tokens" in batch:
             found = f"without {missing[0]}" if missing else f"with {[*aligned, 'tokens'][0]}"
             raise ConfigError(
                 f"fim: found a batch {found}, expected outputs with cu_seqlens, sample_index and loss_mask, and "
-                "neither concepts nor shared_labels"
+                "neither concepts nor fields nor shared_labels"
             )
-        size, names = batch["input_ids"].shape[1], (*_ROW, "document_ids", "position_ids")
-        arrays = {name: batch[name].numpy().copy() for name in names if name in batch}
+        size = batch["input_ids"].shape[1]
+        arrays = {name: batch[name].numpy().copy() for name in (*_ROW, *_BESIDE) if name in batch}
         edges = batch["cu_seqlens"].numpy().astype(np.int64)
         sequences = [np.zeros(1, np.int64)]
         for k, sample in enumerate(batch["sample_index"].tolist()):

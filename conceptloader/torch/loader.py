@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -38,6 +38,7 @@ def make_dataloader(
     tail: Tail | None = None,
     scheme: Scheme = "strided",
     device: torch.device | str | None = None,
+    collate: Callable[[TensorBatch], Any] | None = None,
 ) -> "Loader":
     """The loader of one data-parallel rank.
 
@@ -53,6 +54,8 @@ def make_dataloader(
         order/partition.py.
     device: where the tensors are handed out, by default in the CPU's memory. To a CUDA device the next batch is copied,
         from page-locked memory, while the device works on the one before.
+    collate: what makes of a batch that was read the one that is handed out, in the threads that read ahead. It may run
+        in many at once. For a CUDA device it returns a dict, whose tensors are copied.
 
     Raises ConfigError, FormatError, ReadError.
     """
@@ -67,6 +70,7 @@ def make_dataloader(
         num_samples=num_samples,
         tail=tail,
         device=device,
+        collate=collate,
     )
 
 
@@ -89,9 +93,11 @@ class Loader:
         num_samples: int | None = None,
         tail: Tail | None = None,
         device: torch.device | str | None = None,
+        collate: Callable[[TensorBatch], Any] | None = None,
     ) -> None:
         self.blend = blend
         self.device = as_device(device)
+        self._collate = collate
         self.partition = partition
         self.dp_rank = dp_rank
         self._again = isinstance(blend.order, Sequential)  # each loop is a pass of its own
@@ -112,8 +118,8 @@ class Loader:
                     "nothing would be read; lower global_batch_size, or set tail to short"
                 )
         self._reader = open_reader(blend, dp_rank)
-        if blend.config.phases and dp_rank == 0:
-            blend.look_ahead(self._consumed)
+        if (blend.config.phases or blend.config.lanes) and dp_rank == 0:
+            blend.look_ahead(self._consumed, partition)
 
     def __repr__(self) -> str:
         config, partition = self.blend.config, self.partition
@@ -200,11 +206,11 @@ class Loader:
                 )
             logger.warning("%s: nothing is left to read", ended)
         self._fresh = False
-        options, reader = self.blend.config.loader, self._reader
+        options, reader, collate = self.blend.config.loader, self._reader, self._collate or (lambda batch: batch)
         on_cuda = self.device.type == "cuda"
         allocate = pinned_block if on_cuda or (options.pin_memory and torch.cuda.is_available()) else None
         ahead = self._ahead = Prefetcher(
-            lambda task: to_tensors(reader.read(task[0], allocate)),
+            lambda task: collate(to_tensors(reader.read(task[0], allocate))),
             self._plan.rest(self.dp_rank, self._consumed),
             threads=options.threads,
             depth=options.prefetch,

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.batch.open import decide_layout
+from conceptloader.batch.plain import ReferenceReader
+from conceptloader.blend import Outputs
 from conceptloader.blend.samples import Part
 from conceptloader.order.partition import Place
 from conceptloader.trace.run import Interval, Member, Run
@@ -63,16 +66,18 @@ class SpanPart:
 class SampleTrace(Seen):
     """kind: window, document or pack. tokens: [start, stop) of the dataset that the sample reads, of a pack from the
     first one to the last; None if nothing is read: it touches what is quarantined or excluded, or is an empty pack.
+    fields: the loss weights and token fields that the configuration asks for, as a batch has them.
     """
 
     kind: str = "window"
     tokens: Interval | None = None
     documents: list[DocumentPart] = field(default_factory=list)
     spans: dict[str, list[SpanPart]] = field(default_factory=dict)
+    fields: dict[str, list[float]] = field(default_factory=dict)
 
 
 def trace_sample(run: Run, sample: int) -> SampleTrace:
-    """Everything about one sample. Reads its documents and spans, not its tokens."""
+    """Everything about one sample. Reads its documents and spans, and its tokens if these have fields to show."""
     index, epoch, window = run.blend.order.sample(sample)
     member = run.member(index)
     parts, places = member.parts(window, sample), run.places(sample)
@@ -86,12 +91,23 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
         tokens=(min(part.start for part in parts), max(part.stop for part in parts)),
         documents=[one for part in parts for one in _documents(member, part)],
         spans={track: [one for part in parts for one in _spans(member, part, track)] for track in member.tracks},
+        fields=_fields(run, member.seq_len, sample),
     )
 
 
 def trace_step(run: Run, step: int) -> list[SampleTrace]:
     """All samples of a step, in order. Raises ConfigError if steps are not known."""
     return [trace_sample(run, sample) for sample in range(*run.steps.range_of(step))]
+
+
+def _fields(run: Run, seq_len: int, sample: int) -> dict[str, list[float]]:
+    outputs, blend = run.blend.config.outputs, run.blend
+    if outputs.loss_weight is None and not outputs.fields:
+        return {}
+    chosen = Outputs(loss_weight=outputs.loss_weight, fields=outputs.fields)
+    layout = decide_layout(blend.views, seq_len, chosen)
+    batch = ReferenceReader(blend.order, blend.views, layout).read(np.array([sample], np.uint64))
+    return {one.name: batch[one.name][0].tolist() for one in layout.fields}
 
 
 def _documents(member: Member, part: Part) -> Iterator[DocumentPart]:

@@ -94,7 +94,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         parser = _DocumentParser(options.columns, {track: Concepts(tracks[track]) for track in self.spans})
         rest = iter(data or ())
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
-            filler = ShardFiller(writer, options.tokenizer, options.eos, options.rules, self.skip_bad)
+            filler = ShardFiller(writer, options.tokenizer, options.eos, options.rules, self.skip_bad, bos=options.bos)
             while documents := list(islice(rest, self.batch_documents)):
                 names = [f"document {document.id!r:.100}" for document in documents]
                 rows = Rows(f"task {rank}", documents, parser.parse, range(len(documents)), names.__getitem__)

@@ -27,7 +27,6 @@ Ints = npt.NDArray[np.int64]
 
 SFT = "conceptloader_sft"  # said of a GPTDatasetConfig whose dataset is an SFTDataset
 STOCK_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "cu_seqlens", "max_seqlen")
-TORCH_TYPES = {np.dtype(kind): torch.from_numpy(np.empty(0, kind)).dtype for kind in ("i8", "i4", "u1", "f4")}
 FROM_STOCK = frozenset({"input_ids", "labels", "loss_mask", "position_ids"})  # they go by Megatron's names
 
 
@@ -116,15 +115,15 @@ def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
     for track in layout.tracks:
         if track.ragged:
             raise ConfigError(
-                f"concepts.{track.name}.layout: found ragged, expected padded: Megatron needs fixed shapes"
+                f"concepts.{track.name}.layout: found {'records' if track.decoded else 'ragged'}, expected padded: "
+                "Megatron needs fixed shapes"
             )
     fields = []
     for name, spec in layout.arrays(1).items():
         if name not in FROM_STOCK:
             # BlendedDataset's dataset_id is an int16.
-            dtype = torch.int16 if name == "dataset_id" else TORCH_TYPES[spec.dtype]
-            per_token = name == "document_ids" or name.endswith("_span_index")
-            fields.append(Field(name, dtype, spec.shape[1:], along=int(per_token)))
+            dtype = torch.int16 if name == "dataset_id" else torch.from_numpy(np.empty(0, spec.dtype)).dtype
+            fields.append(Field(name, dtype, spec.shape[1:], along=int(spec.along)))
     return tuple(fields)
 
 

@@ -218,6 +218,7 @@ def wanted(config: Config, concepts: bool) -> Config:
     outputs = dataclasses.replace(config.outputs, position_ids="off")
     if not concepts:
         outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False, random=False)
+        outputs = dataclasses.replace(outputs, loss_weight=None, fields={})
     return dataclasses.replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
 
 

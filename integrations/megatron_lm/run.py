@@ -68,7 +68,7 @@ class Run:
             )
             check_tokenizer(self.data, getattr(args, "padded_vocab_size", None), self.options.accept)
             if args.rank == 0 and isinstance(self.data.train, OurSplit):
-                self.data.train.blend.look_ahead(args.consumed_train_samples)
+                self.data.train.blend.look_ahead(args.consumed_train_samples, self.plan(args).partition)
             self.note(self.data, args)
             if callbacks:
                 plan = self.plan(args)

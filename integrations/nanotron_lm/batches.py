@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from conceptloader.batch.open import open_reader
+from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
@@ -21,11 +21,6 @@ from conceptloader.torch.samplers import MicroBatches
 
 from . import losses
 from .data import StageDataset
-
-# Held per token of the input window, so that context parallel ranks take their part of dimension 1.
-# position_ids stay global there: nanotron's ring attention derives the sequence lengths from them.
-PER_TOKEN = frozenset({"input_ids", "labels", "loss_mask", "document_ids"})
-
 
 Keys = Mapping[str, tuple[str, int]]
 """Key of nanotron's micro batch -> (key of our batch that it comes from, the pipeline rank that holds it)."""
@@ -72,10 +67,14 @@ def micro_batch_keys(place: Place, position_ids: bool, consume: Mapping[str, str
 
 @dataclass(frozen=True, kw_only=True)
 class Collator:
-    """For a DataLoader: a batch of conceptloader (None on ranks that own nothing) to nanotron's micro batch."""
+    """For a DataLoader: a batch of conceptloader (None on ranks that own nothing) to nanotron's micro batch.
+
+    cut: names in the batch of what runs along the inputs, of which context parallel ranks take their part.
+    """
 
     keys: Keys
     place: Place
+    cut: frozenset[str]
 
     @property
     def owns_nothing(self) -> bool:
@@ -103,7 +102,7 @@ class Collator:
             value = np.ones(value.shape, np.bool_)
         elif name == "label_mask":
             value = value != 0
-        if self.place.cp_size > 1 and (source in PER_TOKEN or source.endswith("_span_index")):
+        if self.place.cp_size > 1 and source in self.cut:
             part = value.shape[1] // self.place.cp_size
             value = value[:, self.place.cp_rank * part : (self.place.cp_rank + 1) * part]
         return torch.from_numpy(np.ascontiguousarray(value))
@@ -135,10 +134,14 @@ def make_dataloader(
     """An endless DataLoader of this rank's micro batches, from the dataset's position on. Takes what nanotron gives."""
     config = dataset.blend.config
     place = Place.of(parallel_context, input_pp_rank, output_pp_rank)
-    collator = Collator(keys=micro_batch_keys(place, use_position_ids, dataset.options.consume), place=place)
+    layout = batch_layout(dataset.blend)
+    # position_ids stay whole: nanotron's ring attention derives the sequence lengths from them.
+    cut = frozenset(name for name, spec in layout.arrays(1).items() if spec.along) - {"position_ids"}
+    keys = micro_batch_keys(place, use_position_ids, dataset.options.consume)
+    collator = Collator(keys=keys, place=place, cut=cut)
     dataset.partition = Partition(micro_batch_size=micro_batch_size, dp_size=parallel_context.dp_pg.size())
     dataset.dp_rank = parallel_context.dp_pg.rank()
-    dataset.reader = None if collator.owns_nothing else open_reader(dataset.blend, dataset.dp_rank)
+    dataset.reader = None if collator.owns_nothing else open_reader(dataset.blend, dataset.dp_rank, layout)
     if use_position_ids and config.outputs.position_ids == "off":
         raise ConfigError("outputs.position_ids: off, but this model takes position ids; choose window or document")
     assert config.seq_len is not None

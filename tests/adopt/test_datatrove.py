@@ -150,3 +150,34 @@ def test_the_same_tokenizer_under_the_name_that_datatrove_noted(tmp_path: Path, 
         assert cl.open_dataset(tmp_path / f"ds{k}").tokenizer.name.startswith("tokenizers-")
     (tmp_path / "x.ds.metadata").write_text("llama|2\n3\n3 T")
     assert main(["adopt", str(path), "--out", str(tmp_path / "no"), "--tokenizer", str(folder)]) == 1
+
+
+def test_loss_masks_are_copied_with_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that datatrove wrote, in batches of any size."""
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(1, 50, rng.integers(0, 40)).tolist() for _ in range(30)]
+    losses = [rng.integers(0, 2, len(document)).astype(bool) for document in documents]
+    paths = [
+        write(tmp_path, name, documents[k::2], losses=losses[k::2], save_loss_metadata=True)
+        for k, name in enumerate(("x.ds", "y.ds"))
+    ]
+    monkeypatch.setattr("conceptloader.ingest.adopt.with_loss.PIECE", 50)
+    adopt(paths, tmp_path / "ds", loss_mask=True)
+    assert cl.verify(tmp_path / "ds", full=True) == []
+    ds = cl.open_dataset(tmp_path / "ds")
+    found = ds.read(0, ds.num_tokens)
+    np.testing.assert_array_equal(found["loss_mask"], np.concatenate(losses[::2] + losses[1::2]))
+    ours = [ds.documents()[k]["tokens"].tolist() for k in range(ds.num_documents)]
+    assert ours == documents[::2] + documents[1::2]
+    adopt(paths, tmp_path / "in place")
+    assert cl.open_dataset(tmp_path / "in place").tokens(0, ds.num_tokens).tolist() == found["tokens"].tolist()
+    for name, data, message in (
+        ("x.ds.loss", b"\1", r"x\.ds\.loss: found 1 bytes, expected one for each of"),
+        ("x.ds.loss", b"\7" * sum(map(len, documents[::2])), r"x\.ds\.loss: found a byte of 7, expected 0 or 1"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError, match=message):
+            adopt(paths, tmp_path / "wrong", loss_mask=True)
+    (tmp_path / "x.ds.loss").unlink()
+    with pytest.raises(InputError, match=r"x\.ds\.loss: found no readable file .* save_loss_metadata=True"):
+        adopt(paths, tmp_path / "wrong", loss_mask=True)

@@ -17,10 +17,16 @@ SIZES = {"code": 4_000, "web": 9_000}
 
 def write_datasets(folder: Path) -> Path:
     """Datasets `code` and `web` of documents that end in EOD; every token lies in a span of track `topic`, and in one
-    of `rating`, whose concepts have whole numbers for scores."""
+    of `rating`, whose concepts have whole numbers for scores. Fields `weight`, 0 to 4, and `parity`; track `length`, a
+    number for each document."""
     options = BuildOptions(
         tokenizer=Tokenizer(name="none", vocab_size=256, eos_id=EOD),
-        tracks={"topic": TrackOptions(), "rating": TrackOptions(parameters={"scores": "f4"})},
+        tracks={
+            "topic": TrackOptions(),
+            "rating": TrackOptions(parameters={"scores": "f4"}),
+            "length": TrackOptions(codec="numpy", parameters={"dtype": "u2"}),
+        },
+        fields={"weight": "f2", "parity": "u1"},
     )
     for seed, (name, size) in enumerate(SIZES.items()):
         rng = np.random.default_rng(seed)
@@ -34,7 +40,9 @@ def write_datasets(folder: Path) -> Path:
                     topics = [sorted(rng.choice(TOPICS, 2, replace=False).tolist()) for _ in range(2)]
                     spans: list[Any] = [(0, cut, topics[0][:1]), (cut, length, topics[1])]
                     ratings = [(0, length, (topics[1], rng.integers(1, 100, 2)))]
-                    writer.add_document(tokens, {"topic": spans, "rating": ratings})
+                    tracks = {"topic": spans, "rating": ratings, "length": [(0, length, np.array([length], "u2"))]}
+                    fields = {"weight": np.array(tokens) % 5, "parity": np.array(tokens) % 2}
+                    writer.add_document(tokens, tracks, fields=fields)
         finalize(build.path)
     return folder
 

@@ -17,7 +17,8 @@ def write(folder: Path, vocabulary: int) -> dict[str, Path]:
     """Dataset directories by name. A document's topic decides its tokens and concepts: a model can learn them."""
     tokenizer = Tokenizer(name="none", vocab_size=vocabulary, eos_id=0)
     scored = TrackOptions(parameters={"scores": "f4"})
-    options = BuildOptions(tokenizer=tokenizer, tracks={"concepts": TrackOptions(), "rating": scored})
+    tracks = {"concepts": TrackOptions(), "rating": scored}
+    options = BuildOptions(tokenizer=tokenizer, tracks=tracks, fields={"weight": "f2"})
     paths = {}
     for seed, (name, size) in enumerate(SIZES.items()):
         rng = np.random.default_rng(seed)
@@ -31,7 +32,7 @@ def write(folder: Path, vocabulary: int) -> dict[str, Path]:
                     tokens = 1 + (topic * 30 + rng.integers(60, size=length)) % (vocabulary - 1)
                     tokens[-1] = 0
                     spans = {"concepts": _spans(rng, length, topic), "rating": [(0, length, ([topic], [length / 8]))]}
-                    writer.add_document(tokens, spans, id=f"{name}-{shard}-{left}")
+                    writer.add_document(tokens, spans, f"{name}-{shard}-{left}", {"weight": tokens % 5})
                     left -= length
         finalize(build.path)
         paths[name] = folder / name

@@ -37,12 +37,18 @@ def random_corpus(prefix: Path, seed: int, documents: int = 40, longest: int = 4
 
 
 def write_datatrove(
-    folder: Path, name: str, documents: list[list[int]], size: int = 2, tokenizer: str | None = "gpt2", **options: bool
+    folder: Path,
+    name: str,
+    documents: list[list[int]],
+    size: int = 2,
+    tokenizer: str | None = "gpt2",
+    losses: list[np.ndarray] | None = None,
+    **options: bool,
 ) -> Path:
-    """One .ds file with its index."""
+    """One .ds file with its index; losses: bool for each token, with save_loss_metadata."""
     options = {"save_final_metadata": True, **options}
     file = TokenizedFile(str(folder), name, tokenizer_name_or_path=tokenizer, token_size=size, **options)
-    for document in documents:
-        file.write(document, None)
+    for k, document in enumerate(documents):
+        file.write(document, None if losses is None else losses[k])
     file.close()
     return folder / name

@@ -112,6 +112,32 @@ def test_the_rarest_are_kept(config: dict[str, Any]) -> None:
         heads.span_concepts(batch, "concepts", 2, rank=rank)
 
 
+@pytest.mark.parametrize("ranked", [False, True])
+def test_tracks_merged_into_one_numbering(batches: list[Batch], ranked: bool) -> None:
+    """K of all tracks together, and how many that cuts."""
+    rank = torch.randperm(NUM + 100, generator=torch.Generator().manual_seed(2)) if ranked else None
+    for k, batch in zip([1, 3, 16], batches, strict=False):
+        if ranked and "concepts_offsets" in batch:
+            continue
+        found = heads.token_concepts(batch, ["concepts", "concepts"], k, merged=[0, 100], rank=rank)
+        assert found.ids.shape == (*batch["input_ids"].shape, k)
+        wanted, cut = [], []
+        for b, row in enumerate(batch["concepts_span_index"].tolist()):
+            for i in row:
+                ids = lists(batch)[b][i] if i >= 0 else []
+                every = ids + [one + 100 for one in ids]
+                if rank is not None:
+                    every = sorted(every, key=lambda i: int(rank[i]))
+                elif len(ids) > k:  # K of each track before
+                    every = ids[:k]
+                wanted.append(every[:k])
+                cut.append(max(0, 2 * len(ids) - k))
+        assert rows(found) == wanted
+        assert found.cut.flatten().tolist() == cut
+    with pytest.raises(ConfigError, match="merged: found 1 numbers, expected one for each of 2"):
+        heads.token_concepts(batches[0], ["concepts", "concepts"], 2, merged=[0])
+
+
 def test_soft_or(batches: list[Batch]) -> None:
     for batch in batches[:3]:
         index = batch["concepts_span_index"]
@@ -149,7 +175,7 @@ def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
 
 
 def test_what_is_refused(batches: list[Batch]) -> None:
-    with pytest.raises(ConfigError, match="found 'topics', but the batch has \\['concepts'\\]"):
+    with pytest.raises(ConfigError, match="found 'topics', but the batch has concepts of \\['concepts'\\]"):
         heads.span_concepts(batches[0], "topics", 4)
     with pytest.raises(ConfigError, match="k: found 0"):
         heads.token_concepts(batches[0], "concepts", 0)

@@ -5,6 +5,7 @@ Prints "equal", or "absent" for a checkout without --dataloader-inter-document-m
 
 import json
 import sys
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.datasets.gpt_dataset import GPTDataset
-from stock import adopted, dataset_config, run_checks
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from stock import adopted, dataset_config
 from tokenizers import AddedToken
 from torch.utils.data import default_collate
 from transformers import PreTrainedTokenizerFast
@@ -193,8 +194,17 @@ def fill_in_the_middle_is_by_sample(folder: Path) -> None:
         dataset(1.0, outputs={"document_ids": True})
 
 
+def main(folder: Path) -> None:
+    if "inter_document_masking" not in {field.name for field in fields(GPTDatasetConfig)}:
+        print("absent")
+        return
+    dist.init_process_group("gloo")
+    parallel_state.initialize_model_parallel()
+    for check in (packs_are_merged_as_get_batch_does, sft_is_done_with_packs, fill_in_the_middle_is_by_sample):
+        (folder / check.__name__).mkdir()
+        check(folder / check.__name__)
+    print("equal")
+
+
 if __name__ == "__main__":
-    run_checks(
-        Path(sys.argv[1]),
-        *(packs_are_merged_as_get_batch_does, sft_is_done_with_packs, fill_in_the_middle_is_by_sample),
-    )
+    main(Path(sys.argv[1]))

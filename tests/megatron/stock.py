@@ -1,16 +1,13 @@
 """Corpora in Megatron's own .bin/.idx files, and what the installed megatron-core makes of them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 import yaml
-from megatron.core import parallel_state
 from megatron.core.datasets import helpers
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
@@ -79,16 +76,3 @@ def assert_equal_samples(found: dict[str, Any], stock: dict[str, Any], ignore: S
         a, b = torch.as_tensor(found[key]), torch.as_tensor(stock[key])
         assert (a.dtype, a.shape) == (b.dtype, b.shape), key
         assert torch.equal(a, b), SimpleNamespace(key=key, found=a, stock=b)
-
-
-def run_checks(folder: Path, *checks: Callable[[Path], None]) -> None:
-    """Each in a folder of its own. Prints "equal", or "absent" without --dataloader-inter-document-masking."""
-    if "inter_document_masking" not in {field.name for field in fields(GPTDatasetConfig)}:
-        print("absent")
-        return
-    dist.init_process_group("gloo")
-    parallel_state.initialize_model_parallel()
-    for check in checks:
-        (folder / check.__name__).mkdir()
-        check(folder / check.__name__)
-    print("equal")

@@ -40,9 +40,11 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_concepts_in_forward_step(checkout: Path, parallel: str, config: Path, tmp_path: Path) -> None:
     """Both ranks get the tensors of every micro batch; only those that Megatron gives an iterator have read them.
 
-    Scores of concepts and the random number of each sample are those of plain PyTorch.
+    Scores of concepts, weights and fields of tokens, numbers of spans and the random number of each sample are those of
+    plain PyTorch; context parallel ranks have parts of what runs along the tokens.
     """
-    more = {"concepts": {"topic": {}, "rating": {}}, "outputs": {"random": True}}
+    outputs = {"random": True, "loss_weight": "weight", "fields": {"parity": "inputs"}}
+    more = {"concepts": {"topic": {}, "rating": {}, "length": {}}, "outputs": outputs}
     config = write_config(config.parent / "scored.yaml", **more)
     layout = Layout((f"--{parallel}-{'' if parallel == 'context' else 'model-'}parallel-size", "2"))
     run = ended(pretrain(checkout, tmp_path / "own", layout, config=config, script=SCRIPT))
@@ -53,14 +55,18 @@ def test_concepts_in_forward_step(checkout: Path, parallel: str, config: Path, t
     plain = iter(cl.make_dataloader(load_config(config).with_seq_len(64), micro_batch_size=layout.micro_batch))
     expected = list(islice(plain, STEPS * layout.micro_batches))
     for line, batch in zip(run.taken[0], expected, strict=True):
-        for name in ("random", "rating_scores", "topic_ids"):
+        for name in ("random", "rating_scores", "topic_ids", "loss_weight", "parity", "length_values"):
             assert line[name] == batch[name].flatten().tolist(), name
     for rank in (0, 1):
         assert [line["sample_index"] for line in run.given[rank]] == layout.planned(0)
         for given, taken in zip(run.given[rank], run.taken[0], strict=True):
-            for name in ("topic_ids", "rating_scores"):
+            for name in ("topic_ids", "rating_scores", "length_values"):
                 assert given[name] == sum(taken[name]), name
             assert given["random"] == torch.tensor(taken["random"]).sum().item()
+    for found in zip(run.given[0], run.given[1], run.taken[0], strict=True):
+        for name in ("loss_weight", "parity"):
+            parts, whole = [line[name] for line in found[:2]], sum(found[2][name])
+            assert sum(parts) == whole if parallel == "context" else parts == [whole] * 2
 
 
 @each_checkout

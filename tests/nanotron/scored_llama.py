@@ -1,4 +1,4 @@
-"""The example's model, which takes scores of concepts and a random number of each sample beside its own keys."""
+"""The example's model, which also takes scores of concepts, weights of the loss and random numbers of samples."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from concept_llama import ConceptLlama
 
 
 class ScoredLlama(ConceptLlama):
-    def forward(self, rating_scores: Any, random: Any, **keys: Any) -> Any:
+    def forward(self, rating_scores: Any, random: Any, loss_weight: Any, **keys: Any) -> Any:
         return super().forward(**keys)
 
 

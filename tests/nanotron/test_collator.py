@@ -49,7 +49,9 @@ def batch() -> dict[str, Any]:
 
 def collator(pp_rank: int, pp_size: int, position_ids: bool = False, consume: Any = None, **cp: int) -> Collator:
     place = Place(pp_rank=pp_rank, pp_size=pp_size, input_pp_rank=0, output_pp_rank=pp_size - 1, **cp)
-    return Collator(keys=micro_batch_keys(place, position_ids, consume or {}), place=place)
+    keys = micro_batch_keys(place, position_ids, consume or {})
+    cut = frozenset({"input_ids", "labels", "loss_mask", "document_ids", "concepts_span_index"})
+    return Collator(keys=keys, place=place, cut=cut)
 
 
 @pytest.mark.parametrize("pp_size", [1, 2, 3])

@@ -18,14 +18,14 @@ from tests.nanotron.plan import Layout, Oracle, assert_seen
 
 pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(300), pytest.mark.slow]
 
-CONSUME = dict.fromkeys(("concepts_span_index", "concepts_ids", "rating_scores", "random"), "last")
+CONSUME = dict.fromkeys(("concepts_span_index", "concepts_ids", "rating_scores", "random", "loss_weight"), "last")
 
 
 @pytest.fixture
 def with_concepts(dataset: dict[str, Any]) -> dict[str, Any]:
     options = {"consume": CONSUME, "loss_per_dataset": True}
     tracks = {name: {"layout": "padded"} for name in ("concepts", "rating")}
-    return {**dataset, "concepts": tracks, "outputs": {"random": True}, "nanotron": options}
+    return {**dataset, "concepts": tracks, "outputs": {"random": True, "loss_weight": "weight"}, "nanotron": options}
 
 
 @pytest.mark.parametrize("layout", [Layout(pp=2), Layout(dp=2)], ids=["pp2", "dp2"])
@@ -33,7 +33,7 @@ def test_trains(
     layout: Layout, tmp_path: Path, with_concepts: dict[str, Any], data: dict[str, Path], checkout: Path
 ) -> None:
     """Its loss falls; its tensors are those of the samples, on the last stage only, and those that `trace` prints;
-    scores and random numbers are those of plain PyTorch.
+    scores, weights and random numbers are those of plain PyTorch.
 
     nanotron's sanity checks are on.
     """
@@ -56,7 +56,7 @@ def test_trains(
     for dp in range(layout.dp):
         part = iter(cl.make_dataloader(plain, dp_rank=dp, dp_size=layout.dp, micro_batch_size=2, scheme="contiguous"))
         for batch, expected in zip(result.steps[dp if layout.dp > 1 else -1][1]["batches"], part, strict=False):
-            for name in ("rating_scores", "random"):
+            for name in ("rating_scores", "random", "loss_weight"):
                 assert batch[name] == expected[name].tolist(), name
     open_datasets = {name: open_dataset(path) for name, path in data.items()}
     for rank, recorded in enumerate(result.steps):

@@ -20,9 +20,9 @@ from conceptloader.batch.kernels.native import (
     array_at,
     load,
     read,
+    take,
 )
 from conceptloader.batch.kernels.records import DENSE, NONE, Call, Piece
-from conceptloader.batch.layout import Array
 from conceptloader.order.kernels import locate_many, windows_many
 
 NO_DOCUMENT = np.int64(-1)
@@ -111,6 +111,12 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
         names[i] = member.dataset_id
     for i in range(len(numbers)):
         numbers[i] = np.int64(index)
+    for k in range(len(call.columns)):
+        field = call.columns[k]
+        first = min(size, max(0, tokens - field.labels))
+        blank = array_at(field.address, (sample * size + first) * field.width, (size - first) * field.width, np.uint8)
+        for i in range(len(blank)):
+            blank[i] = 0
     for t in range(len(call.outputs)):
         out = call.outputs[t]
         slots, first = out.max_spans, sample * out.max_spans
@@ -121,7 +127,10 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
         ids = array_at(out.ids, first * out.max_concepts, slots * out.max_concepts, np.int64)
         scores = array_at(out.ids and out.scores, first * out.max_concepts, slots * out.max_concepts, np.float32)
         offsets = array_at(out.offsets, first, slots + 1, np.int64)
+        values = array_at(out.values, first * out.width, (1 - out.ragged) * slots * out.width, np.uint8)
         array_at(out.num_spans, sample, 1, np.int32)[0] = 0
+        for i in range(len(values)):
+            values[i] = 0
         for i in range(size):
             index_of[i] = -1
         for i in range(2 * slots):
@@ -136,46 +145,6 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
             scores[i] = 0.0
         for i in range(1, len(offsets)):
             offsets[i] = offsets[0]
-
-
-@inner
-def widen(data: Array, at: int, shard: Any, out: Array) -> Code:
-    """Tokens of consecutive stream items, the first at byte `at`, as int64. DAMAGED if one is not in [0, top_id].
-
-    `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
-    still become vector instructions.
-    """
-    item, code, top = shard.item, shard.code, shard.top_id
-    address = np.int64(data.ctypes.data) + at
-    signs = np.int64(0)
-    if code == 1 and item == 2:
-        shorts = array_at(address, 0, len(out), np.uint16)
-        for i in range(len(out)):
-            token = np.int64(shorts[i])
-            out[i] = token
-            signs |= token | top - token
-    elif code == 2 and item == 4:
-        words = array_at(address, 0, len(out), np.uint32)
-        for i in range(len(out)):
-            token = np.int64(words[i])
-            out[i] = token
-            signs |= token | top - token
-    else:
-        for i in range(len(out)):
-            if code == 0:
-                token = np.int64(load(address, np.uint8))
-            elif code == 1:
-                token = np.int64(load(address, np.uint16))
-            elif code == 2:
-                token = np.int64(load(address, np.uint32))
-            elif code == 3:
-                token = np.int64(load(address, np.int32))
-            else:
-                token = load(address, np.int64)
-            out[i] = token
-            signs |= token | top - token
-            address += item
-    return DAMAGED if signs < 0 else OK
 
 
 @inner
@@ -196,7 +165,8 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     first = piece.sample * length + piece.place
     at = (start - low) * item
     inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
-    code = widen(call.scratch, at, shard, inputs)
+    source = np.int64(call.scratch.ctypes.data)
+    code = take(source + at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
     if piece.place == 0 or piece.document >= 0:  # the first token of a row or a document is no label
         at += item
         count = stop - start - 1
@@ -205,9 +175,24 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
         count = stop - start
     labels = array_at(batch.labels, first, count, np.int64)
     if code == OK and not shared:
-        code = widen(call.scratch, at, shard, labels)
+        code = take(source + at, item, shard.code, shard.top_id, labels.ctypes.data, len(labels))
     if code != OK:
         return code
+
+    for k in range(len(call.columns)):
+        out, field = call.columns[k], call.fields[row, k]
+        place = piece.sample * size + piece.place
+        begin, taken = (start - low) * item, inputs_stop - start
+        if out.labels:
+            place, begin, taken = first - piece.sample * (length - size), at, count
+        if field.at < 0:  # a weight that the dataset does not have
+            ones = array_at(out.address, place, taken, np.float32)
+            for i in range(len(ones)):
+                ones[i] = 1.0
+            continue
+        code = take(source + begin + field.at, item, field.code, 0, out.address + out.width * place, taken)
+        if code != OK:
+            return code
 
     mask = array_at(batch.loss_mask, first - piece.sample * (length - size), count, np.float32)
     eos, field = member.eos, shard.loss

@@ -3,7 +3,7 @@
 import numpy as np
 
 from conceptloader.base.compiled import inner
-from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read
+from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read, take
 from conceptloader.batch.kernels.records import DENSE, Call, Piece
 from conceptloader.batch.layout import CUT_OFF
 
@@ -227,6 +227,8 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
             slot.count = size // item
             if size % item or size > MAX_RECORD_BYTES or (slot.count > out.max_concepts and not out.cut_concepts):
                 return DAMAGED
+            if out.single and slot.count != 1:
+                return DAMAGED
             slot.begin = words[at]
             slot.taken = min(slot.count, out.max_concepts)
         low = high
@@ -234,7 +236,8 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
     if not out.ragged:
         counts = array_at(out.counts, row, limit, np.int32)
         for k in range(first, count):
-            counts[k] = np.int32(slots[k].taken)
+            if not out.single:
+                counts[k] = np.int32(slots[k].taken)
             slots[k].target = (row + k) * out.max_concepts
         return OK
     offsets = array_at(out.offsets, row, limit + 1, np.int64)
@@ -253,11 +256,12 @@ def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> C
     """Concept ids of slots [first, count), and then their scores, which follow the ids of each record, in data reads
     that join what lies close together."""
     out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[piece.row, t]
-    address, room, ids = np.int64(buffer.ctypes.data), len(buffer) // 4 * 4, out.values if out.ragged else out.ids
-    top = track.top_concept
-    signs = np.int64(0)  # negative if an id is above `top`, or a score not finite
+    address, room = np.int64(buffer.ctypes.data), len(buffer) // 8 * 8
     for scored in range(1 + (track.score_bytes > 0)):
         width = track.score_bytes if scored else track.id_bytes
+        kind = track.score_code if scored else track.id_code
+        target = out.scores if scored else out.ids if out.ids else out.values
+        wide = 4 if scored else out.width  # in the batch
         before = scored * track.id_bytes  # bytes of a concept in front of these of a record
         low = first
         while low < count:
@@ -284,29 +288,8 @@ def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> C
                     skipped = max(0, (done - begin) // width)
                     taken = max(0, min(slot.taken, (done + size - begin) // width) - skipped)
                     at = address + begin + width * skipped - done
-                    if scored:
-                        scores = array_at(out.scores, slot.target + skipped, taken, np.float32)
-                        words = array_at(out.scores, slot.target + skipped, taken, np.uint32)
-                        for i in range(len(scores)):
-                            if width == 4:
-                                scores[i] = load(at + 4 * i, np.float32)
-                                continue
-                            half = load(at + 2 * i, np.uint16)  # which compiled code has no type for
-                            word = np.uint32(half & 0x7FFF) << np.uint32(13)
-                            words[i] = word | np.uint32(half >> 15) << np.uint32(31)
-                            scores[i] *= np.float32(2.0**112)  # the exponents' offsets differ by it
-                            signs |= np.int64(0x7BFF) - np.int64(half & 0x7FFF)
-                        for i in range(len(scores)):
-                            if not np.isfinite(scores[i]):
-                                signs = np.int64(-1)
-                        continue
-                    values = array_at(ids, slot.target + skipped, taken, np.int64)
-                    for i in range(len(values)):
-                        if width == 2:
-                            concept = np.int64(load(at + 2 * i, np.uint16))
-                        else:
-                            concept = np.int64(load(at + 4 * i, np.uint32))
-                        values[i] = concept
-                        signs |= top - concept
+                    code = take(at, width, kind, track.top_concept, target + wide * (slot.target + skipped), taken)
+                    if code != OK:
+                        return code
             low = high
-    return DAMAGED if signs < 0 else OK
+    return OK

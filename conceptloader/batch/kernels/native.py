@@ -24,6 +24,10 @@ ABSENT: Code = np.int64(6)  # a sample of a member that has left
 MORE: Code = np.int64(7)  # there are more pieces of documents in a block than there is room for
 MISSING: Code = np.int64(8)  # the bytes of the read at hand: of an object in a store, or announced, to be read later
 
+# What `take` makes float32 of; the codes before are the READABLE_TOKENS.
+HALF: Code = np.int64(5)
+SINGLE: Code = np.int64(6)
+
 # Columns of Call.files; those of tracks are in their OUTPUT.
 STREAM: Any = np.int64(0)
 DOCUMENTS: Any = np.int64(1)
@@ -72,6 +76,64 @@ def _load(typing_context: Any, address: Any, dtype: Any) -> Any:
 
 load = cast(Callable[[Any, Any], Any], intrinsic(_load))
 """load(address, dtype): the number at any address, also where an array of that type could not begin."""
+
+
+@inner
+def take(source: int, step: int, code: int, top: int, target: int, count: int) -> Code:
+    """`count` numbers that are `step` bytes apart, from address `source` on, to address `target`, one after another.
+
+    code: position of a token type in READABLE_TOKENS, which becomes int64; HALF or SINGLE, which become float32; or the
+    bytes of a number that stays what it is, below 0. DAMAGED if an integer is not in [0, top], or a float not finite.
+    `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
+    still become vector instructions.
+    """
+    out = array_at(target, 0, count * (code >= 0 and code < HALF), np.int64)
+    signs = np.int64(0)
+    if code == 1 and step == 2:
+        shorts = array_at(source, 0, len(out), np.uint16)
+        for i in range(len(out)):
+            token = np.int64(shorts[i])
+            out[i] = token
+            signs |= token | top - token
+    elif code == 2 and step == 4:
+        words = array_at(source, 0, len(out), np.uint32)
+        for i in range(len(out)):
+            token = np.int64(words[i])
+            out[i] = token
+            signs |= token | top - token
+    elif code < 0:
+        raw = array_at(target, 0, count * -code, np.uint8)
+        for i in range(len(raw)):
+            raw[i] = load(source + i // -code * step + i % -code, np.uint8)
+    elif code >= HALF:
+        floats = array_at(target, 0, count, np.float32)
+        words = array_at(target, 0, count, np.uint32)
+        for i in range(len(floats)):
+            if code == SINGLE:
+                floats[i] = load(source + i * step, np.float32)
+            else:
+                half = load(source + i * step, np.uint16)  # which compiled code has no type for
+                words[i] = np.uint32(half & 0x7FFF) << np.uint32(13) | np.uint32(half >> 15) << np.uint32(31)
+                floats[i] *= np.float32(2.0**112)  # the exponents' offsets differ by it
+                signs |= np.int64(0x7BFF) - np.int64(half & 0x7FFF)
+            if not np.isfinite(floats[i]):
+                signs = np.int64(-1)
+    else:
+        for i in range(len(out)):
+            at = source + i * step
+            if code == 0:
+                token = np.int64(load(at, np.uint8))
+            elif code == 1:
+                token = np.int64(load(at, np.uint16))
+            elif code == 2:
+                token = np.int64(load(at, np.uint32))
+            elif code == 3:
+                token = np.int64(load(at, np.int32))
+            else:
+                token = load(at, np.int64)
+            out[i] = token
+            signs |= token | top - token
+    return DAMAGED if signs < 0 else OK
 
 
 @inner

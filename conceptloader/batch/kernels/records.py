@@ -22,8 +22,9 @@ def record(fields: str) -> np.dtype[Any]:
 SHARD = record("base tokens item offset code documents first_document loss block top_id")
 
 # Of a track in a shard. kind: see below. field: byte of the record id in an item. top_concept: the largest concept id
-# that there may be. id_bytes, score_bytes: of a concept in a record; the latter is 0 without scores.
-TRACK = record("kind field entries records data_size top_concept id_bytes score_bytes")
+# that there may be. id_bytes, score_bytes: of a concept in a record; the latter is 0 without scores. id_code and
+# score_code: see native.take.
+TRACK = record("kind field entries records data_size top_concept id_bytes score_bytes id_code score_code")
 NONE, DENSE, SPANS = map(np.int64, range(3))
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
@@ -51,11 +52,17 @@ ARRAYS = record(
 )
 
 # Those of a track: addresses, under their names; `values` (and `scores`) with room for `capacity` concepts, if it is
-# ragged; its limits; and its files, as columns of Call.files.
+# ragged; bytes of an item of ids or values; single: each record has one; its limits; and its files, as columns of
+# Call.files.
 OUTPUT = record(
-    "span_index num_spans spans flags ids counts offsets values scores capacity "
+    "span_index num_spans spans flags ids counts offsets values scores capacity width single "
     "max_spans max_concepts cut_spans cut_concepts mark ragged index_file data_file spans_file"
 )
+
+# A token-aligned field in the batch: address, bytes of a number, whether it stands at the labels. And in a shard: its
+# byte in an item, or -1; its code, see native.take.
+COLUMN = record("address width labels")
+FIELD = record("at code")
 
 # A span of the sample at hand. key: record number and slot below it, kept in order apart from the rest, which belongs
 # to the slot: where the record begins in the data file, its concepts, those that are taken, and where in the values
@@ -111,6 +118,8 @@ class Call(NamedTuple):
     used: Array
     arrays: Array
     outputs: Array  # [tracks]
+    columns: Array  # [fields]
+    fields: Array  # [shards, fields]
     slots: Array
     scratch: Array
     buffer: Array

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conceptloader.batch.kernels.native import DOCUMENTS
-from conceptloader.batch.kernels.records import DENSE, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
-from conceptloader.batch.layout import LOSS_FIELD, Array, BatchLayout
+from conceptloader.batch.kernels.native import DOCUMENTS, HALF, SINGLE
+from conceptloader.batch.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
+from conceptloader.batch.layout import LOSS_FIELD, LOSS_WEIGHT, Array, BatchLayout, FieldLayout, TrackLayout
 from conceptloader.blend import View
 from conceptloader.blend.packing import OVERFLOWS, Packs
 from conceptloader.blend.samples import by_document, kind_of
@@ -15,17 +15,19 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.viewfile import Runs
 
+CODES = {**{kind: k for k, kind in enumerate(fmt.READABLE_TOKENS)}, "f2": int(HALF), "f4": int(SINGLE)}  # of `take`
 FILES = ("index", "data", "spans")  # of a track
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Arrays of records.py: shards [n], tracks [n, t], members [m], left_out [l], runs [r]. kinds: the file kind
-    of each column of Call.files; needed: bool [n, columns], which files are read; owners: (dataset, first
+    """Arrays of records.py: shards [n], tracks [n, t], fields [n, f], members [m], left_out [l], runs [r]. kinds: the
+    file kind of each column of Call.files; needed: bool [n, columns], which files are read; owners: (dataset, first
     row) in row order."""
 
     shards: Array
     tracks: Array
+    fields: Array
     members: Array
     left_out: Array
     runs: Array
@@ -42,6 +44,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     first_runs: dict[int, int] = {}
     runs, num_runs = [np.zeros(0, RUN)], 0
     shards, tracks = [np.zeros(0, SHARD)], [np.zeros((0, len(names)), TRACK)]
+    fields = [np.zeros((0, len(layout.fields)), FIELD)]
     members = np.zeros(len(views), MEMBER)
     left_out, num_ranges = [np.zeros(0, LEFT_OUT)], 0
     count = 0
@@ -54,7 +57,8 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             rows[key] = count
             owners.append((view.dataset, count))
             shards.append(_shard_rows(view.dataset, kind_of(view) != "window" or layout.outputs.needs_documents))
-            tracks.append(_track_rows(view, names))
+            tracks.append(_track_rows(view, layout.tracks))
+            fields.append(_field_rows(view.dataset, layout.fields))
             count += len(shards[-1])
         tokenizer = view.dataset.tokenizer
         eos = tokenizer.eos_id if tokenizer and tokenizer.eos_id is not None else -1
@@ -83,6 +87,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     return Tables(
         shards=all_shards,
         tracks=all_tracks,
+        fields=np.concatenate(fields),
         members=members,
         left_out=np.concatenate(left_out),
         runs=np.concatenate(runs),
@@ -108,7 +113,7 @@ def _shard_rows(dataset: Dataset, wants_documents: bool) -> Array:
     rows = np.zeros(len(table), SHARD)
     layouts = np.zeros(len(manifest.layouts), SHARD)
     layouts["item"] = [layout.itemsize for layout in manifest.layouts]
-    layouts["code"] = [fmt.READABLE_TOKENS.index(layout.token_type) for layout in manifest.layouts]
+    layouts["code"] = [CODES[layout.token_type] for layout in manifest.layouts]
     layouts["loss"] = [_offset(layout, LOSS_FIELD) for layout in manifest.layouts]
     rows[:] = layouts[table.layout]
     rows["base"] = manifest.starts()[:-1]
@@ -121,10 +126,22 @@ def _shard_rows(dataset: Dataset, wants_documents: bool) -> Array:
     return rows
 
 
-def _track_rows(view: View, names: Sequence[str]) -> Array:
+def _field_rows(dataset: Dataset, fields: Sequence[FieldLayout]) -> Array:
+    table, layouts = dataset.manifest.shards, dataset.manifest.layouts
+    rows = np.zeros((len(table), len(fields)), FIELD)
+    for row, field in zip(rows.T, fields, strict=True):
+        row["at"] = np.array([_offset(layout, field.field) for layout in layouts])[table.layout]
+        if field.field in dataset.field_names:
+            kind = layouts[0].dtype[field.field]
+            row["code"] = CODES[kind.str[1:]] if field.name == LOSS_WEIGHT else -kind.itemsize
+    return rows
+
+
+def _track_rows(view: View, layouts_of: Sequence[TrackLayout]) -> Array:
     table, layouts = view.dataset.manifest.shards, view.dataset.manifest.layouts
-    rows = np.zeros((len(table), len(names)), TRACK)
-    for track, name in zip(rows.T, names, strict=True):
+    rows = np.zeros((len(table), len(layouts_of)), TRACK)
+    for track, layout in zip(rows.T, layouts_of, strict=True):
+        name = layout.name
         if name not in view.tracks:
             continue
         column = table.tracks[name]
@@ -135,6 +152,11 @@ def _track_rows(view: View, names: Sequence[str]) -> Array:
         track["records"] = column.records
         track["data_size"] = table.files[f"{name}.data"].size
         track["top_concept"] = view.dataset.tracks[name].num_ids - 1
-        codec = view.dataset.tracks[name].concepts
-        track["id_bytes"], track["score_bytes"] = codec.ids.itemsize, codec.item - codec.ids.itemsize
+        if layout.holds_concepts:
+            codec = view.dataset.tracks[name].concepts
+            track["id_bytes"], track["score_bytes"] = codec.ids.itemsize, codec.item - codec.ids.itemsize
+            track["id_code"] = CODES[codec.ids.str[1:]]
+            track["score_code"] = CODES[codec.scores.str[1:]] if codec.scores is not None else 0
+        else:
+            track["id_bytes"], track["id_code"] = layout.item.itemsize, -layout.item.itemsize
     return rows

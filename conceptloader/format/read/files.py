@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from conceptloader.errors import ConfigError, FormatError
+from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject, load_json, load_sealed
 from conceptloader.format.spec.layout import bad
@@ -220,18 +220,24 @@ def load_manifest(
     if "://" in os.fspath(path):
         raise ConfigError(f"{path}: found a URL, expected a local directory; only open_dataset and loaders read others")
     directory = os.path.abspath(path)
-    if not os.path.isdir(directory):
-        raise ConfigError(f"{path}: found no directory, expected the directory of a dataset; check the path")
     file = os.path.join(directory, fmt.MANIFEST)
-    if not os.path.exists(file):
+    allowed = Roots(directory, roots)
+    try:
+        head = load_json(file)
+    except ReadError:
+        if not os.path.isdir(directory):
+            raise ConfigError(
+                f"{path}: found no directory, expected the directory of a dataset; check the path"
+            ) from None
+        if os.path.exists(file):
+            raise
         if os.path.exists(os.path.join(directory, fmt.BUILD)):
             raise FormatError(
                 f"{directory}: found a build without {fmt.MANIFEST}, expected a complete dataset; "
                 "continue the build and finalize it"
-            )
-        raise FormatError(f"{directory}: found no {fmt.MANIFEST}, expected a dataset; check the path")
-    allowed = Roots(directory, roots)
-    manifest = _parse(load_json(file), allowed)
+            ) from None
+        raise FormatError(f"{directory}: found no {fmt.MANIFEST}, expected a dataset; check the path") from None
+    manifest = _parse(head, allowed)
     check_paths(manifest, allowed, file)
     return manifest, allowed
 

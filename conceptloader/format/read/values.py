@@ -32,6 +32,14 @@ class Documents(Tabular):
         return {"document": self.ids, "first": self.first}
 
 
+def decode_all(codec: Codec, records: Sequence[memoryview], where: str) -> list[Any]:
+    """What the codec makes of each record. Raises: FormatError that begins with `where`."""
+    try:
+        return [codec.decode(record) for record in records]
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}: found a record that its codec cannot decode: {error}") from error
+
+
 @dataclass(frozen=True, eq=False)
 class Spans(Tabular):
     """The maximal runs of one record that touch a token range, in order; gaps are left out.
@@ -54,10 +62,7 @@ class Spans(Tabular):
 
     def decode(self) -> list[Any]:
         """One object per run, as the track's codec makes it."""
-        try:
-            return [self.codec.decode(record) for record in self.records]
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{self.where}: found a record that its codec cannot decode: {error}") from error
+        return decode_all(self.codec, self.records, self.where)
 
     @lazy
     def values(self) -> NDArray[np.uint32]:

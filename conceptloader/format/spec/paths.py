@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ class Roots:
     def __init__(self, directory: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
         self._choose(os.path.abspath(directory), os.path.dirname, roots, os.path.abspath)
         self._lexical = [os.path.join(root, "") for root in self.roots]
+        self._followed: dict[str, str] = {}  # directory -> where it is, links followed
         self._real = [os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory)]
 
     def _choose(
@@ -60,13 +62,19 @@ class Roots:
         return os.path.join(directory, "").startswith(tuple(self._lexical))
 
     def check_real(self, path: str) -> None:
-        """Refuse a file that is outside the roots once symbolic links are followed.
+        """Refuse a file that is outside the roots once symbolic links are followed: its directory's when it is first
+        met, since a look at each part of a path, for each shard and on each rank, is what a file system's server feels.
 
         Raises: FormatError; ReadError if that cannot be known, since a link that cannot be read is not followed.
         """
         with named(path, "looked at"):
+            directory, name = os.path.split(path)
+            if directory not in self._followed:
+                self._followed[directory] = os.path.realpath(directory)
+            real = os.path.join(self._followed[directory], name)
             try:
-                real = os.path.realpath(path, strict=True)
+                if stat.S_ISLNK(os.lstat(real).st_mode):
+                    real = os.path.realpath(real, strict=True)
             except FileNotFoundError:
                 real = os.path.realpath(path)  # whoever opens it will say so
         if not real.startswith(tuple(self._real)):

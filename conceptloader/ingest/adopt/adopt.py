@@ -19,6 +19,7 @@ from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, read_content
+from conceptloader.ingest.adopt.with_loss import copy_with_loss
 from conceptloader.ingest.rows.inputs import files_below
 from conceptloader.storage.durable import Spool
 
@@ -36,6 +37,7 @@ def adopt(
     tokenizer_source: str | None = None,
     allow_mixed_tokenizers: bool = False,
     full: bool = False,
+    loss_mask: bool = False,
     roots: Collection[str] = (),
 ) -> Manifest:
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
@@ -47,6 +49,7 @@ def adopt(
     allow_mixed_tokenizers: accept files whose notes name different tokenizers. full: read all tokens for their
     checksums, so that the stream fingerprint is that of the tokens alone; otherwise it is that of a sample of each
     file and its time of modification. Files of up to 32 KiB are always read whole.
+    loss_mask: copy .ds files with the masks in their .ds.loss, as the field loss_mask.
     roots: directories that will be allowed when it is opened, so that files there need no warning.
 
     The files stay where they are and must not change: size, time of modification and sample of each are checked when
@@ -60,6 +63,8 @@ def adopt(
         _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
         raise InputError(f"{files[0].path}: found no token in {len(files)} files, expected some; check the paths")
+    if loss_mask:
+        return copy_with_loss(files, out, tokenizer)
     with new_directory(out) as working:
         manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full)
         write_manifest(manifest, working)

@@ -43,7 +43,7 @@ def datatrove_file(path: str) -> TokenFile:
     if noted is not None and noted != size:
         raise problem(path + ".metadata", f"tokens of {noted} bytes", f"{size}, as .ds and .index agree on", _COPY)
     if os.path.exists(path + ".loss"):
-        logger.warning("%s.loss: the loss mask is not adopted: tokens and documents are", path)
+        logger.warning("%s.loss: the loss mask is not adopted in place: --loss-mask copies it with the tokens", path)
     return TokenFile(
         kind="datatrove",
         path=path,

@@ -1,7 +1,7 @@
 """Where annotations lie in a shard: documents looked up, characters turned into tokens, overlaps resolved."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,10 +69,13 @@ class Placer:
     def _place_shard(self, shard: int, items: NDArray[np.void], records: list[bytes]) -> dict[str, BulkSpans]:
         documents, row = np.unique(items["document"], return_inverse=True)
         first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
+        bos = 0
         if self.texts is None:
             read = Read(offsets_of(stop - first), np.zeros(len(documents), bool), None, None)
         else:
-            base = self.ds.shard_starts[shard]
+            # A bos, which the text does not say, belongs to spans of the whole document alone.
+            bos = int(self.ds.manifest.extra.get("ingest", {}).get("bos") is not None)
+            first, base = first + bos, self.ds.shard_starts[shard]
             read = read_texts(self.ds, self.texts, documents, first + base, stop + base)
         self._check_contents(items, row, read, first + self.ds.shard_starts[shard])
         spans = self._raw(items, records, row, read)
@@ -84,7 +87,12 @@ class Placer:
             raise InputError(f"{where}: {error.problem}") from error
         self.losses.note(batch, lost, lambda at: f"document {documents[at]}")
         offsets = read.offsets + offsets_of(read.eos)
-        return {name: self._to_shard(found, offsets, first, records) for name, found in placed.items()}
+        for name, found in placed.items():
+            at = np.searchsorted(offsets, found.start, "right") - 1
+            whole = (found.start == offsets[at]) & (found.end == offsets[at + 1])
+            kept = self._to_shard(found, offsets, first, records)
+            placed[name] = replace(kept, start=kept.start - bos * whole)
+        return placed
 
     def _check_contents(self, items: NDArray[np.void], row: Ints, read: Read, first: Ints) -> None:
         """Rows that say what their document holds mean this one. first: token of the dataset that each begins with."""

@@ -47,7 +47,8 @@ class IngestOptions(SpanRules):
     """How records become a dataset. What affects the result is stored in build.json.
 
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
-    append_eos: end each document with the tokenizer's eos token. align, eos_span, ...: see `SpanRules`.
+    append_eos: end each document with the tokenizer's eos token. bos: id of a token to put in front of each.
+    align, eos_span, ...: see `SpanRules`.
     vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track. scores: type
     ("f2" or "f4") of those beside the concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
     joined: what the records were joined of, for the dataset to keep.
@@ -61,6 +62,7 @@ class IngestOptions(SpanRules):
     vocab_size: int | None = None
     eos_id: int | None = None
     append_eos: bool = True
+    bos: int | None = None
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
     details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -169,6 +171,9 @@ def format_options(options: IngestOptions) -> BuildOptions:
         facts = Tokenizer(name=f"unnamed-{size}", vocab_size=size, eos_id=options.eos_id)
     else:
         raise ConfigError("tokenizer: found none, expected the one of the tokens, or the size of its vocabulary")
+    if options.bos is not None and (options.chat is not None or not 0 <= options.bos < facts.vocab_size):
+        wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
+        raise ConfigError(f"bos: found token {options.bos}, expected {wanted}; correct it or leave it out")
     columns = options.columns
     for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
         if unknown := sorted(set(given) - set(columns.tracks)):
@@ -192,6 +197,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
             "ingest": {
                 **options.to_json(bool(columns.tracks)),
                 "append_eos": options.eos is not None,
+                **({} if options.bos is None else {"bos": options.bos}),
                 "columns": columns.to_json(),
                 **({} if options.chat is None else {"chat": asdict(options.chat)}),
                 **({"joined": options.joined} if options.joined else {}),
@@ -238,6 +244,7 @@ def _write_shards(
             max_line_bytes=options.max_line_bytes,
             skip_bad=on_bad is not None,
             chat=options.chat,
+            bos=options.bos,
         )
         for shard in missing
     ]

@@ -16,7 +16,7 @@ from conceptloader.ingest.build.lost import NOTE, Losses
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.workers import Tell
 from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.place.spans import Placed, check_ids, place
+from conceptloader.ingest.place.spans import Placed, check_ids, place, with_bos
 from conceptloader.ingest.rows.batch import BadRecord, BadRow, RowBatch
 from conceptloader.ingest.rows.chat import ChatParser, ChatRules
 from conceptloader.ingest.rows.columns import Columns
@@ -33,8 +33,8 @@ class ShardJob:
     """Everything a worker needs to write shard `shard` of the build in `directory`.
 
     tokenizer: None for input that is tokenized already, "bytes", or the text of a tokenizer.json. eos: the id to append
-    to each document, or None. skip_bad: leave out records that cannot be ingested instead of raising. chat: how the
-    input's conversations are rendered, None for documents.
+    to each document, or None; bos: the one to put in front. skip_bad: leave out records that cannot be ingested instead
+    of raising. chat: how the input's conversations are rendered, None for documents.
     """
 
     directory: str
@@ -47,6 +47,7 @@ class ShardJob:
     max_line_bytes: int = MAX_LINE_BYTES
     skip_bad: bool = False
     chat: ChatRules | None = None
+    bos: int | None = None
 
 
 @dataclass
@@ -78,7 +79,7 @@ def write_shard(job: ShardJob, report: Tell) -> None:
     build = open_build(job.directory)
     tokenizer = _tokenizer(job.tokenizer, job.eos)
     with build.shard(job.shard) as writer:
-        filler = ShardFiller(writer, tokenizer, job.eos, job.rules, job.skip_bad)
+        filler = ShardFiller(writer, tokenizer, job.eos, job.rules, job.skip_bad, bos=job.bos)
         for numbers in build.plan[job.shard]:
             for rows, consumed in _read(job, build, Piece(*numbers)):
                 report(filler.add(rows, consumed))
@@ -105,7 +106,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class ShardFiller:
-    """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad: see ShardJob."""
+    """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad, bos: see ShardJob."""
 
     writer: ShardWriter
     tokenizer: TextTokenizer | None
@@ -113,6 +114,7 @@ class ShardFiller:
     rules: SpanRules
     skip_bad: bool
     losses: Losses = field(default_factory=Losses)
+    bos: int | None = None
 
     def add(self, rows: Rows, consumed: int = 0) -> Progress:
         """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
@@ -159,7 +161,7 @@ class ShardFiller:
             placed.lost,
             lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}",
         )
-        return placed
+        return placed if self.bos is None else with_bos(placed, self.bos)
 
 
 def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:

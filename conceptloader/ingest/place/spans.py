@@ -1,7 +1,7 @@
 """Where spans lie in the token stream: from characters to tokens, overlaps resolved, eos appended."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,24 @@ def place(
     if batch.metadata is not None:
         spans[METADATA_TRACK] = _whole_documents(batch.metadata, tokens.offsets)
     return Placed(batch.ids, tokens, spans, fields, lost)
+
+
+def with_bos(placed: Placed, bos: int) -> Placed:
+    """The same with the token `bos` in front of each document. A span of a whole document holds it; no other one does.
+    Its fields are those of the document's first token, 0 if there is none."""
+    offsets = placed.tokens.offsets
+    first, stop = offsets[:-1], offsets[1:]
+    spans = {}
+    for track, bulk in placed.spans.items():
+        row = np.searchsorted(first, bulk.start, "right") - 1
+        whole = (bulk.start == first[row]) & (bulk.end == stop[row])
+        spans[track] = replace(bulk, start=bulk.start + row + ~whole, end=bulk.end + row + 1)
+    values = np.insert(placed.tokens.values, first, bos)
+    fields = {}
+    for name, column in placed.fields.items():
+        leading = np.where(first < stop, np.append(column, 0)[first], 0).astype(column.dtype)
+        fields[name] = np.insert(column, first, leading)
+    return replace(placed, tokens=Ragged(values, offsets + np.arange(len(offsets))), spans=spans, fields=fields)
 
 
 def place_spans(

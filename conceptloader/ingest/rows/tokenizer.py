@@ -129,6 +129,11 @@ class FileTokenizer:
             places[:, 0], places[:, 1] = characters[ends - sizes] - 1, characters[ends - 1]
         return True
 
+    def id_of(self, token: str) -> int | None:
+        """Of a token by its name; None if there is no such one."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
         return text
@@ -238,6 +243,16 @@ def find_eos(vocabulary: dict[str, int], eos: str | int | None, path: str) -> in
     if len(usual) > 1:
         raise ConfigError(f"{path}: eos: found {', '.join(usual)}, expected one end of a document; name it (--eos)")
     return vocabulary[usual[0]] if usual else None
+
+
+def find_token(tokenizer: TextTokenizer | None, token: str | None, option: str) -> int | None:
+    """The id of a token by its name, or its id in digits; None for None. Raises: ConfigError if it has none."""
+    if token is None or token.isdecimal():
+        return None if token is None else int(token)
+    found = tokenizer.id_of(token) if isinstance(tokenizer, FileTokenizer) else None
+    if found is None:
+        raise ConfigError(f"{option}: found {token!r}, expected a token of the tokenizer, or the id of one")
+    return found
 
 
 def _configured_eos(folder: str) -> str | None:

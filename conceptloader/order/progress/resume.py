@@ -39,7 +39,7 @@ def compare(saved: OrderSpec, current: OrderSpec, consumed: int) -> list[Differe
 
 def _differences(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[Difference]:
     scalars = ("order", "seed", "block") if saved.order == "shuffled" else ("order",)
-    for key in (*scalars, "order_version"):
+    for key in (*scalars, "order_version", "lanes"):
         yield from _changed(key, getattr(saved, key), getattr(current, key))
     for key in sorted({*saved.extra, *current.extra}):
         yield from _changed(f"extra.{key}", saved.extra.get(key), current.extra.get(key))
@@ -112,7 +112,8 @@ def resume(
         current = _with_live(saved, current)
     if not consumed:
         return current
-    current = replace(current, order_version=saved.order_version)
+    if (saved.lanes is None) == (current.lanes is None):  # else another version on purpose, which `compare` refuses
+        current = replace(current, order_version=saved.order_version)
     if _has_new_seq_len(saved, current, consumed):
         allowed = "restart" if "seq_len" in allow_changed else on_new_seq_len
         _check_rereads(reread_shares(saved, current, consumed), consumed, allowed)
@@ -200,7 +201,9 @@ def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[s
             continue
         first, last = max(old.token_range[0], new.token_range[0]), min(old.token_range[1], new.token_range[1])
         again = max(0, last - first) / max(1, new.token_range[1] - new.token_range[0])
-        fresh[old.dataset] = fresh.get(old.dataset, 1.0) * (1 - draws % old.windows / old.windows * again)
+        # Lanes do not end an epoch all at once: that all of them are at its end is not to be seen here.
+        read = draws % old.windows or (saved.lanes is not None)
+        fresh[old.dataset] = fresh.get(old.dataset, 1.0) * (1 - read / old.windows * again)
     return {name: 1 - share for name, share in fresh.items() if share < 1}
 
 

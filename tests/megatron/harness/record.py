@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 KEYS = ("sample_index", "dataset_id", "topic_ids", "rating_scores", "random", "concepts_ids", "concepts_span_index")
+KEYS += ("loss_weight", "parity", "length_values")
 
 
 def install(folder: str, kill_after: int) -> None:

@@ -1,0 +1,135 @@
+"""Windows of 4,097 tokens from an object store that answers after 20 ms (a server on this machine), batches of 16.
+
+A process each, at once from an empty cache: samples a second after the first batch, that batch, requests and bytes a
+window. Peers that are not installed are left out: datatrove reads through fsspec's http, litdata through boto3.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+from data import ROOT, corpus
+from harness import US, Report
+
+DELAY, BATCH, BATCHES, LANES = 0.02, 16, 40, 16
+TIMEOUT_S = 300
+HERE = Path(__file__).parent
+
+START = """
+import json, sys, time, os, warnings
+warnings.simplefilter("ignore")
+import torch
+torch.set_num_threads(1)
+if __name__ == "__main__":
+"""
+OURS = """
+    import conceptloader as cl
+    from conceptloader.batch.warm import load_engine
+    load_engine()
+    began = time.perf_counter()
+    loader = cl.make_dataloader({{"seq_len": 4096, "order": {order!r}, "datasets": {{"web": {{"path": {path!r}}}}},
+        "loader": {{"threads": 4, "prefetch": 8}}}}, micro_batch_size={batch})
+    batches = iter(loader)
+"""
+DATATROVE = """
+    from datatrove.utils.dataset import DatatroveFileDataset
+    from torch.utils.data import DataLoader, RandomSampler
+    began = time.perf_counter()
+    dataset = DatatroveFileDataset({url!r}, 4096, token_size=2)
+    sampler = RandomSampler(dataset, num_samples=({batches} + 9) * {batch})
+    batches = iter(DataLoader(dataset, batch_size={batch}, sampler=sampler, num_workers=4,
+        multiprocessing_context="spawn"))
+"""
+LITDATA = """
+    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
+    began = time.perf_counter()
+    dataset = StreamingDataset("s3://litdata", item_loader=TokensLoader(4097), shuffle=True, cache_dir={cache!r},
+        storage_options={{"endpoint_url": {endpoint!r}, "aws_access_key_id": "x", "aws_secret_access_key": "x",
+                          "region_name": "us-east-1"}})
+    batches = iter(StreamingDataLoader(dataset, batch_size={batch}, num_workers=2))
+"""
+FINISH = """
+    next(batches)
+    first = time.perf_counter() - began
+    for _ in range({batches} - 1):
+        next(batches)
+    print(json.dumps([first, ({batches} - 1) * {batch} / (time.perf_counter() - began - first)]), flush=True)
+    os._exit(0)
+"""
+
+
+def litdata_chunks(stream: Path, folder: Path) -> None:
+    """The same tokens in litdata's own chunks, of 64 MB, its default."""
+    if not (folder / "index.json").exists():
+        import numpy as np
+        import torch
+        from litdata import TokensLoader
+        from litdata.streaming.writer import BinaryWriter
+
+        tokens = np.fromfile(stream, np.uint16)
+        writer = BinaryWriter(str(folder), chunk_bytes=1 << 26, item_loader=TokensLoader(4097))
+        for index, start in enumerate(range(0, len(tokens), 1 << 20)):
+            writer.add_item(index, torch.from_numpy(tokens[start : start + (1 << 20)].astype(np.int32)))
+        writer.done()
+        writer.merge()
+
+
+report = Report("objects")
+folder = ROOT / "objects"
+path = Path(corpus("objects/web", span=0, shards=1))
+stream = path / "00000.stream.bin"
+server = subprocess.Popen([sys.executable, HERE / "object_server.py", folder, str(DELAY)], stdout=-1, text=True)
+endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"  # type: ignore[union-attr]
+with tempfile.TemporaryDirectory() as cache:
+    asked = {"batch": BATCH, "batches": BATCHES, "endpoint": endpoint, "cache": cache}
+    asked |= {"path": "s3://web", "url": f"{endpoint}/web/{stream.name}"}
+    lanes = {"lanes": LANES, "windows": 64, "open": 8}
+    programs = {
+        "conceptloader, lanes": OURS.replace("{order!r}", repr(lanes).replace("{", "{{").replace("}", "}}")),
+        US: OURS.replace("{order!r}", "'shuffled'"),
+    }
+    if importlib.util.find_spec("datatrove") and importlib.util.find_spec("aiohttp"):
+        programs["datatrove, 4 workers"] = DATATROVE
+    if importlib.util.find_spec("litdata"):
+        litdata_chunks(stream, folder / "litdata")
+        programs["litdata, 2 workers"] = LITDATA
+    environment = {
+        **os.environ, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true",
+    }  # fmt: skip
+    found: dict[str, list[float]] = {}
+    for name, program in programs.items():
+        again = urllib.request.Request(f"{endpoint}/-/count", method="DELETE")
+        urllib.request.urlopen(again).read()
+        file = Path(cache) / "program.py"
+        file.write_text(START + (program + FINISH).format(**asked))
+        began = time.perf_counter()
+        try:
+            run = subprocess.run(
+                [sys.executable, file], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+            )
+            first, rate = json.loads(run.stdout.splitlines()[-1])
+        except (subprocess.TimeoutExpired, IndexError) as error:
+            print(f"{name}: left out ({type(error).__name__})", file=sys.stderr)
+            continue
+        counts = json.loads(urllib.request.urlopen(again).read())
+        windows = BATCH * BATCHES
+        found[name] = [1e3 / rate, first, counts["requests"] / windows, counts["bytes"] / windows / (2 * 4097)]
+        print(f"{name}: {time.perf_counter() - began:.1f} s, {rate:.0f} samples/s", file=sys.stderr)
+server.kill()
+for k, (row, unit) in enumerate(
+    [
+        ("a window, after the first batch", "ms"),
+        ("first batch", "s"),
+        ("requests a window", ""),
+        ("bytes a window", "x"),
+    ]
+):
+    report.add(row, unit, {name: [values[k]] for name, values in found.items()})
+report.finish()

@@ -1,0 +1,70 @@
+"""datatrove's token files together with their loss masks, NAME.ds.loss, a byte for each token: a copy, not in place.
+
+A token file of another library has no room for a field, so that its tokens are written once more, with `loss_mask`.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.errors import ConfigError
+from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.manifest import Manifest, Tokenizer
+from conceptloader.format.spec.options import BuildOptions
+from conceptloader.format.write.build import create_build
+from conceptloader.format.write.finalize import finalize
+from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, problem, stat_file
+from conceptloader.storage.lock import build_lock
+
+_COPY = "copy the .ds and the files beside it again, or tokenize again"
+
+
+def copy_with_loss(files: Sequence[TokenFile], out: str | os.PathLike[str], tokenizer: Tokenizer | None) -> Manifest:
+    """The dataset `out`, one shard for each file; what was interrupted goes on. Raises: see `adopt`."""
+    facts = []
+    for file in files:
+        if file.kind != "datatrove":
+            raise ConfigError(f"loss_mask: found {file.path}, of kind {file.kind}, expected .ds files of datatrove")
+        masks = stat_file(f"{file.path}.loss", "adopt without the loss masks, or tokenize with save_loss_metadata=True")
+        if masks.st_size != file.tokens:
+            raise problem(f"{file.path}.loss", f"{masks.st_size} bytes", f"one for each of {file.tokens} tokens", _COPY)
+        facts.append([[os.path.abspath(file.path), one.st_size, one.st_mtime_ns] for one in (file.found, masks)])
+    noted = sorted({file.tokenizer for file in files if file.tokenizer})
+    options = BuildOptions(
+        mode="token-stream",
+        tokenizer=tokenizer,
+        token_type=max(file.token_type for file in files),
+        fields={"loss_mask": "u1"},
+        extra={"adopted_tokenizers": noted} if noted else {},
+    )
+    with build_lock(os.path.abspath(out)):
+        build = create_build(out, options, inputs=facts, plan=[os.path.basename(file.path) for file in files])
+        for number, file in enumerate(files):
+            if not build.is_finished(number):
+                with build.shard(number) as shard:
+                    for tokens, offsets, mask in _documents(file):
+                        shard.add_documents(tokens, offsets, {}, [""] * (len(offsets) - 1), {"loss_mask": mask})
+        return finalize(out)
+
+
+def _documents(file: TokenFile) -> Iterator[tuple[NDArray[Any], Ints, NDArray[Any]]]:
+    """(tokens, offsets, loss mask) of some documents after the other."""
+    last = 0
+    with IndexFile(file.path) as stream, IndexFile(f"{file.path}.loss") as loss, IndexFile(str(file.index)) as index:
+        for _, ends in index.pieces("<u8", 0, index.size // 8):
+            borders = np.concatenate([[last], ends.astype(np.int64)])
+            if (np.diff(borders) < 0).any():
+                raise problem(str(file.index), "ends of documents that decrease", "rising ones", _COPY)
+            first = 0
+            while first < len(ends):
+                stop = max(first + 1, int(np.searchsorted(borders, borders[first] + PIECE, "right")) - 1)
+                a, b = int(borders[first]), int(borders[stop])
+                mask = loss.array("u1", 0, a, b)
+                if mask.max(initial=0) > 1:
+                    raise problem(f"{file.path}.loss", f"a byte of {mask.max()}", "0 or 1 for each token", _COPY)
+                yield stream.array(f"<{file.token_type}", 0, a, b), borders[first : stop + 1] - a, mask
+                first = stop
+            last = int(borders[-1])

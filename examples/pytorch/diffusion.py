@@ -1,0 +1,53 @@
+"""Masks for block-causal masked diffusion (as in Arriola et al., 2025, "Block Diffusion"), which any resume repeats.
+
+Each block of a sample has a share t of its tokens replaced by a mask token, and the model predicts these from the rest
+of the block and the clean blocks before it. What is replaced is drawn from the sample's own number, `outputs.random`:
+it depends on the seed and on the place in the run, not on ranks, batch sizes or restarts.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Noised(NamedTuple):
+    """inputs: int64 [B, S], with mask tokens. weights: float32 [B, S], 1 / t where a token is to be predicted, else 0;
+    divide the weighted sum of the losses by B * S. rates: float32 [B, blocks], t of each block."""
+
+    inputs: Tensor
+    weights: Tensor
+    rates: Tensor
+
+
+def noise(batch: dict[str, Any], mask_id: int, block: int, least: float = 0.05) -> Noised:
+    """Noise for the inputs of a batch, of which every block has one rate t from [least, 1)."""
+    inputs = batch["input_ids"]
+    size, blocks = inputs.shape[1], -(-inputs.shape[1] // block)
+    rates, draws = torch.empty(len(inputs), blocks), torch.empty(inputs.shape)
+    for row, number in enumerate(batch["random"].tolist()):
+        generator = torch.Generator().manual_seed(number)
+        # Rates spread over the blocks of a sample make less variance than rates that are drawn one by one.
+        spread = (torch.rand(1, generator=generator) + torch.randperm(blocks, generator=generator) / blocks) % 1
+        rates[row] = least + (1 - least) * spread
+        draws[row] = torch.rand(size, generator=generator)
+    each = rates.repeat_interleave(block, 1)[:, :size].to(inputs.device)
+    masked = draws.to(inputs.device) < each
+    return Noised(inputs.masked_fill(masked, mask_id), masked / each, rates)
+
+
+def attention(size: int, block: int) -> Tensor:
+    """bool [2 * size, 2 * size], True where a query (row) may look: for the noised tokens with the clean ones behind
+    them. Noised blocks see themselves and clean blocks before them; clean blocks see clean ones up to themselves."""
+    place = torch.arange(2 * size) % size // block
+    clean = torch.arange(2 * size) >= size
+    query, key = place[:, None], place[None, :]
+    own = (query == key) & (clean[:, None] == clean[None, :])
+    before = (key < query) & clean[None, :]
+    return own | before
+
+
+def loss(logits: Tensor, batch: dict[str, Any], noised: Noised) -> Tensor:
+    """logits: [B, S, V] of the noised half. An input is predicted at its own place, not at that before it."""
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch["input_ids"], reduction="none")
+    return (losses * noised.weights).sum() / losses.numel()

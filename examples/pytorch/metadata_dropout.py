@@ -1,0 +1,34 @@
+"""Dropout of metadata: a model that is conditioned on concepts learns to do without, sample by sample and span by span.
+
+What is dropped is drawn from the sample's own number, `outputs.random: true`, so that a resumed run, and one on another
+number of ranks, drops the same. A use that needs other draws beside these takes another `salt`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def kept(batch: dict[str, Any], rate: float, shape: tuple[int, ...] = (), salt: int = 0) -> Tensor:
+    """bool [B, *shape]: False with probability `rate`, for each sample anew."""
+    draws = []
+    for number in batch["random"].tolist():
+        generator = torch.Generator().manual_seed((number + salt * 0x9E3779B97F4A7C15) % 2**63)
+        draws.append(torch.rand(shape, generator=generator))
+    return (torch.stack(draws) >= rate).to(batch["random"].device)
+
+
+def drop_concepts(batch: dict[str, Any], track: str, *, samples: float, spans: float) -> dict[str, Any]:
+    """The batch without the concepts of some samples, and of some spans of the others; layout padded. Spans that have
+    lost their concepts look like tokens that nobody annotated: their loss is none, see `cl.annotation`."""
+    index = batch[f"{track}_span_index"]
+    slots = batch[f"{track}_spans"].shape[1]
+    stays = kept(batch, spans, (slots,), salt=1) & kept(batch, samples, salt=2)[:, None]
+    seen = stays.gather(1, index.clamp(min=0).long()) | (index < 0)
+    return {
+        **batch,
+        f"{track}_ids": batch[f"{track}_ids"].masked_fill(~stays[..., None], -1),
+        f"{track}_counts": batch[f"{track}_counts"].masked_fill(~stays, 0),
+        f"{track}_span_index": index.masked_fill(~seen, -1),
+    }

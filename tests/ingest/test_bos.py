@@ -1,0 +1,108 @@
+"""A bos token in front of each document: what a build without it gives, moved by one token."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
+from tests.corpora.tokenizers import END, byte_level
+
+TEXTS = ["the red cat sat", "", "größer 😀 café", "a", "the mat and the blue bird"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents in characters, some with spans, one with a span of all of it; a tokenizer with a token <s>."""
+    folder = tmp_path_factory.mktemp("bos")
+    made: Tokenizer = byte_level()
+    made.add_special_tokens(["<s>"])
+    made.save(str(folder / "tokenizer.json"))
+    rows = []
+    for k, text in enumerate(TEXTS * 3):
+        spans = [{"start": 0, "end": len(text), "concepts": [k]}] if k % 3 == 0 and text else []
+        if k % 3 == 1 and len(text) > 4:
+            spans = [{"start": 0, "end": 2, "concepts": [k]}, {"start": 3, "end": len(text), "concepts": [99]}]
+        rows.append({"id": str(k), "text": text, "spans": spans, "metadata": {"k": k}})
+    (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    bare = [{key: value for key, value in row.items() if key in ("id", "text")} for row in rows]
+    (folder / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare), encoding="utf-8")
+    found = [{"id": row["id"], **span} for row in rows for span in row["spans"]]
+    (folder / "spans.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found), encoding="utf-8")
+    return folder
+
+
+def build(folder: Path, out: str, *options: str, source: str = "in.jsonl") -> cl.Dataset:
+    command = ["build", str(folder / source), "--out", str(folder / out), "--tokenizer", str(folder / "tokenizer.json")]
+    assert main([*command, "--workers", "1", "--max-lost-spans", "1", *options]) == 0
+    assert cl.verify(folder / out, full=True) == []
+    return cl.open_dataset(folder / out)
+
+
+def spans_of(ds: cl.Dataset, number: int, track: str) -> list[tuple[int, int, Any]]:
+    spans = ds.documents()[number][track]
+    return [(a, b, str(c)) for a, b, c in zip(spans.start.tolist(), spans.end.tolist(), spans.decode(), strict=True)]
+
+
+@pytest.mark.parametrize("eos", [True, False])
+def test_every_document_begins_with_it(folder: Path, eos: bool) -> None:
+    """Spans move with their tokens; metadata, and spans of whole documents, hold the bos."""
+    more = [] if eos else ["--no-eos"]
+    plain, ds = build(folder, f"plain{eos}", *more), build(folder, f"bos{eos}", "--bos", "<s>", *more)
+    bos = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("<s>")
+    assert ds.num_tokens == plain.num_tokens + ds.num_documents
+    for k in range(ds.num_documents):
+        before, after = plain.documents()[k]["tokens"].tolist(), ds.documents()[k]["tokens"].tolist()
+        assert after == [bos, *before]
+        for track in ("concepts", "metadata"):
+            expected = [
+                (0 if (a, b) == (0, len(before)) else a + 1, b + 1, record)
+                for a, b, record in spans_of(plain, k, track)
+            ]
+            assert spans_of(ds, k, track) == expected
+        if before:
+            assert spans_of(ds, k, "metadata")[0][:2] == (0, len(after))
+    assert ds.manifest.extra["ingest"] == {**plain.manifest.extra["ingest"], "bos": bos}
+
+
+def test_annotations_in_characters_find_their_tokens(folder: Path) -> None:
+    built = build(folder, "built", "--bos", "<s>")
+    build(folder, "bare", "--bos", "<s>", source="bare.jsonl")
+    options = AnnotateOptions(track="concepts", unit="characters", max_lost_spans=1)
+    annotate(folder / "bare", [folder / "spans.jsonl"], folder / "annotated", options)
+    annotated = cl.open_dataset(folder / "annotated")
+    for k in range(built.num_documents):
+        assert spans_of(annotated, k, "concepts") == spans_of(built, k, "concepts")
+
+
+def test_fields_of_a_bos_are_those_of_the_first_token(tmp_path: Path) -> None:
+    rows = [{"tokens": [5, 6], "loss_mask": [0, 1]}, {"tokens": [], "loss_mask": []}, {"tokens": [7], "loss_mask": [1]}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = Columns(text=None, tokens="tokens", fields={"loss_mask": "u1"}, tracks={})
+    options = IngestOptions(columns=columns, tokenizer=None, vocab_size=10, eos_id=9, bos=8)
+    build_dataset(find_sources([tmp_path / "in.jsonl"]), tmp_path / "ds", options)
+    found = cl.open_dataset(tmp_path / "ds").read(0, 9)
+    np.testing.assert_array_equal(found["tokens"], [8, 5, 6, 9, 8, 9, 8, 7, 9])
+    np.testing.assert_array_equal(found["loss_mask"], [0, 0, 1, 1, 0, 0, 1, 1, 1])
+
+
+def test_what_is_no_bos_is_refused(folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(str(folder / "tokenizer.json"))
+    assert find_token(tokenizer, "7", "--bos") == 7
+    assert find_token(tokenizer, END, "--bos") == tokenizer.eos_id
+    for wrong in ("<none>", "-1"):
+        with pytest.raises(ConfigError, match=f"--bos: found '{wrong}', expected a token of the tokenizer"):
+            find_token(tokenizer, wrong, "--bos")
+    options = IngestOptions(columns=Columns(tracks={}), tokenizer=tokenizer, bos=10**6)
+    with pytest.raises(ConfigError, match="bos: found token 1000000, expected ids below"):
+        build_dataset(find_sources([folder / "in.jsonl"]), tmp_path / "ds", options)

@@ -1,0 +1,167 @@
+"""Loss weights, fields, numbers and records as a training loop meets them: loaders, collate, trace."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch.utils.data import DataLoader
+
+import conceptloader as cl
+from conceptloader.blend import load_config
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.torch.fim import FillInMiddle
+
+
+class Pairs:
+    """A codec of one's own: two numbers with a colon."""
+
+    def encode(self, value: tuple[int, int]) -> bytes:
+        return "{}:{}".format(*value).encode()
+
+    def decode(self, record: memoryview) -> tuple[int, int]:
+        a, b = bytes(record).decode().split(":")
+        return int(a), int(b)
+
+    def check(self, record: bytes | memoryview) -> None:
+        self.decode(memoryview(record))
+
+
+CODECS = {"pairs": Pairs()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each document has its number as its quality, as weights of its tokens, and in its records."""
+    folder = tmp_path_factory.mktemp("fields")
+    tracks = {
+        "quality": cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
+        "pair": cl.TrackOptions(codec="pairs"),
+    }
+    options = cl.BuildOptions(
+        tokenizer=cl.Tokenizer(name="bytes", vocab_size=257, eos_id=256), tracks=tracks,
+        fields={"weight": "f2", "number": "i2"},
+    )  # fmt: skip
+    build = cl.create_build(folder / "ds", options, codecs=CODECS)
+    with build.shard(0) as shard:
+        for k in range(40):
+            n = 7 + k % 5
+            spans = {"quality": [(0, n - 2, np.array([k], "f4"))], "pair": [(1, n, (k, 3 * k))]}
+            shard.add_document([65 + k] * (n - 1) + [256], spans, fields={"weight": [k / 8] * n, "number": [k] * n})
+    cl.finalize(folder / "ds")
+    return folder
+
+
+@pytest.fixture
+def config(folder: Path) -> dict[str, Any]:
+    return {
+        "seq_len": 16,
+        "datasets": {"a": {"path": str(folder / "ds")}},
+        "outputs": {"loss_weight": "weight", "fields": {"number": "inputs"}, "cu_seqlens": True},
+        "concepts": {"quality": {}, "pair": {"layout": "records"}},
+    }
+
+
+def check(batch: dict[str, Any], collated: bool = False) -> None:
+    """Everything says the number of the same document."""
+    ids = batch["input_ids"]
+    known = torch.where(ids < 256, ids - 65, batch["number"].long())
+    assert torch.equal(batch["number"].long(), known)
+    ahead = torch.where(batch["labels"] < 256, (batch["labels"] - 65) / 8, batch["loss_weight"])
+    assert torch.equal(batch["loss_weight"], ahead.float())
+    quality = cl.token_values(batch, "quality", missing=-1)
+    assert quality.dtype == torch.float32
+    for row in range(len(ids)):
+        for j in range(ids.shape[1]):
+            k = int(batch["quality_span_index"][row, j])
+            assert quality[row, j] == (batch["quality_values"][row, k] if k >= 0 else -1)
+            assert k < 0 or quality[row, j] == batch["number"][row, j]
+            k = int(batch["pair_span_index"][row, j])
+            if k >= 0:
+                number = int(batch["number"][row, j])
+                assert batch["pair_records"][row][k] == (number, 3 * number)
+    assert any(len(spans) > 1 for spans in batch["pair_records"])
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_in_a_loader_and_after_a_resume(config: dict[str, Any], engine: str) -> None:
+    blend = cl.open_blend({**config, "loader": {"engine": engine}}, codecs=CODECS)
+    loader = cl.make_dataloader(blend, micro_batch_size=3)
+    for batch in itertools.islice(loader, 3):
+        check(batch)
+    resumed = cl.make_dataloader(blend, micro_batch_size=3)
+    resumed.load_state_dict(loader.state_dict())
+    for found, wanted in itertools.islice(zip(resumed, loader, strict=True), 2):
+        check(found)
+        assert found["pair_records"] == wanted["pair_records"]
+    for one in cl.decode(batch, loader, "bytes"):
+        for span in one.spans["pair"]:
+            number = ord(span.text[0]) - 65
+            assert span.concepts == ((number, 3 * number),)
+        assert all(span.concepts == (float(ord(span.text[0]) - 65),) for span in one.spans["quality"])
+    loader.close()
+    resumed.close()
+
+
+def test_collate_of_ones_own(config: dict[str, Any]) -> None:
+    """It gets whole batches in a Loader, and the samples of one in torch's DataLoader."""
+    blend = cl.open_blend(config, codecs=CODECS)
+    collate = lambda batch: {**batch, "most": [max(a for a, _ in spans) for spans in batch["pair_records"]]}  # noqa: E731
+    with cl.make_dataloader(blend, micro_batch_size=4, collate=collate) as loader:
+        found = next(iter(loader))
+    check(found)
+    assert found["most"] == [max(map(max, batch)) // 3 for batch in found["pair_records"]]
+    data = cl.SampleDataset(blend)
+    samples = next(iter(DataLoader(data, batch_size=4, collate_fn=list)))
+    assert [sample["pair_records"] for sample in samples] == found["pair_records"]
+    check(next(iter(DataLoader(data, batch_size=4, collate_fn=cl.collate_fn))))
+    check(cl.collate_fn([data[k] for k in range(4)]))
+
+
+def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> None:
+    with pytest.raises(FormatError, match=r"found codec 'pairs', expected one of .* or one that the caller provides"):
+        cl.make_dataloader(config, micro_batch_size=2)
+    broken = type("Broken", (Pairs,), {"decode": lambda self, record: int(bytes(record))})
+    blend = cl.open_blend(config, codecs={"pairs": broken()})
+    with pytest.raises(FormatError, match=r"track 'pair': found a record that its codec cannot decode"):
+        next(iter(cl.make_dataloader(blend, micro_batch_size=2)))
+    with cl.make_dataloader({**config, "concepts": {"quality": {}}}, micro_batch_size=2) as loader:
+        batch = next(iter(loader))
+    with pytest.raises(ConfigError, match="expected a track of numbers"):
+        cl.token_values(batch, "weight")
+    fim = FillInMiddle(prefix=300, middle=301, suffix=302, pad=303)
+    plain = {name: value for name, value in batch.items() if not name.startswith("quality")}
+    with pytest.raises(ConfigError, match=r"fim: found a batch with (loss_weight|number)"):
+        fim(plain)
+
+
+def test_the_order_does_not_know_of_it(config: dict[str, Any]) -> None:
+    """What a batch holds is no part of the spec: a run goes on with other outputs."""
+    bare = {key: value for key, value in config.items() if key not in ("outputs", "concepts")}
+    tracks = {"a": {**config["datasets"]["a"], "tracks": []}}
+    spec = cl.open_blend({**bare, "datasets": tracks}).spec.to_dict()
+    assert cl.open_blend(config, codecs=CODECS).spec.to_dict() == spec
+    assert load_config(load_config(config).to_dict()) == load_config(config)
+
+
+def test_trace_shows_what_the_batch_has(config: dict[str, Any], tmp_path: Path) -> None:
+    config["concepts"] = {"quality": {}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "conceptloader", "trace", str(tmp_path / "run.yaml"), "--sample", "1"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["samples"][0]
+    with cl.make_dataloader(config, micro_batch_size=2) as loader:
+        batch = next(iter(loader))
+    for name in ("loss_weight", "number"):
+        assert found["fields"][name] == batch[name][1].tolist()
+    spans = found["spans"]["quality"]
+    assert [span["record"] for span in spans] == [[v] for v in batch["quality_values"][1, : len(spans)].tolist()]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    low, high = batch["loss_weight"][1].min(), batch["loss_weight"][1].max()
+    assert f"  loss_weight: {low:g} to {high:g}, mean " in lines

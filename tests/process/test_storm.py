@@ -1,0 +1,95 @@
+"""A job starts: what each of 1,024 ranks asks of the file system that holds the data, counted rank by rank."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from tests.scale import scaled
+
+RANKS, DATASETS, SHARDS, TOKENS, FIRST = 1024, 4, 10, 1700, 4
+
+_counts: Counter[str] | None = None
+_folder = ""
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _counts is not None and event in ("open", "os.listdir", "os.scandir") and str(arguments[0]).startswith(_folder):
+        _counts[f"{event} {arguments[0]}"] += 1
+
+
+sys.addaudithook(_audit)  # stays for good; it counts within `operations` alone
+
+
+@contextmanager
+def operations(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Operations by path that look something up below a folder: files that are opened, names that are looked at,
+    folders that are listed."""
+    global _counts, _folder
+    counts: Counter[str] = Counter()
+
+    def counted(name: str) -> Any:
+        plain = getattr(os, name)
+
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(path, int) and os.fspath(path).startswith(str(folder)):
+                counts[f"{name} {path}"] += 1
+            return plain(path, *args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("stat", "lstat", "access", "readlink"):
+            patch.setattr(os, name, counted(name))
+        _counts, _folder = counts, str(folder)
+        try:
+            yield counts
+        finally:
+            _counts = None
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("storm")
+    for name in range(DATASETS):
+        build = cl.create_build(folder / f"d{name}", cl.BuildOptions(), plan=list(range(SHARDS)))
+        for shard in range(SHARDS):
+            with build.shard(shard) as writer:
+                writer.add_document(np.arange(TOKENS))
+        cl.finalize(folder / f"d{name}")
+    datasets = {f"d{name}": {"path": str(folder / f"d{name}"), "weight": name + 1} for name in range(DATASETS)}
+    return {"seq_len": 16, "datasets": datasets, "loader": {"threads": 1, "prefetch": 0}, "folder": folder}
+
+
+def test_a_rank_opens_manifests_and_the_shards_that_it_reads(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = config.pop("folder")
+    for rank in range(0, RANKS, scaled(64, 1)):
+        with operations(folder, monkeypatch) as counts:
+            loader = cl.make_dataloader(config, micro_batch_size=2, dp_rank=rank, dp_size=RANKS)
+            for _, _batch in zip(range(FIRST), loader, strict=False):
+                pass
+        loader.close()
+        samples = np.concatenate([loader.plan.micro_batches(step, rank)[0] for step in range(FIRST + 1)])
+        members, _, windows = loader.blend.order.sample_many(samples)
+        shards = set()
+        for member, window in zip(members.tolist(), windows.tolist(), strict=True):
+            shards |= {(member, token // TOKENS) for token in (window * 16, window * 16 + 16)}
+        opened = Counter(what.rsplit(" ")[-1] for what in counts.elements() if what.startswith("open"))
+        manifests = {path for path in opened if path.endswith("manifest.json")}
+        assert len(manifests) == DATASETS
+        assert set(opened.values()) == {1}, "each file is opened once"
+        files = len(opened) - len(manifests)
+        assert 0 < files <= len(shards), "of the shards that the rank reads first"
+        # Before a file is opened, one look whether it is a link, and one whether the manifest is as it was; for each
+        # dataset, one at its manifest, and those at the directories above it, for links.
+        looks = sum(count for what, count in counts.items() if not what.startswith("open"))
+        assert looks <= 2 * files + 6 * DATASETS, sorted(counts.items())

@@ -24,6 +24,7 @@ OLMO = [*TORCH, "ai2-olmo-core>=3.0"]
 DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.6", "fsspec>=2023.5", "urllib3>=2"]
 CHUNKS = [*INGEST, "duckdb>=1.2"]
+HUB = [*INGEST, "huggingface_hub>=0.24"]
 PLOT = ["matplotlib>=3.8"]
 VIEW = [*PLOT, "tokenizers>=0.19", "pyarrow>=14", "pandas>=2"]
 DOCS = [*TORCH, *INGEST, "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29"]
@@ -34,6 +35,7 @@ TEST = [
     *DEMO,
     *REMOTE,
     *CHUNKS,
+    *HUB,
     *TRAINERS,
     *VIEW,
     *DOCS,
@@ -108,6 +110,7 @@ setup(
         "remote": REMOTE,
         "prometheus": ["prometheus-client"],
         "chunks": CHUNKS,
+        "hub": HUB,
         "plot": PLOT,
         "view": VIEW,
         "docs": DOCS,

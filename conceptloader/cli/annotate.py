@@ -3,6 +3,7 @@
 import argparse
 import os
 
+from conceptloader.cli import building, chunks
 from conceptloader.cli.arguments import (
     SPAN_RULES,
     add_dataset,
@@ -33,6 +34,12 @@ these have other names: --column id=doc_id --column start=begin --column concept
   conceptloader annotate data/web spans.jsonl --track concepts --vocabulary concepts.txt --out data/web-concepts
   conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q
 
+Annotations may have a row for each chunk of a document, as in `build`: then INPUT has the documents, whose text (or
+tokens) has to be that of the dataset, and the options for chunks say what is in the other files.
+
+  conceptloader annotate data/web documents/ --chunks-from chunks/ --join doc_id --chunk-start start --chunk-end end \
+      --labels topic=topics --label-scores topic=confidence --concept-table concepts.parquet --track topics --out both
+
 Offsets count characters (Unicode code points) of the document's text, as in build, if the dataset was built from text;
 else tokens. --unit says which; it must be given where the offsets could be either. The text is decoded from the tokens:
 only for tokenizers that give back every text exactly.
@@ -44,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     add("inputs", nargs="+", metavar="INPUT", help="files of annotations, or directories of files")
     add_out(add)
+    building.add_workers(parser)
 
     group = parser.add_argument_group("the track").add_argument
     group("--track", required=True, metavar="NAME")
@@ -60,10 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with (default: the one kept beside it)")
     group("--ignore-column", action="append", default=[], metavar="NAME")
-    meaning = "what id, document, spans, start, end, concepts or value is called in the files"
+    meaning = "what id, document, spans, start, end, concepts, scores or value is called in the files"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
     group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
     add_max_line_bytes(group)
+    building.add_skip_bad(group, "leave out rows that cannot be read, and chunks that cannot be so, and list")
+    chunks.add_arguments(parser)
+    group = parser.add_argument_group("documents with chunks").add_argument
+    group("--text-column", dest="text", metavar="NAME", help="(default: text)")
+    group("--tokens-column", dest="tokens", metavar="NAME")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
@@ -81,7 +94,15 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         sort_bytes=arguments.sort_memory,
         **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "unit", "max_line_bytes"),
     )
-    manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root)
+    joined = None
+    if arguments.chunks_from:
+        from conceptloader.ingest.chunks.build import annotate_chunked
+
+        with chunks.chunked(*chunks.read_arguments("annotate", arguments), arguments) as given:
+            manifest, joined = annotate_chunked(given, arguments.dataset, options, arguments.root)
+    else:
+        with building.bad_records(arguments.skip_bad) as on_bad:
+            manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root, on_bad)
     records = sum(manifest.shards.tracks[arguments.track].records.tolist())
     done = manifest.extra["annotated"][arguments.track]
     value = {
@@ -94,8 +115,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         "tracks_fingerprint": manifest.tracks_fingerprint(),
         "unit": done["unit"],
         "loss": done["loss"],
+        "bad_rows": done.get("bad_rows", 0),
+        **({"chunks": joined.to_json()} if joined else {}),
     }
     unit = f", offsets in {done['unit']}" if done["unit"] else ", of whole documents"
     lines = [f"{arguments.out}: {records:,} records of {arguments.track} over {manifest.num_tokens:,} tokens{unit}"]
-    output.result(value, lines + Losses({arguments.track: TrackLoss(**done["loss"])}).lines())
+    if bad := done.get("bad_rows"):
+        lines.append(f"{bad:,} rows could not be read and were left out, see {arguments.skip_bad}")
+    lines += Losses({arguments.track: TrackLoss(**done["loss"])}).lines()
+    output.result(value, lines + (joined.lines() if joined else []))
     return 0

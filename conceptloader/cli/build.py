@@ -1,6 +1,7 @@
 """conceptloader build"""
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -54,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("concepts").add_argument
     group("--concepts-vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
     add_pairs(group, "--vocabulary", "TRACK=FILE", "the same for another track")
+    meaning = "spans of this track have `scores`, one for each of their concepts, to be stored as f2 or f4"
+    add_pairs(group, "--scores", "TRACK=TYPE", meaning, ", such as concepts=f2")
     building.add_concept_rules(group)
     chunks.add_arguments(parser)
 
@@ -80,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.build.builder import build_dataset
+    from conceptloader.ingest.build.complete import make_room
     from conceptloader.ingest.rows.chat import CHAT_COLUMNS
     from conceptloader.ingest.rows.detect import detect_columns
     from conceptloader.ingest.rows.inputs import find_sources
@@ -88,11 +92,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
     if arguments.chunks_from:
-        from conceptloader.ingest.chunks.build import chunk_columns
-
-        documents, given = chunks.read_arguments(arguments)
-        options = building.ingest_options(arguments, chunk_columns(documents, given), {})
-        return chunks.build(documents, given, arguments, output, options)
+        return chunks.build(*chunks.read_arguments("build", arguments), arguments, output)
     sources = find_sources(arguments.inputs)
     if rules:
         columns = replace(CHAT_COLUMNS, ignored=tuple(arguments.ignored))
@@ -108,12 +108,14 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:
         vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
-    options = building.ingest_options(arguments, columns, vocabularies)
+    options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
     if rules:
         options = replace(options, chat=rules, append_eos=False, mode=options.mode or "document")
     if arguments.dry_run:
         _show_plan(sources, options, output)
         return 0
+    if arguments.overwrite:
+        make_room(os.path.abspath(arguments.out), sources)
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.skip_bad) as on_bad:
         summary = build_dataset(
             sources, arguments.out, options, workers=building.workers(arguments), on_bad=on_bad, watch=watch

@@ -36,7 +36,9 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("tokens").add_argument
-    group("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder")
+    group(
+        "--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME"
+    )
     group("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
     group("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
     group("--no-eos", action="store_true", help="do not append an eos token to each document")
@@ -64,7 +66,14 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
         help="input per shard (default: about 64 shards of 64M to 16G)",
     )
     add_max_line_bytes(group)
-    group("--skip-bad", metavar="FILE", help="leave out records that cannot be ingested, and list them in FILE")
+    add_skip_bad(group)
+    group(
+        "--overwrite", action="store_true", help="remove the dataset that is in --out, if there is one, and begin anew"
+    )
+
+
+def add_skip_bad(add: Add, what: str = "leave out records that cannot be ingested, and list") -> None:
+    add("--skip-bad", metavar="FILE", help=f"{what} them in FILE")
 
 
 def workers(arguments: argparse.Namespace) -> int:

@@ -1,16 +1,19 @@
-"""Annotations of chunks in files of their own: the options of `build` for them, and `conceptloader import`."""
+"""Annotations of chunks in files of their own: the options for them of `build`, `annotate` and `import`."""
 
 import argparse
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from conceptloader.cli.arguments import add_pairs, chosen
-from conceptloader.cli.building import bad_records, progress, summary_lines, workers
+from conceptloader.cli.building import bad_records, ingest_options, progress, summary_lines, workers
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from conceptloader.ingest.build.builder import IngestOptions
+    from conceptloader.ingest.chunks.build import Chunked
     from conceptloader.ingest.chunks.join import Documents
     from conceptloader.ingest.chunks.options import Chunks
 
@@ -41,8 +44,8 @@ def add_rules(add: Any, wrong: str) -> None:
     add(
         "--wrong-chunks",
         choices=["refuse", "unannotated"],
-        default=wrong,
-        help=f"chunks that cannot be so: an error, or left without annotation and counted (default: {wrong})",
+        help="chunks that cannot be so: an error, or left without annotation and counted (default: "
+        f"{wrong}{', with --skip-bad unannotated' if wrong == 'refuse' else ''})",
     )
     add(
         "--damaged-documents",
@@ -51,13 +54,20 @@ def add_rules(add: Any, wrong: str) -> None:
         help="documents that say that their chunks have errors: kept as far as they are right (default), or left "
         "without annotation; counted in any case",
     )
+    meaning = "column with a list of one score for each label of this kind; for all kinds or none"
+    add_pairs(add, "--label-scores", "KIND=COLUMN", meaning)
+    add("--score-type", choices=["f2", "f4"], default="f4", help="of such scores as they are stored (default: f4)")
 
 
-def rules(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"wrong": arguments.wrong_chunks, **chosen(arguments, "damaged_documents")}
+def rules(arguments: argparse.Namespace, wrong: str) -> dict[str, Any]:
+    """wrong: the default of --wrong-chunks."""
+    given = {"scores": dict(arguments.label_scores), **chosen(arguments, "damaged_documents", "score_type")}
+    if arguments.skip_bad is not None:
+        wrong = "unannotated"
+    return {**given, "wrong": arguments.wrong_chunks or wrong}
 
 
-def read_arguments(arguments: argparse.Namespace) -> "tuple[Documents, Chunks]":
+def read_arguments(command: str, arguments: argparse.Namespace) -> "tuple[Documents, Chunks]":
     """Raises: ConfigError."""
     from conceptloader.ingest.chunks.atlas import parquet_files
     from conceptloader.ingest.chunks.join import Documents
@@ -65,7 +75,7 @@ def read_arguments(arguments: argparse.Namespace) -> "tuple[Documents, Chunks]":
 
     for option in ("join", "concept_table"):
         if getattr(arguments, option) is None:
-            raise ConfigError(f"build: found --chunks-from without --{option.replace('_', '-')}, expected both")
+            raise ConfigError(f"{command}: found --chunks-from without --{option.replace('_', '-')}, expected both")
     table = ConceptTable(
         path=arguments.concept_table,
         key=arguments.concept_key,
@@ -79,29 +89,33 @@ def read_arguments(arguments: argparse.Namespace) -> "tuple[Documents, Chunks]":
         concepts=table,
         annotated=tuple(arguments.annotated or ["ok"]),
         **{name: getattr(arguments, f"chunk_{name}") for name in _NAMED},
-        **rules(arguments),
+        **rules(arguments, "refuse"),
     )
     content, tokens = arguments.tokens or arguments.text or "text", arguments.tokens is not None
-    files, keep = parquet_files(arguments.inputs), arguments.metadata_column
+    files, keep = parquet_files(arguments.inputs), getattr(arguments, "metadata_column", ())
     return Documents(files=files, content=content, tokens=tokens, keep=keep), chunks
 
 
-def build(
-    documents: "Documents", chunks: "Chunks", arguments: argparse.Namespace, output: Output, options: "IngestOptions"
-) -> int:
-    from conceptloader.ingest.chunks.build import build_chunked
-    from conceptloader.ingest.chunks.concepts import load_library
+@contextmanager
+def chunked(documents: "Documents", chunks: "Chunks", arguments: argparse.Namespace) -> "Iterator[Chunked]":
+    """With a progress bar of the join, and the list of what is bad."""
+    from conceptloader.ingest.chunks.build import Chunked
 
-    with (
-        progress_bar(arguments.quiet, " files") as joining,
-        progress(arguments.quiet) as watch,
-        bad_records(arguments.skip_bad) as on_bad,
-    ):
-        summary, joined = build_chunked(
-            documents, chunks, arguments.out, options, workers=workers(arguments), on_bad=on_bad, watch=watch,
-            watch_join=joining,
-        )  # fmt: skip
-    groups = dict(load_library(chunks.concepts, list(chunks.labels)).groups())
-    value = {**asdict(summary), "chunks": joined.to_json(), "groups": groups}
+    with progress_bar(arguments.quiet, " files") as joining, bad_records(arguments.skip_bad) as on_bad:
+        yield Chunked(documents, chunks, arguments.out, workers(arguments), on_bad, joining)
+
+
+def build(documents: "Documents", chunks: "Chunks", arguments: argparse.Namespace, output: Output) -> int:
+    from conceptloader.ingest.build.complete import make_room
+    from conceptloader.ingest.chunks.build import build_chunked
+
+    with chunked(documents, chunks, arguments) as given, progress(arguments.quiet) as watch:
+        options = ingest_options(arguments, given.columns, {})
+        if arguments.overwrite:
+            make_room(given.path, given.sources)
+            shutil.rmtree(f"{given.path}.joined", ignore_errors=True)
+        summary, joined = build_chunked(given, options, watch=watch)
+    assert summary is not None
+    value = {**asdict(summary), "chunks": joined.to_json(), "groups": given.library.groups()}
     output.result(value, [*summary_lines(summary, arguments.skip_bad), *joined.lines()])
     return 0

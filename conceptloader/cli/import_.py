@@ -35,9 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.chunks.atlas import atlas
-    from conceptloader.ingest.chunks.build import chunk_columns
 
     building.check_tokens("import", arguments)
-    documents, given = atlas(arguments.directory, chunks.rules(arguments))
-    options = building.ingest_options(arguments, chunk_columns(documents, given), {})
-    return chunks.build(documents, given, arguments, output, options)
+    return chunks.build(*atlas(arguments.directory, chunks.rules(arguments, "unannotated")), arguments, output)

@@ -1,9 +1,10 @@
 """Building datasets with datatrove's executors, on one machine or a cluster: one shard per task.
 
 `ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
-task that depends on it. `ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index, `SelectWriter`
-and `SelectJoin` for views, `TraceWriter` or `ExposureWriter` and `TableJoin` for tables. This package is not called
-datatrove, lest one shadow the other.
+task that depends on it. `ChunkedBuild` has the stages for documents whose chunks are in other files.
+`ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index, `SelectWriter` and `SelectJoin` for
+views, `TraceWriter` or `ExposureWriter` and `TableJoin` for tables. This package is not called datatrove, lest one
+shadow the other.
 
 Open writer.py first.
 """
@@ -15,6 +16,7 @@ from conceptloader.base.packages import public
 _PUBLIC = {
     "ConceptStreamWriter": "writer",
     "ConceptStreamFinalize": "writer",
+    "ChunkedBuild": "chunks",
     "ConceptIndexWriter": "index",
     "ConceptIndexJoin": "index",
     "SelectWriter": "answers",

@@ -31,9 +31,10 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
 
     out: directory that all tasks see. tokenizer: "bytes", a tokenizer.json or a transformers folder. spans: which key
     of a document's metadata holds the spans of which track, a list of {"start", "end", "concepts"} with offsets in
-    characters of the text. vocabularies: names of the concepts by track, a list or a file. metadata: keys that are kept
-    in the track `metadata`. skip_bad: leave out documents that cannot be ingested, and count them, instead of failing.
-    The rest as in `conceptloader build`; `ConceptStreamFinalize` checks how many spans were lost.
+    characters of the text. vocabularies: names of the concepts by track, a list or a file. scores: type ("f2" or "f4")
+    of those in `scores` beside `concepts`, by track. metadata: keys that are kept in the track `metadata`. skip_bad:
+    leave out documents that cannot be ingested, and count them, instead of failing. The rest as in
+    `conceptloader build`; `ConceptStreamFinalize` checks how many spans were lost.
 
     Raises, when run: InputError naming the document; ConfigError for another build in `out`.
     """
@@ -48,6 +49,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         *,
         spans: Mapping[str, str] | None = None,
         vocabularies: Mapping[str, str | Sequence[str]] | None = None,
+        scores: Mapping[str, str] | None = None,
         metadata: Sequence[str] = (),
         eos: str | int | None = None,
         append_eos: bool = True,
@@ -65,7 +67,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         self.tokenizer, self.eos = tokenizer, eos
         self.spans, self.vocabularies, self.metadata = dict(spans or {}), dict(vocabularies or {}), list(metadata)
         self.rules: dict[str, Any] = {"align": align, "eos_span": eos_span, "overlap": overlap, "levels": levels}
-        self.append_eos, self.encoding = append_eos, encoding
+        self.append_eos, self.encoding, self.scores = append_eos, encoding, dict(scores or {})
         self.skip_bad = skip_bad
         self.batch_documents = batch_documents
 
@@ -79,6 +81,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
             tokenizer=load_tokenizer(self.tokenizer, self.eos),
             vocabularies=given,
+            scores=self.scores,
             append_eos=self.append_eos,
             encoding=self.encoding,
             **self.rules,
@@ -87,7 +90,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         if build.is_finished(rank):
             self.stat_update("finished before")
             return
-        parser = _DocumentParser(options.columns, {track: Concepts(given.get(track)) for track in self.spans})
+        tracks = build.options.tracks
+        parser = _DocumentParser(options.columns, {track: Concepts(tracks[track]) for track in self.spans})
         rest = iter(data or ())
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
             filler = ShardFiller(writer, options.tokenizer, options.eos, options.rules, self.skip_bad, bos=options.bos)

@@ -241,9 +241,9 @@ def test_changed_inputs_and_options_are_not_mixed(tmp_path: Path) -> None:
 def test_arguments(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         build([tmp_path / "none.jsonl"], tmp_path / "out")
-    (tmp_path / "a.csv").write_text("a,b")
+    (tmp_path / "a.txt").write_text("a,b")
     with pytest.raises(ConfigError, match="unknown file name"):
-        build([tmp_path / "a.csv"], tmp_path / "out")
+        build([tmp_path / "a.txt"], tmp_path / "out")
     source = tmp_path / "in.jsonl"
     source.write_text(GOOD)
     with pytest.raises(ConfigError, match="found it twice"):

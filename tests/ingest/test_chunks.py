@@ -12,8 +12,9 @@ import pytest
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.chunks import join as joining
 from conceptloader.ingest.chunks.concepts import Library, load_library
-from conceptloader.ingest.chunks.join import Documents, Joined, join_chunks
+from conceptloader.ingest.chunks.join import Documents, join_chunks
 from conceptloader.ingest.chunks.options import Chunks, ConceptTable
+from conceptloader.ingest.chunks.report import Joined
 from tests.corpora.chunked import KINDS, Chunked, make
 
 

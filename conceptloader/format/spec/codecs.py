@@ -34,7 +34,7 @@ class ConceptsCodec:
 
     parameters: {"ids": "u2" or "u4", "scores": "f2" or "f4"}, both optional. num_ids: ids that are decoded have to be
     below it, the size of the vocabulary. ids, scores: their types; scores is None if there are none. item: bytes of a
-    concept in a record.
+    concept in a record. dtype: of a concept outside of records, an id or, with scores, `id` and `score`.
     """
 
     def __init__(self, parameters: Mapping[str, str] | None = None, num_ids: int = 1 << 32) -> None:
@@ -42,7 +42,8 @@ class ConceptsCodec:
         self.num_ids = num_ids
         self.ids = np.dtype("<" + given.get("ids", "u4"))
         self.scores = np.dtype("<" + given["scores"]) if "scores" in given else None
-        self.item = self.ids.itemsize + (self.scores.itemsize if self.scores else 0)
+        self.dtype = self.ids if self.scores is None else np.dtype([("id", self.ids), ("score", self.scores)])
+        self.item = self.dtype.itemsize
 
     def encode(self, value: Any) -> bytes:
         """value: a list of ids; with scores, a pair of lists of one length. Raises: InputError."""
@@ -91,13 +92,9 @@ class ConceptsCodec:
         """The ids of records of `sizes` bytes, end to end."""
         if self.scores is None:
             return np.frombuffer(data, self.ids).astype(np.uint32, copy=False)
-        ends = np.cumsum(sizes)
-        first = np.repeat(ends - sizes, sizes // self.item)
-        counts = sizes // self.item
-        place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        at = first + place * self.ids.itemsize
-        parts = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(self.ids.itemsize)]
-        return parts.view(self.ids)[:, 0].astype(np.uint32) if len(at) else np.empty(0, np.uint32)
+        found = np.empty(len(data) // self.item, self.ids)
+        found.view(np.uint8)[:] = np.frombuffer(data, np.uint8)[_places(self.dtype, sizes // self.item)["id"]]
+        return found.astype(np.uint32, copy=False)
 
     def check_ids(self, ids: "np.ndarray[Any, np.dtype[np.uint32]]") -> None:
         """Raise ValueError for an id that is no concept."""
@@ -113,6 +110,28 @@ class ConceptsCodec:
             n = len(record) // self.item
             if not np.isfinite(np.frombuffer(record, self.scores, n, n * self.ids.itemsize)).all():
                 raise ValueError("found a score that is no finite number, expected finite ones")
+
+
+def concept_records(concepts: "np.ndarray[Any, Any]", offsets: "np.ndarray[Any, Any]") -> tuple[bytes, Any]:
+    """Lists of concepts of a type `ConceptsCodec.dtype`, list i being concepts[offsets[i]:offsets[i + 1]], as records:
+    (data, where in it each begins and ends)."""
+    if concepts.dtype.names is None:
+        return concepts.tobytes(), offsets * concepts.itemsize
+    data = np.empty(concepts.nbytes, np.uint8)
+    for name, at in _places(concepts.dtype, np.diff(offsets)).items():
+        data[at] = np.ascontiguousarray(concepts[name]).view(np.uint8)
+    return data.tobytes(), offsets * concepts.itemsize
+
+
+def _places(dtype: "np.dtype[Any]", counts: "np.ndarray[Any, Any]") -> "dict[str, np.ndarray[Any, Any]]":
+    """Where in records, end to end, of `counts` concepts each the bytes of all ids are, and those of all scores."""
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    place, first, found = np.arange(len(before)) - before, before * dtype.itemsize, {}
+    for name in dtype.names or ():
+        size = dtype[name].itemsize
+        found[name] = ((first + place * size)[:, None] + np.arange(size)).ravel()
+        first = first + np.repeat(counts, counts) * size
+    return found
 
 
 class NumpyCodec:

@@ -1,7 +1,7 @@
 """New tracks over an existing dataset, foreign token files included: a new dataset that refers to the old files."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
@@ -32,7 +32,7 @@ from conceptloader.ingest.annotate.write import KINDS, ShardTracks
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.inputs import Source, find_sources, read_rows
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
 from conceptloader.storage.durable import write_file
@@ -43,29 +43,35 @@ UNITS = ("tokens", "characters")
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotateOptions(SpanRules):
-    """track, codec, parameters, vocabulary: as in TrackOptions. align, overlap, ...: see `SpanRules`.
+    """track, codec, parameters, vocabulary, groups, details: as in TrackOptions. align, overlap, ...: see `SpanRules`.
 
     unit: what offsets count, tokens or characters (code points) of the document; None: characters where the text of
     the documents is known (see `known_text`), else tokens. tokenizer: for characters, if the one that was kept beside
     the dataset is not meant. ignored: columns that may be there.
-    columns: what those of `RowParser` are called in the inputs. sort_bytes: memory for sorting, roughly."""
+    columns: what those of `RowParser` are called in the inputs. joined: what these were joined of, for the dataset to
+    keep. sort_bytes: memory for sorting, roughly."""
 
     track: str
     codec: str = "concepts"
     parameters: Mapping[str, Any] | None = None
     vocabulary: Sequence[str] | None = None
+    groups: Sequence[tuple[str, int]] = ()
+    details: Sequence[Mapping[str, Any]] | None = None
     unit: str | None = None
     tokenizer: TextTokenizer | None = None
     ignored: Sequence[str] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
+    joined: Mapping[str, Any] | None = None
     sort_bytes: int = 64 << 20
     max_line_bytes: int = MAX_LINE_BYTES
 
     def check(self) -> TrackOptions:
         options = TrackOptions(
-            codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary
-        )
+            codec=self.codec, parameters=self.parameters or {}, encoding=fmt.SPANS, vocabulary=self.vocabulary,
+            groups=self.groups, details=self.details,
+        )  # fmt: skip
         options.check(self.track)
+        get_codec(options.codec, options.parameters, None, f"track {self.track!r}")
         if self.unit not in (None, *UNITS):
             raise ConfigError(f"unit: found {self.unit!r}, expected one of {', '.join(UNITS)}")
         if self.unit == "tokens" and self.tokenizer is not None:
@@ -82,12 +88,15 @@ def annotate(
     out: str | os.PathLike[str],
     options: AnnotateOptions,
     roots: Sequence[str | os.PathLike[str]] | None = None,
+    on_bad: Callable[[str, str, str], None] | None = None,
 ) -> Manifest:
     """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
 
-    inputs: jsonl (also .gz, .zst) or parquet files of annotations in any order, see `RowParser`; documents without one
-    are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their size. roots: see
-    `open_dataset`. A failure leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.
+    inputs: jsonl (also .gz, .zst), CSV or parquet files of annotations in any order, see `RowParser`; documents
+    without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded whatever their size.
+    roots: see `open_dataset`. on_bad: called with (file, place, problem) for rows that cannot be read, which are then
+    left out.
+    A failure leaves nothing behind. What was done is in the manifest: `extra["annotated"][track]`.
 
     Raises: ConfigError for arguments, and for offsets without a unit that could be either; InputError for annotations
     of unknown documents, outside of their document or damaged, naming file and line, and if more than
@@ -111,10 +120,11 @@ def annotate(
             raise ConfigError(f"{ds.path}: found no document table, expected one; annotations belong to documents")
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
         sorter = Sorter(file)
-        offsets = _sort(ds, sources, options, sorter)
+        concepts = Concepts(track) if track.codec == "concepts" else None
+        offsets, bad = _sort(ds, sources, options, concepts, sorter, on_bad)
         texts = known_text(ds, options.tokenizer, options.unit) if offsets and options.unit != "tokens" else None
-        concepts = options.codec == "concepts"
-        placer = Placer(ds=ds, track=options.track, sources=sources, concepts=concepts, rules=options, texts=texts)
+        dtype = None if concepts is None else concepts.dtype
+        placer = Placer(ds=ds, track=options.track, sources=sources, concepts=dtype, rules=options, texts=texts)
         sure = texts is None or options.unit is not None or options.tokenizer is not None
         for items, records in sorter.batches():
             if not sure and (items["end"] != WHOLE).any():
@@ -126,7 +136,9 @@ def annotate(
         placer.losses.check(options.max_lost_spans, str(sources[0].path), "nothing was written")
         vocabulary = None
         if options.vocabulary is not None:
-            vocabulary, described = describe_vocabulary(options.track, options.vocabulary)
+            vocabulary, described = describe_vocabulary(
+                options.track, options.vocabulary, options.groups, options.details
+            )
             for name, data in described.items():
                 write_file(os.path.join(working, name), data)
         kept = os.path.join(ds.path, TOKENIZER_FILE)  # so that windows can still be shown as text
@@ -137,6 +149,8 @@ def annotate(
             **options.to_json(),
             "unit": None if not offsets else "characters" if texts else "tokens",
             "loss": placer.losses.to_json().get(options.track),
+            **({"joined": options.joined} if options.joined else {}),
+            **({"bad_rows": bad} if bad else {}),
         }
         annotated = {**manifest.extra.get("annotated", {}), options.track: done}
         manifest = replace(manifest, extra={**manifest.extra, "annotated": annotated})
@@ -148,15 +162,22 @@ def annotate(
     return manifest
 
 
-def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorter: Sorter) -> bool:
-    """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets."""
+def _sort(
+    ds: Ranges,
+    sources: Sequence[Source],
+    options: AnnotateOptions,
+    concepts: Concepts | None,
+    sorter: Sorter,
+    on_bad: Callable[[str, str, str], None] | None,
+) -> tuple[bool, int]:
+    """All annotations, with the numbers of their documents, into the sorter. Returns: whether any has offsets, and how
+    many rows were left out."""
     codec = get_codec(options.codec, options.parameters or {}, None, f"track {options.track!r}")
-    concepts = Concepts(options.vocabulary) if options.codec == "concepts" else None
     parser = RowParser(codec, concepts, options.ignored, options.columns)
     rows: list[tuple[int, ...]] = []
     records: list[bytes] = []
     ids: list[str] = []
-    size = total = 0
+    size = total = bad = 0
     offsets = False
 
     def flush() -> None:
@@ -170,13 +191,19 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
             collected.clear()
 
     for i, source in enumerate(sources):
+        texts = is_csv(source.path)
         for number, row in read_rows(source, options.max_line_bytes):
             try:
-                document, external, found = parser.parse(row)
+                document, external, found, content = parser.parse(parser.texts(row) if texts else row)
             except ValueError as error:
-                raise InputError(f"{source.row_name(number)}: {error}") from error
+                where = source.row_name(number)
+                if on_bad is None:
+                    raise InputError(f"{where}: {error}") from error
+                on_bad(source.path, where.removeprefix(f"{source.path}: "), str(error))
+                bad += 1
+                continue
             for start, end, record in found:
-                rows.append((document, start, end, len(record), i, number))
+                rows.append((document, start, end, len(record), i, number, content))
                 records.append(record)
                 ids.append(external)
                 size += len(record) + 150
@@ -187,7 +214,7 @@ def _sort(ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, sorte
         source.check_unchanged()
     if not total:
         raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
-    return offsets
+    return offsets, bad
 
 
 def _number(ds: Ranges, sources: Sequence[Source], items: NDArray[np.void], ids: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.write.track import BulkSpans
-from conceptloader.ingest.annotate.rows import WHOLE
+from conceptloader.ingest.annotate.rows import WHOLE, digest
 from conceptloader.ingest.annotate.text import Read, read_texts
 from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.place.rules import SpanRules
@@ -26,13 +27,13 @@ _DENSE = 64  # wanted documents are read with their neighbours if at least one i
 
 @dataclass(frozen=True, kw_only=True)
 class Placer:
-    """concepts: records are concept ids, whose union may be taken. texts: what gives the text of documents, if
-    offsets are in characters. losses: of what was placed so far."""
+    """concepts: type of the concepts in records, whose union may be taken; None for other codecs. texts: what gives the
+    text of documents, if offsets are in characters. losses: of what was placed so far."""
 
     ds: Ranges
     track: str
     sources: Sequence[Source]
-    concepts: bool
+    concepts: "np.dtype[Any] | None"
     rules: SpanRules
     texts: TextTokenizer | None
     losses: Losses = field(default_factory=Losses)
@@ -76,6 +77,7 @@ class Placer:
             bos = int(self.ds.manifest.extra.get("ingest", {}).get("bos") is not None)
             first, base = first + bos, self.ds.shard_starts[shard]
             read = read_texts(self.ds, self.texts, documents, first + base, stop + base)
+        self._check_contents(items, row, read, first + self.ds.shard_starts[shard])
         spans = self._raw(items, records, row, read)
         batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
         try:
@@ -92,6 +94,22 @@ class Placer:
             placed[name] = replace(kept, start=kept.start - bos * whole)
         return placed
 
+    def _check_contents(self, items: NDArray[np.void], row: Ints, read: Read, first: Ints) -> None:
+        """Rows that say what their document holds mean this one. first: token of the dataset that each begins with."""
+        given = np.flatnonzero(items["content"])
+        rows, at = np.unique(row[given], return_index=True)
+        for i, item in zip(rows.tolist(), items[given[at]], strict=True):
+            if read.texts is None:  # the eos need not have been given
+                tokens = self.ds.tokens(int(first[i]), int(first[i] + np.diff(read.offsets)[i]))
+                known = {digest(tokens), digest(tokens[:-1])}
+            else:
+                known = {digest(read.texts[i])}
+            if int(item["content"]) not in known:
+                raise InputError(
+                    f"{self.where(item)}: found another text, or other tokens, than the document has in "
+                    f"{self.ds.path}, expected the same; annotate the dataset that was built from these documents"
+                )
+
     def _raw(self, items: NDArray[np.void], records: Sequence[bytes], row: Ints, read: Read) -> RawSpans:
         """The items as spans of the documents that were read; row: of each item."""
         texts = read.texts
@@ -106,8 +124,9 @@ class Placer:
                 f"{lengths[row[i]]} {'tokens' if texts is None else 'characters'} of the document; the offsets are of "
                 "another text or tokenizer, or in another unit (--unit)"
             )
-        if self.concepts:
-            labels = Ragged(np.frombuffer(b"".join(records), "<u4"), offsets_of(items["size"] // 4))
+        if self.concepts is not None:
+            sizes = items["size"] // self.concepts.itemsize
+            labels = Ragged(np.frombuffer(b"".join(records), self.concepts), offsets_of(sizes))
         else:
             labels = Ragged(np.arange(len(items), dtype=np.uint32), np.arange(len(items) + 1))
         return RawSpans(row, items["start"].astype(np.int64), end, labels, whole)
@@ -116,7 +135,7 @@ class Placer:
         document = np.searchsorted(offsets, spans.start, "right") - 1
         shift = first[document] - offsets[document]
         data, record_offsets = spans.data, spans.offsets
-        if not self.concepts:
+        if self.concepts is None:
             chosen = [records[i] for i in np.frombuffer(data, "<u4").tolist()]
             data, record_offsets = b"".join(chosen), offsets_of([len(record) for record in chosen])
         return BulkSpans(spans.start + shift, spans.end + shift, spans.record, data, record_offsets)

@@ -1,9 +1,12 @@
 """Annotations as they stand in jsonl or parquet files, turned into items: document, [start, end), record."""
 
+import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.codecs import Codec
@@ -14,8 +17,20 @@ from conceptloader.ingest.rows.vocabulary import Concepts
 WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document
 Annotation = tuple[int, int, bytes]  # start, end, record
 ITEM = np.dtype(
-    [("document", "<i8"), ("start", "<i8"), ("end", "<i8"), ("size", "<u4"), ("source", "<u4"), ("row", "<i8")]
-)
+    [
+        ("document", "<i8"), ("start", "<i8"), ("end", "<i8"), ("size", "<u4"), ("source", "<u4"), ("row", "<i8"),
+        ("content", "<u8"),
+    ]
+)  # fmt: skip
+
+
+def digest(content: Any) -> int:
+    """Of a text, or of a list of tokens; never 0. Raises: ValueError for anything else."""
+    try:
+        data = content.encode("utf-8") if isinstance(content, str) else np.array(content, "<u4").tobytes()
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"content: found {content!r:.100}, expected a text or a list of tokens") from error
+    return xxhash.xxh3_64_intdigest(data) or 1
 
 
 class RowParser:
@@ -23,9 +38,12 @@ class RowParser:
 
     A row names its document by `id` (its external id) or `document` (its number in the dataset), and has either
     `spans`, a list of {start, end, V}, or start, end and V itself, or only V, which then belongs to the whole
-    document. V is `concepts`, a list of names or ids, for codec concepts, else `value`.
-    columns: what these are called in the rows, where that differs; in a column that stands for `concepts`, one may
-    stand without a list.
+    document. V is `concepts`, a list of names or ids, for codec concepts, and `scores`, if the track has any; for other
+    codecs it is `value`. columns: what these are called in the rows, where that differs; in columns that stand for
+    `concepts` and `scores`, one may stand without a list, and in rows of CSV it does. `content`, only if named there,
+    is the text of the document, or the list of its tokens, to be compared with the dataset's.
+
+    Records of concepts are those of `Concepts.pairs`.
     """
 
     def __init__(
@@ -35,21 +53,34 @@ class RowParser:
         self._scalars = hasattr(codec, "dtype")  # records of codec numpy are arrays; a number stands for one of one
         self._concepts = concepts
         self._value = "value" if concepts is None else "concepts"
-        ours = {"id", "document", "spans", "start", "end", self._value}
-        if unknown := sorted(columns.keys() - ours):
+        self._keys = {"start", "end", "value"} if concepts is None else concepts.keys
+        ours = {"id", "document", "spans", *self._keys}
+        if unknown := sorted(columns.keys() - ours - {"content"}):
             raise ConfigError(f"columns: found {unknown[0]!r}, expected some of {', '.join(sorted(ours))}")
         self._label = "concepts" in columns  # which may hold a single one
-        self._ours = {theirs: name for name, theirs in columns.items()}
-        self._known = frozenset({*ours, *ignored})
+        self._numbers = {"document", "start", "end", "scores"} | ({"value"} if self._scalars else set())
+        self._numbers |= {"concepts"} if concepts is not None and not concepts.ids else set()
+        self._theirs, self._ours = columns, {theirs: name for name, theirs in columns.items()}
+        self._known = frozenset({*ours, *columns, *ignored})
 
-    def parse(self, row: Mapping[str, Any]) -> tuple[int, str, list[Annotation]]:
-        """(number of the document, or -1; its external id, or ""; annotations). Raises: ValueError that says what is
-        wrong."""
+    def texts(self, row: Mapping[str, str]) -> Mapping[str, Any]:
+        """A row of CSV, whose values are all texts, for `parse`: empty ones are not there, and some are numbers."""
+        found: dict[str, Any] = {name: value for name, value in self._renamed(row).items() if value}
+        for name in self._numbers & found.keys():
+            with suppress(ValueError):  # `parse` says what is wrong with it
+                found[name] = json.loads(found[name])
+        for name in {"concepts", "scores"} & found.keys():
+            found[name] = [found[name]]
+        return {self._theirs.get(name, name): value for name, value in found.items()}
+
+    def parse(self, row: Mapping[str, Any]) -> tuple[int, str, list[Annotation], int]:
+        """(number of the document, or -1; its external id, or ""; annotations; `digest` of its content, or 0).
+        Raises: ValueError that says what is wrong."""
         row = self._renamed(row)
         unknown = sorted(row.keys() - self._known)
         if unknown:
             raise ValueError(
-                f"found column {unknown[0]!r}, expected some of id, document, spans, start, end, {self._value}; "
+                f"found column {unknown[0]!r}, expected some of id, document, spans, {self._expected(row)}; "
                 "leave it out (--ignore-column)"
             )
         external, number = check_id(row.get("id")), row.get("document")
@@ -58,17 +89,21 @@ class RowParser:
         if number is not None and (type(number) is not int or number < 0):
             raise ValueError(f"document: found {number!r:.100}, expected the number of a document, from 0")
         document, spans = -1 if number is None else number, row.get("spans")
+        content = digest(row["content"]) if "content" in row else 0
         if spans is None:
-            return document, external, [self._annotation(row, True)]
-        if not isinstance(spans, list) or {"start", "end", self._value} & {k for k in row if row[k] is not None}:
-            raise ValueError(f"found spans beside start, end or {self._value}, or no list, expected a list of spans")
+            return document, external, [self._annotation(row, True)], content
+        if not isinstance(spans, list) or self._keys & {k for k in row if row[k] is not None}:
+            raise ValueError(f"found spans beside {self._expected(row)}, or no list, expected a list of spans")
         found = []
         for i, span in enumerate(spans):
             try:
                 found.append(self._annotation(span, False))
             except ValueError as error:
                 raise ValueError(f"spans[{i}]: {error}") from error
-        return document, external, found
+        return document, external, found, content
+
+    def _expected(self, found: Collection[str]) -> str:
+        return "start, end and value" if self._concepts is None else self._concepts.expected(found)
 
     def _renamed(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
         if not self._ours:
@@ -83,24 +118,26 @@ class RowParser:
 
     def _annotation(self, span: Any, is_row: bool) -> Annotation:
         if not isinstance(span, dict):
-            raise ValueError(f"found {span!r:.100}, expected an object with start, end and {self._value}")
+            raise ValueError(f"found {span!r:.100}, expected an object with {self._expected(())}")
         span = span if is_row else self._renamed(span)
         start, end = span.get("start"), span.get("end")
         if is_row and start is None and end is None:
             start, end = 0, WHOLE
-        elif not is_row and span.keys() != {"start", "end", self._value}:
-            raise ValueError(f"found {span!r:.100}, expected exactly start, end and {self._value}")
+        elif not is_row and span.keys() != self._keys:
+            raise ValueError(f"found {span!r:.100}, expected exactly {self._expected(span)}")
         elif type(start) is not int or type(end) is not int or not 0 <= start < end < WHOLE:
             raise ValueError(f"found [{start!r:.50}, {end!r:.50}), expected integers 0 <= start < end")
         if self._value not in span:
             raise ValueError(f"found no {self._value!r}, expected one for each annotation")
-        value = span[self._value]
+        value, scores = span[self._value], span.get("scores")
         if self._label and isinstance(value, (str, int)):
-            value = [value]
+            value, scores = [value], scores if isinstance(scores, list) else [scores]
         if self._concepts is None:
             record = self._codec.encode([value] if isinstance(value, (int, float)) and self._scalars else value)
         elif isinstance(value, list):
-            record = np.array([self._concepts.id(concept) for concept in value], "<u4").tobytes()
+            ids = [self._concepts.id(concept) for concept in value]
+            scores = self._concepts.scores(scores, len(ids)) if "scores" in self._keys else None
+            record = self._concepts.pairs(ids, scores).tobytes()
         else:
             raise ValueError(f"concepts: found {value!r:.100}, expected a list of names or ids")
         if len(record) > MAX_RECORD_BYTES:

@@ -1,8 +1,6 @@
 """The text of stored documents, for offsets in characters: only where decoding and encoding again gives the tokens."""
 
-import json
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +8,7 @@ from numpy.typing import NDArray
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
-from conceptloader.ingest.rows.tokenizer import TextTokenizer, kept_tokenizer
+from conceptloader.ingest.rows.tokenizer import TextTokenizer, changes_text, kept_tokenizer
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
             f"{tokenizer.name!r}, the one given; give the tokenizer that the dataset was built with, or offsets in "
             "tokens (--unit tokens)"
         )
-    problem = _loss(tokenizer)
+    problem = changes_text(tokenizer.definition)
     if problem:
         raise ConfigError(
             f"tokenizer {tokenizer.name}: found {problem}, expected one that gives back every text exactly "
@@ -75,21 +73,3 @@ def read_texts(ds: Ranges, tokenizer: TextTokenizer, documents: Ints, first: Int
                 "expected the same tokens; give offsets in tokens (--unit tokens)"
             )
     return Read(tokens.offsets, eos, texts, places)
-
-
-def _loss(tokenizer: TextTokenizer) -> str | None:
-    """What makes a tokenizer lose or change characters, or None if nothing does."""
-    if tokenizer.definition is None:
-        return None  # bytes
-    definition: dict[str, Any] = json.loads(tokenizer.definition)
-    if definition.get("normalizer"):
-        return f"the normalizer {definition['normalizer'].get('type')}"
-    if (definition.get("decoder") or {}).get("type") != "ByteLevel":
-        return f"the decoder {(definition.get('decoder') or {}).get('type')}"
-    before = definition.get("pre_tokenizer") or {}
-    parts = before.get("pretokenizers", [before])
-    if any(part.get("add_prefix_space") for part in parts):
-        return "a space put in front of texts (add_prefix_space)"
-    if any(part.get("behavior") == "Removed" for part in parts):
-        return "a pre-tokenizer that removes characters"
-    return None

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -32,6 +33,7 @@ from conceptloader.ingest.rows.columns import METADATA_TRACK, Columns
 from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
+from conceptloader.ingest.rows.vocabulary import concept_parameters
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
@@ -47,8 +49,9 @@ class IngestOptions(SpanRules):
     tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
     append_eos: end each document with the tokenizer's eos token. bos: id of a token to put in front of each.
     align, eos_span, ...: see `SpanRules`.
-    vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track; ids of such a
-    track take 2 bytes where they fit. joined: what the records were joined of, for the dataset to keep.
+    vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track. scores: type
+    ("f2" or "f4") of those beside the concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
+    joined: what the records were joined of, for the dataset to keep.
     encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
     chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
@@ -63,6 +66,7 @@ class IngestOptions(SpanRules):
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
     details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    scores: Mapping[str, str] = field(default_factory=dict)
     joined: Mapping[str, Any] | None = None
     encoding: str = "auto"
     mode: str | None = None
@@ -94,12 +98,15 @@ def build_dataset(
     options: IngestOptions,
     *,
     workers: int = 1,
+    task: tuple[int, int] | None = None,
     on_bad: Callable[[str, str, str], None] | None = None,
     watch: Callable[[int, int], Watch] | None = None,
 ) -> Summary:
     """Build a dataset, or go on with a build that was interrupted; finished shards are kept.
 
-    The bytes of the dataset depend on the inputs and options, not on `workers` or interruptions.
+    The bytes of the dataset depend on the inputs and options, not on `workers`, tasks or interruptions. task: (number,
+    tasks): write only the shards of this one of several tasks, which may run on other machines, and no manifest; the
+    summary is of what it did. A call without it completes the dataset.
     on_bad: called with (file, place, problem) for records that cannot be ingested, which are then left out; without it
     they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
     with each Progress.
@@ -116,32 +123,38 @@ def build_dataset(
     content = format_options(options)
     refuse_earlier_rules(path)
     target = os.path.join(path, fmt.MANIFEST)
-    with contextlib.nullcontext() if os.path.exists(target) else build_lock(path):
+    with contextlib.nullcontext() if os.path.exists(target) else build_lock(path, shared=task is not None):
         if os.path.exists(target):  # perhaps of another build that has just ended
             return describe_complete(path, sources, content, plan, options.max_lost_spans)
-        build = _begin(path, sources, content, plan)
+        build = _begin(path, sources, content, plan, alone=task is None)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             write_file(os.path.join(path, TOKENIZER_FILE), definition, exclusive=True)
-        missing = [shard for shard in range(build.num_shards) if not build.is_finished(shard)]
-        kept = build.num_shards - len(missing)
-        bad, truncated = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
-        losses = check_losses(build, options.max_lost_spans)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(path, TIMES))
-        manifest = finalize(path)
-    counts, seconds = (manifest.num_documents, manifest.num_tokens, losses.lost), time.monotonic() - began
-    return Summary(path, build.num_shards, kept, *counts, losses, bad, seconds, truncated)
+        number, tasks = task or (0, 1)
+        mine = range(number, build.num_shards, tasks)
+        missing = [shard for shard in mine if not build.is_finished(shard)]
+        did, losses = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
+        counts = did["documents"], did["tokens"], losses.lost, losses, did["bad"], 0.0, did["truncated"]
+        summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
+        if task is None:
+            summary.losses = check_losses(build, options.max_lost_spans)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, TIMES))
+            manifest, summary.lost_spans = finalize(path), summary.losses.lost
+            summary.documents, summary.tokens = manifest.num_documents, manifest.num_tokens
+    summary.seconds = time.monotonic() - began
+    return summary
 
 
-def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan) -> Build:
-    """The build in `path`, new or taken up. One of other inputs or options makes room if no shard of it is finished."""
+def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, alone: bool) -> Build:
+    """The build in `path`, new or taken up. One of other inputs or options makes room if no shard of it is finished,
+    and nobody may have begun it beside us."""
     inputs = [source.to_json() for source in sources]
     try:
         build = create_build(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
     except OtherBuild as error:
-        if not discard_unfinished(path, "ingest", (TOKENIZER_FILE, TIMES)):
+        if not alone or not discard_unfinished(path, "ingest", (TOKENIZER_FILE, TIMES)):
             raise
         log.warning("%s; no shard of it was finished: begun anew", error)
         build = create_build(path, options, inputs=inputs, plan=plan)
@@ -162,11 +175,11 @@ def format_options(options: IngestOptions) -> BuildOptions:
         wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
         raise ConfigError(f"bos: found token {options.bos}, expected {wanted}; correct it or leave it out")
     columns = options.columns
-    unknown = sorted(set(options.vocabularies) - set(columns.tracks))
-    if unknown:
-        raise ConfigError(
-            f"vocabularies: found track {unknown[0]!r}, expected one of {', '.join(columns.tracks) or 'none'}"
-        )
+    for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
+        if unknown := sorted(set(given) - set(columns.tracks)):
+            raise ConfigError(
+                f"{what}: found track {unknown[0]!r}, expected one of {', '.join(columns.tracks) or 'none'}"
+            )
     tracks = {
         name: _track(options, track)
         for track in columns.tracks
@@ -195,9 +208,9 @@ def format_options(options: IngestOptions) -> BuildOptions:
 
 def _track(options: IngestOptions, track: str) -> TrackOptions:
     names, groups = options.vocabularies.get(track), options.groups.get(track, ())
-    details = options.details.get(track)
-    ids = "u2" if names is not None and len(names) <= 1 << 16 else "u4"
-    parameters = {"ids": ids} if groups or details is not None else {}
+    details, scores = options.details.get(track), options.scores.get(track)
+    more = groups or details is not None or scores is not None
+    parameters = concept_parameters(names, scores) if more else {}
     return TrackOptions(
         parameters=parameters, encoding=options.encoding, vocabulary=names, groups=groups, details=details
     )
@@ -212,8 +225,8 @@ def _write_shards(
     workers: int,
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
-) -> tuple[int, int]:
-    """Write the `missing` shards. Returns: how many records were left out, and conversations that lost turns."""
+) -> tuple[Counter[str], Losses]:
+    """Write the `missing` shards. Returns: counts of documents, tokens, bad records and truncated conversations."""
     tokenizer: bytes | str | None = None
     if options.columns.text is not None or options.chat is not None:
         if options.tokenizer is None:
@@ -238,17 +251,16 @@ def _write_shards(
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
     update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     errors: list[ConceptloaderError] = []
-    losses, told, bad, truncated = Losses(), set[str](), 0, 0
+    losses, told, counts = Losses(), set[str](), Counter[str]()
 
     def on_news(_: int, progress: Progress) -> None:
-        nonlocal bad, truncated
-        truncated += progress.truncated
+        counts.update(documents=progress.documents, tokens=progress.tokens)
+        counts.update(bad=len(progress.bad), truncated=progress.truncated)
         losses.add(progress.losses)
         for track, loss in losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_lost_spans * loss.spans and track not in told:
                 told.add(track)
                 log.warning("track %r so far: %s; above --max-lost-spans the build will fail", track, loss)
-        bad += len(progress.bad)
         for record in progress.bad:
             if on_bad is not None:
                 on_bad(*record)
@@ -265,7 +277,7 @@ def _write_shards(
 
     run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
-        return bad, truncated
+        return counts, losses
     others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
         remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"

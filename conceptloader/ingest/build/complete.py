@@ -3,12 +3,14 @@
 import contextlib
 import logging
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError
 from conceptloader.format.read.files import load_manifest
+from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.options import BuildOptions
 from conceptloader.format.write.build import describe_vocabularies, difference, open_build
 from conceptloader.ingest.build.lost import Losses, read_losses
@@ -37,6 +39,27 @@ class Summary:
     truncated: int = 0
 
 
+def make_room(path: str, sources: Sequence[Source]) -> None:
+    """Remove the dataset, or the build, in `path`, if there is one, with all that lies in its directory.
+
+    Raises: ConfigError, and nothing is removed, if that is no dataset, holds an input, or is being built.
+    """
+    names = os.listdir(path) if os.path.isdir(path) else []
+    if not names and not os.path.lexists(path):
+        return
+    kept = next((source.path for source in sources if source.path.startswith(path + os.sep)), None)
+    if kept or (names and not {fmt.MANIFEST, fmt.BUILD} & set(names)):
+        found = f"the input {kept}" if kept else "files of no dataset"
+        raise ConfigError(f"{path}: overwrite: found {found} there, expected only a dataset; nothing was removed")
+    with build_lock(path):
+        for name in sorted(set(names) - {LOCK}, key=lambda name: (name != fmt.MANIFEST, name == fmt.BUILD)):
+            one = os.path.join(path, name)
+            if os.path.isdir(one) and not os.path.islink(one):
+                shutil.rmtree(one)
+            else:
+                os.unlink(one)
+
+
 def describe_complete(
     path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, max_lost_spans: float
 ) -> Summary:
@@ -60,7 +83,8 @@ def describe_complete(
         problem = "other vocabularies, expected the same"
     if problem:
         raise ConfigError(
-            f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory"
+            f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory, or over "
+            "this one (--overwrite)"
         )
     check_since_start(path, sources, complete=True)
     manifest, _ = load_manifest(path, None)

@@ -13,7 +13,7 @@ _SMALL, _FEW = 1 << 20, 1000  # shards below this size may not be more than so m
 
 class Piece(NamedTuple):
     """A part of input file `source`: bytes [begin, end) of lines, row groups [begin, end) of a parquet file, or, as
-    [0, 0), a whole compressed file. A line belongs to the piece that holds its first byte."""
+    [0, 0), a whole compressed or CSV file. A line belongs to the piece that holds its first byte."""
 
     source: int
     begin: int
@@ -58,7 +58,7 @@ def plan_shards(sources: Sequence[Source], shard_bytes: int) -> list[list[Piece]
             for shard in sorted(set(owners)):
                 begin = owners.index(shard)
                 shards.setdefault(shard, []).append(Piece(number, begin, begin + owners.count(shard)))
-        elif source.compression:
+        elif source.whole:
             shards.setdefault(base // shard_bytes, []).append(Piece(number, 0, 0))
         else:
             for shard in range(base // shard_bytes, (base + source.size - 1) // shard_bytes + 1):

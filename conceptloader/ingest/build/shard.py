@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from conceptloader.errors import InputError
-from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.format.write.build import Build, open_build
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.build.lost import NOTE, Losses
@@ -22,8 +21,8 @@ from conceptloader.ingest.rows.batch import BadRecord, BadRow, RowBatch
 from conceptloader.ingest.rows.chat import ChatParser, ChatRules
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.inputs import Source
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, lines_before, read_lines
-from conceptloader.ingest.rows.records import LineParser
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv, lines_before, read_csv, read_lines
+from conceptloader.ingest.rows.records import CsvParser, LineParser
 from conceptloader.ingest.rows.table import TableParser, read_row_groups
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, TextTokenizer
 from conceptloader.ingest.rows.vocabulary import Concepts
@@ -168,10 +167,7 @@ class ShardFiller:
 def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:
     """The rows of a piece in batches, each with the stored bytes that it took; blank lines are left out."""
     source = job.sources[piece.source]
-    tracks = {track: build.options.tracks[track] for track in job.columns.tracks}
-    concepts = {
-        track: Concepts(options.vocabulary, ConceptsCodec(options.parameters).ids) for track, options in tracks.items()
-    }
+    concepts = {track: Concepts(build.options.tracks[track]) for track in job.columns.tracks}
     chat = None
     if job.chat is not None:
         tokenizer = _tokenizer(job.tokenizer, job.eos)
@@ -186,6 +182,15 @@ def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int
             consumed = int(size * share) - count
             count += consumed
             yield Rows(source.path, table, parse, range(first, first + table.num_rows), "row {}".format), consumed
+        return
+    if is_csv(source.path):
+        parse, last = CsvParser(job.columns, concepts).parse, 0
+        for rows, position in read_csv(source.path, source.compression, job.max_line_bytes):
+            yield (
+                Rows(source.path, [row for _, row in rows], parse, [n for n, _ in rows], "line {}".format),
+                position - last,
+            )
+            last = position
         return
     parse = chat.parse if chat else LineParser(job.columns, concepts).parse
 

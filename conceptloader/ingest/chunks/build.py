@@ -1,79 +1,165 @@
-"""From documents and chunks in files of their own to a dataset: joined beside it, then built."""
+"""From documents and chunks in files of their own to a dataset, or to a track of one: joined beside it, then built."""
 
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
+from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.tools.derived import check_new_directory
 from conceptloader.format.write.build import open_build
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, Watch, build_dataset, format_options
 from conceptloader.ingest.build.complete import Summary, describe_complete
-from conceptloader.ingest.chunks.concepts import load_library
-from conceptloader.ingest.chunks.join import Documents, Joined, join_chunks
+from conceptloader.ingest.chunks.concepts import Library, load_library
+from conceptloader.ingest.chunks.join import Documents, OnBad, Part, join_chunks
 from conceptloader.ingest.chunks.options import Chunks
+from conceptloader.ingest.chunks.report import Joined
 from conceptloader.ingest.rows.columns import MAIN_TRACK, Columns
-from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.inputs import Source, find_sources
+from conceptloader.ingest.rows.vocabulary import concept_parameters
 from conceptloader.storage.lock import build_lock
 
 
-def chunk_columns(documents: Documents, chunks: Chunks) -> Columns:
-    """Of the joined files."""
-    return Columns(
-        text=None if documents.tokens else documents.content,
-        tokens=documents.content if documents.tokens else None,
-        id=chunks.join,
-        tracks={MAIN_TRACK: "spans"},
-        metadata_columns=[column for column in documents.keep if column != chunks.join],
-    )
+@dataclass(frozen=True)
+class Chunked:
+    """Documents with chunks, for a dataset in `out`. What is joined lies in `<out>.joined` until that is complete.
+
+    workers: processes. on_bad, watch_join: `on_bad` and `watch` of `join_chunks`.
+    """
+
+    documents: Documents
+    chunks: Chunks
+    out: str | os.PathLike[str]
+    workers: int = 1
+    on_bad: OnBad | None = None
+    watch_join: Callable[[int, int], None] | None = None
+
+    @cached_property
+    def library(self) -> Library:
+        """Raises: InputError."""
+        return load_library(self.chunks.concepts, list(self.chunks.labels))
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        return find_sources([*self.documents.files, *self.chunks.files, self.chunks.concepts.path])
+
+    @property
+    def path(self) -> str:
+        return os.path.abspath(self.out)
+
+    @property
+    def columns(self) -> Columns:
+        """Of the joined files."""
+        documents, join = self.documents, self.chunks.join
+        return Columns(
+            text=None if documents.tokens else documents.content,
+            tokens=documents.content if documents.tokens else None,
+            id=join,
+            tracks={MAIN_TRACK: "spans"},
+            metadata_columns=[column for column in documents.keep if column != join],
+        )
+
+    def told(self, report: Any) -> dict[str, Any]:
+        """What a dataset keeps of where it is from."""
+        documents = self.documents
+        return {
+            "inputs": [source.to_json() for source in self.sources],
+            "documents": {"content": documents.content, "tokens": documents.tokens, "keep": list(documents.keep)},
+            "chunks": self.chunks.to_json(),
+            "report": report,
+        }
+
+    @contextmanager
+    def joined(self, part: Part | None = None) -> Iterator[Joined]:
+        """Join, and remove what was joined at the end, unless this is only a part. Raises: see `join_chunks`."""
+        directory = f"{self.path}.joined"
+        with build_lock(directory, shared=part is not None):
+            joined = join_chunks(
+                self.documents, self.chunks, self.library, directory, workers=self.workers, part=part,
+                on_bad=self.on_bad, watch=self.watch_join,
+            )  # fmt: skip
+            for source in self.sources:
+                source.check_unchanged()
+            yield joined
+        if part is None:
+            shutil.rmtree(directory, ignore_errors=True)  # what stays of it, nobody needs
 
 
 def build_chunked(
-    documents: Documents,
-    chunks: Chunks,
-    out: str | os.PathLike[str],
+    chunked: Chunked,
     options: IngestOptions,
     *,
-    workers: int = 1,
-    on_bad: Callable[[str, str, str], None] | None = None,
+    part: Part | None = None,
     watch: Callable[[int, int], Watch] | None = None,
-    watch_join: Callable[[int, int], None] | None = None,
-) -> tuple[Summary, Joined]:
+) -> tuple[Summary | None, Joined]:
     """Join and build, or go on with that after an interruption: a dataset with one track, `concepts`, whose vocabulary
     has a group for each kind of labels.
 
-    What is joined lies in `<out>.joined` until the dataset is complete. options: columns, vocabularies, groups and
-    details are those of the chunks. The rest as in `build_dataset` and `join_chunks`, also what they raise.
+    options: columns, vocabularies, groups, details and scores are those of the chunks. part: do only this one, and make
+    no dataset; the summary is that of a task, None for stages before "write". watch: see `build_dataset`.
+    Raises: what `join_chunks` and `build_dataset` raise.
     """
-    path = os.path.abspath(out)
-    directory = f"{path}.joined"
-    library = load_library(chunks.concepts, list(chunks.labels))
-    sources = find_sources([*documents.files, *chunks.files, chunks.concepts.path])
-    given = {
-        "inputs": [source.to_json() for source in sources],
-        "documents": {"content": documents.content, "tokens": documents.tokens, "keep": list(documents.keep)},
-        "chunks": chunks.to_json(),
-    }
+    library, chunks, path = chunked.library, chunked.chunks, chunked.path
     options = replace(
         options,
-        columns=chunk_columns(documents, chunks),
+        columns=chunked.columns,
         vocabularies={MAIN_TRACK: library.names},
         groups={MAIN_TRACK: list(library.groups().items())},
         details={MAIN_TRACK: library.to_json()},
+        scores={MAIN_TRACK: chunks.score_type} if chunks.scores else {},
     )
     if os.path.exists(os.path.join(path, fmt.MANIFEST)):
         joined = Joined([])
         found = open_build(path).options.extra.get("ingest", {}).get("joined") or {}
-        options = replace(options, joined={**given, "report": found.get("report")})
-        summary = describe_complete(path, sources, format_options(options), None, options.max_lost_spans)
+        options = replace(options, joined=chunked.told(found.get("report")))
+        summary = describe_complete(path, chunked.sources, format_options(options), None, options.max_lost_spans)
         joined.add(found["report"])
-    else:
-        with build_lock(directory):
-            joined = join_chunks(documents, chunks, library, directory, workers=workers, watch=watch_join)
-            for source in sources:
-                source.check_unchanged()
-            options = replace(options, joined={**given, "report": joined.to_json()})
-            files = find_sources(joined.files)
-            summary = build_dataset(files, path, options, workers=workers, on_bad=on_bad, watch=watch)
-    shutil.rmtree(directory, ignore_errors=True)  # what stays of it, nobody needs
+        shutil.rmtree(f"{path}.joined", ignore_errors=True)
+        return summary, joined
+    with chunked.joined(part) as joined:
+        if part is not None and part.stage != "write":
+            return None, joined
+        options = replace(options, joined=chunked.told(joined.to_json()))
+        files = find_sources(joined.files)
+        task = None if part is None else (part.number, part.tasks)
+        summary = build_dataset(
+            files, path, options, workers=chunked.workers, task=task, on_bad=chunked.on_bad, watch=watch
+        )
     return summary, joined
+
+
+def annotate_chunked(
+    chunked: Chunked,
+    dataset: str | os.PathLike[str],
+    options: AnnotateOptions,
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+) -> tuple[Manifest, Joined]:
+    """Join, and make the dataset `chunked.out` of `dataset` with the chunks as a track over its tokens.
+
+    The documents are those of the dataset: of each that has chunks the text or tokens are compared. options: codec,
+    parameters, vocabulary, groups, details, unit and columns are those of the chunks. A join that was interrupted is
+    gone on with. Raises: what `join_chunks` and `annotate` raise.
+    """
+    check_new_directory(chunked.path)
+    library, chunks, documents = chunked.library, chunked.chunks, chunked.documents
+    if options.codec != "concepts" or options.vocabulary is not None:
+        raise ConfigError("chunks: found a codec or a vocabulary, expected none: both are those of the concept table")
+    with chunked.joined() as joined:
+        options = replace(
+            options,
+            parameters=concept_parameters(library.names, chunks.score_type if chunks.scores else None),
+            vocabulary=library.names,
+            groups=list(library.groups().items()),
+            details=library.to_json(),
+            unit="tokens" if documents.tokens else "characters",
+            columns={"id": chunks.join, "content": documents.content},
+            ignored=documents.keep,
+            joined=chunked.told(joined.to_json()),
+        )
+        return annotate(dataset, joined.files, chunked.path, options, roots), joined

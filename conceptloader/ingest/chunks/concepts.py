@@ -65,6 +65,8 @@ def load_library(table: ConceptTable, kinds: Sequence[str]) -> Library:
 
 def _json(value: Any) -> Any:
     """NaN and infinities, which JSON has not, become null, bytes text."""
+    if type(value) in (str, int):  # nearly all of them
+        return value
     found = plain(value)
     if isinstance(found, bytes):
         return found.hex()

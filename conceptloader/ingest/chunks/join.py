@@ -8,9 +8,8 @@ takes more than `MEMORY`. A task that has ended has a file <task>.json beside wh
 import contextlib
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conceptloader.base.packages import need
@@ -20,13 +19,27 @@ from conceptloader.ingest.build.workers import Tell, run_tasks
 from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks, check_path
+from conceptloader.ingest.chunks.report import EXAMPLES, Joined
 from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.table import column_names
+from conceptloader.ingest.rows.table import column_types, read_objects
 from conceptloader.storage.durable import completed, make_directories, temporary_name, write_file
 
 MEMORY = "1GB"  # of a task
-EXAMPLES = 20
 PLAN = "plan.json"
+_LIBRARY = "concepts.parquet"
+
+
+OnBad = Callable[[str, str, str], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Task `number` of `tasks` of a stage ("ids", "deal", "join", and of a build, "write"), each of which may run on a
+    machine of its own. All of a stage have to end before the next one; there is no use for several of "ids"."""
+
+    stage: str
+    number: int
+    tasks: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,45 +52,6 @@ class Documents:
     keep: Sequence[str] = ()
 
 
-@dataclass
-class Joined:
-    """files: parquet with the documents and their `spans`. chunks: rows that were read; annotated: those that became
-    spans; by_status: of the others, those that say so. missing: borders without a row. damaged: documents that say so.
-    wrong: by what is wrong, those left without annotation; examples: some of them."""
-
-    files: list[str]
-    chunks: int = 0
-    annotated: int = 0
-    missing: int = 0
-    damaged: int = 0
-    by_status: Counter[str] = field(default_factory=Counter)
-    wrong: Counter[str] = field(default_factory=Counter)
-    examples: list[str] = field(default_factory=list)
-
-    def add(self, report: dict[str, Any]) -> None:
-        self.chunks += report.get("chunks", 0)
-        self.annotated += report.get("annotated", 0)
-        self.missing += report.get("missing", 0)
-        self.damaged += report.get("damaged", 0)
-        self.by_status.update(report.get("by_status", {}))
-        self.wrong.update(report["wrong"])
-        self.examples = (self.examples + report.get("examples", []))[:EXAMPLES]
-
-    def to_json(self) -> dict[str, Any]:
-        """The counts, as `add` takes them."""
-        counts = {name: getattr(self, name) for name in ("chunks", "annotated", "missing", "damaged")}
-        return counts | {name: dict(sorted(getattr(self, name).items())) for name in ("by_status", "wrong")}
-
-    def lines(self) -> list[str]:
-        """For people."""
-        found = [f"{self.chunks:,} chunks, {self.annotated:,} of them annotated"]
-        found += [f"{n:,} chunks have status {status!r}: not annotated" for status, n in sorted(self.by_status.items())]
-        found += [f"{self.missing:,} chunks of documents have no row: not annotated"] if self.missing else []
-        found += [f"{self.damaged:,} documents say that their chunks have errors"] if self.damaged else []
-        found += [f"{n:,} {what}: not annotated" for what, n in sorted(self.wrong.items())]
-        return found + [f"  {example}" for example in self.examples]
-
-
 def join_chunks(
     documents: Documents,
     chunks: Chunks,
@@ -85,56 +59,83 @@ def join_chunks(
     directory: str | os.PathLike[str],
     *,
     workers: int = 1,
+    part: Part | None = None,
+    on_bad: OnBad | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> Joined:
     """Write the documents with their chunks as spans to files in `directory`, or go on with that after an interruption.
 
-    library: the concepts of `chunks.concepts` (`load_library`). watch: called with (tasks that are done, all of them).
+    library: the concepts of `chunks.concepts` (`load_library`). part: do only this one. on_bad: called with (file,
+    place, what) for all that is found wrong now, if that is left without annotation. watch: called with (tasks that are
+    done, all of them).
     Raises: InputError naming rows that contradict each other, unless `chunks.wrong` is "unannotated"; for ids that two
-    documents have; ConfigError for another join in `directory`.
+    documents have; ConfigError for another join in `directory`, or a part whose turn has not come.
     """
     need("duckdb", "chunks: found no duckdb package to join files with", "chunks")
     path = os.path.abspath(directory)
     for file in [*documents.files, path]:
         check_path(file)
-    wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]
-    for kind, (files, columns) in {
-        "documents": (documents.files, wanted), "chunks": (chunks.files, chunks.columns),
-    }.items():  # fmt: skip
-        for file in files:
-            names = column_names(file)
-            if lacking := sorted({column for column in columns if column is not None} - set(names)):
-                raise InputError(
-                    f"{file}: found columns {', '.join(names)}, expected {', '.join(lacking)} too; name the columns of "
-                    f"the {kind} as they are"
-                )
+    _check_columns(documents, chunks)
     _plan(path, documents, chunks)
     joined = Joined([os.path.join(path, f"{k:05d}.parquet") for k in range(len(documents.files))])
-    library = replace(library, details=())  # no task needs them
-    tasks = [Task(path, documents, chunks, library, "ids", 0)]
-    tasks += [Task(path, documents, chunks, library, "deal", j) for j in range(len(chunks.files))]
-    tasks += [Task(path, documents, chunks, library, "join", k) for k in range(len(documents.files))]
-    done = 0
-    for kind in ("ids", "deal", "join"):  # each needs what the ones before it wrote
-        stage = [task for task in tasks if task.kind == kind]
+    library = replace(library, details=())  # no task needs them, and only the first the others
+    none = replace(library, keys=(), kinds=(), names=())
+    numbers = {"ids": 1, "deal": len(chunks.files), "join": len(documents.files)}  # each needs what is before it
+    done, total = 0, sum(numbers.values())
+    for kind, count in numbers.items():
+        known = library if kind == "ids" else none
+        stage = [Task(path, documents, chunks, known, kind, number) for number in range(count)]
         missing = [task for task in stage if not os.path.exists(task.report)]
+        if part is not None and missing:
+            if part.stage != kind:
+                raise ConfigError(
+                    f"{path}: found {len(missing)} tasks of {kind!r} that are not finished, expected all of them "
+                    f"before {part.stage!r}; let its tasks wait for theirs"
+                )
+            missing = [task for task in missing if task.number % part.tasks == part.number]
         errors: list[Exception] = []
 
-        def on_end(_: int, __: Any, error: Exception | None, errors: list[Exception] = errors) -> None:
+        def on_end(i: int, _: Any, error: Exception | None, of: Any = missing, errors: Any = errors) -> None:
             nonlocal done
             done += 1
             if error is not None:
                 errors.append(error)
+            elif on_bad is not None and os.path.exists(of[i].listing):
+                for _, row in read_objects(of[i].listing):
+                    on_bad(of[i].file, row["place"], row["what"])
             if watch:
-                watch(done, len(tasks))
+                watch(done, total)
 
         done += len(stage) - len(missing)
         run_tasks(run_task, missing, workers, lambda *_: None, on_end)
         if errors:
             raise errors[0]
+        if part is not None and part.stage == kind:
+            return joined
         for task in stage:
             joined.add(load_json(task.report).take("report", dict))
     return joined
+
+
+def _check_columns(documents: Documents, chunks: Chunks) -> None:
+    """All columns are there, and scores are numbers. Raises: InputError."""
+    import pyarrow as pa
+
+    wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]
+    for kind, (files, columns) in {
+        "documents": (documents.files, wanted), "chunks": (chunks.files, chunks.columns),
+    }.items():  # fmt: skip
+        for file in files:
+            types = column_types(file)
+            if lacking := sorted({column for column in columns if column is not None} - types.keys()):
+                raise InputError(
+                    f"{file}: found columns {', '.join(types)}, expected {', '.join(lacking)} too; name the columns of "
+                    f"the {kind} as they are"
+                )
+            for column in chunks.scores.values() if kind == "chunks" else ():
+                value = getattr(types[column], "value_type", None)
+                if value is None or not (pa.types.is_floating(value) or pa.types.is_integer(value)):
+                    raise InputError(f"{file}: column {column!r}: found {types[column]}, expected a list of numbers")
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,15 @@ class Task:
     def report(self) -> str:
         return os.path.join(self.directory, f"{self.kind}-{self.number:05d}.json")
 
+    @property
+    def listing(self) -> str:
+        """A file with all that is wrong, if there is anything."""
+        return os.path.join(self.directory, f"{self.kind}-{self.number:05d}.wrong.parquet")
+
+    @property
+    def file(self) -> str:
+        return (self.chunks.files if self.kind == "deal" else self.documents.files)[self.number]
+
 
 def run_task(task: Task, tell: Tell) -> None:
     """Raises: InputError, ReadError."""
@@ -166,9 +176,8 @@ def run_task(task: Task, tell: Tell) -> None:
         try:
             report = {"ids": _ids, "deal": _deal, "join": _join}[task.kind](task, database)
         except duckdb.Error as error:
-            files = task.chunks.files if task.kind == "deal" else task.documents.files
             raise InputError(
-                f"{files[task.number]}: cannot be joined: "
+                f"{task.file}: cannot be joined: "
                 f"{str(error).splitlines()[0]}; check the types of the columns, and the disk"
             ) from error
     write_file(task.report, dump_json({"report": report}))
@@ -178,7 +187,8 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
     """The join in `path` is this one."""
     make_directories(path)
     inputs = [source.to_json() for source in find_sources([*documents.files, *chunks.files, chunks.concepts.path])]
-    asked = {"inputs": inputs, "chunks": chunks.to_json(), "content": documents.content, "keep": list(documents.keep)}
+    options = {key: value for key, value in chunks.to_json().items() if key != "wrong"}  # all that ended is as without
+    asked = {"inputs": inputs, "chunks": options, "content": documents.content, "keep": list(documents.keep)}
     data = dump_json({"plan": asked})
     name = os.path.join(path, PLAN)
     if not write_file(name, data, exclusive=True):
@@ -188,7 +198,8 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
 
 
 def _ids(task: Task, database: Any) -> dict[str, Any]:
-    """The file of each document's id. A join finds it there, in memory or on disk."""
+    """The file of each document's id. A join finds it there, in memory or on disk. And the concepts."""
+    sql.library(task.library, os.path.join(task.directory, _LIBRARY))
     parts = " UNION ALL ".join(
         f"SELECT {sql.name(task.chunks.join)} AS id, {k} AS file FROM read_parquet({sql.text(path)})"
         for k, path in enumerate(task.documents.files)
@@ -207,13 +218,13 @@ def _ids(task: Task, database: Any) -> dict[str, Any]:
 
 def _deal(task: Task, database: Any) -> dict[str, Any]:
     """The chunks of one file, by file of their documents."""
-    path = task.chunks.files[task.number]
+    path = task.file
     database.execute(sql.chunks(task.chunks, path))
     where = f"LEFT JOIN read_parquet({_ids_of(task)}) ids USING (id)"
     total = database.execute("SELECT count(*) FROM chunks").fetchone()[0]
     place = f"format('row {{}}: {{}} {{}}', row, {sql.text(task.chunks.join)}, id)"
     lost = f"SELECT 'chunks without a document' AS what, {place} AS place, row, 0 AS number FROM chunks {where}"
-    report = _report(task, database, path, f"({lost} WHERE ids.file IS NULL)")
+    report = _report(task, database, f"({lost} WHERE ids.file IS NULL)")
     target = os.path.join(task.directory, f"deal-{task.number:05d}")
     shutil.rmtree(target, ignore_errors=True)
     database.execute(
@@ -225,17 +236,18 @@ def _deal(task: Task, database: Any) -> dict[str, Any]:
 
 def _join(task: Task, database: Any) -> dict[str, Any]:
     """One file of documents with the spans that its chunks are."""
-    chunks, path = task.chunks, task.documents.files[task.number]
+    chunks, path = task.chunks, task.file
     dealt = [os.path.join(task.directory, f"deal-{j:05d}", f"file={task.number}") for j in range(len(chunks.files))]
     database.execute(
         sql.dealt([name for name in dealt if os.path.isdir(name)], chunks, os.path.join(task.directory, "deal-00000"))
     )
-    database.register("library", sql.library(task.library))
-    for statement in sql.matched(task.documents.content, task.documents.tokens, chunks, path):
+    concepts = os.path.join(task.directory, _LIBRARY)
+    for statement in sql.matched(task.documents.content, task.documents.tokens, chunks, path, concepts):
         database.execute(statement)
-    report = _report(task, database, path, "wrong")
+    report = _report(task, database, "wrong")
     columns = [chunks.join, task.documents.content, *(name for name in task.documents.keep if name != chunks.join)]
-    _copy(database, sql.spans(columns, path), os.path.join(task.directory, f"{task.number:05d}.parquet"))
+    target = os.path.join(task.directory, f"{task.number:05d}.parquet")
+    _copy(database, sql.spans(columns, path, bool(chunks.scores)), target)
     count = "SELECT count(*) FROM"
     by_status = database.execute("SELECT status, count(*) FROM matched WHERE NOT annotated GROUP BY 1").fetchall()
     return {
@@ -247,17 +259,20 @@ def _join(task: Task, database: Any) -> dict[str, Any]:
     }
 
 
-def _report(task: Task, database: Any, path: str, table: str) -> dict[str, Any]:
+def _report(task: Task, database: Any, table: str) -> dict[str, Any]:
     """Counts and examples of what is wrong in a file. Raises: InputError if that is not allowed."""
     counts = dict(database.execute(f"SELECT what, count(*) FROM {table} GROUP BY 1 ORDER BY 1").fetchall())
-    listed = f"SELECT place, what FROM {table} ORDER BY row, number, what LIMIT {EXAMPLES}"
-    examples = [f"{path}: {place}: {what}" for place, what in database.execute(listed).fetchall()]
+    listed = f"SELECT place, what FROM {table} ORDER BY row, number, what"
+    found = database.execute(f"{listed} LIMIT {EXAMPLES}").fetchall()
+    examples = [f"{task.file}: {place}: {what}" for place, what in found]
     if counts and task.chunks.wrong == "refuse":
         found = ", ".join(f"{number:,} {what}" for what, number in counts.items())
         raise InputError(
             f"{examples[0]}: found {found}, expected none, this is the first; mend the files, or leave what is wrong "
-            "without annotation, counted (--wrong-chunks unannotated)"
+            "without annotation, counted (--wrong-chunks unannotated), and listed (--skip-bad FILE)"
         )
+    if counts:
+        _copy(database, listed, task.listing)
     return {"wrong": counts, "examples": examples}
 
 

@@ -1,7 +1,7 @@
 """Which columns of which files mean what, where documents and the annotations of their chunks are apart."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from conceptloader.errors import ConfigError
@@ -23,7 +23,8 @@ class Chunks:
     """files: parquet, a row for each chunk, in any order. join: the column with the document's id, in both files.
 
     labels: kind of concepts -> column with the list of a chunk's concepts, null as an empty one. concepts: what they
-    are.
+    are. scores: kind -> column with the list of the scores of these, of all kinds or none, finite numbers that are
+    stored as score_type ("f2" or "f4"); of a concept twice in a chunk the higher one.
     starts, number: column of the documents with the list of where each chunk begins, up to the next one or the
     document's end; column of a chunk's place in this list, from 0. Or start, end: columns of the chunks. All count
     characters (code points) of text, or tokens where the documents are given as tokens.
@@ -41,6 +42,8 @@ class Chunks:
     join: str
     labels: Mapping[str, str]
     concepts: ConceptTable
+    scores: Mapping[str, str] = field(default_factory=dict)
+    score_type: str = "f4"
     starts: str | None = None
     number: str | None = None
     start: str | None = None
@@ -65,18 +68,29 @@ class Chunks:
             raise ConfigError(
                 f"chunks: found labels of {', '.join(self.labels)}, but no column with the kind of a concept; name it"
             )
+        if self.scores and self.scores.keys() != self.labels.keys():
+            raise ConfigError(
+                f"chunks: found scores of {', '.join(self.scores)} and labels of {', '.join(self.labels)}, expected "
+                "scores of all kinds of labels, or of none"
+            )
+        if self.score_type not in ("f2", "f4"):
+            raise ConfigError(f"chunks: score_type: found {self.score_type!r}, expected f2 or f4")
         for path in [*self.files, self.concepts.path]:
             check_path(path)
 
     @property
     def columns(self) -> list[str | None]:
         """Of the files of chunks."""
-        return [self.join, *self.labels.values(), self.number, self.start, self.end, self.status, self.text]
+        labels = [*self.labels.values(), *self.scores.values()]
+        return [self.join, *labels, self.number, self.start, self.end, self.status, self.text]
 
     def to_json(self) -> dict[str, Any]:
         """Without the files."""
         found = {key: value for key, value in asdict(self).items() if key != "files"}
         del found["concepts"]["path"]
+        scores = found.pop("scores"), found.pop("score_type")
+        if self.scores:  # else nothing differs from what earlier releases joined
+            found["scores"] = [[list(pair) for pair in scores[0].items()], scores[1]]
         return {**found, "labels": [list(pair) for pair in self.labels.items()], "annotated": list(self.annotated)}
 
 

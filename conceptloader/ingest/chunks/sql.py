@@ -1,7 +1,8 @@
 """The queries of the join. Tables: chunks (a row each), cut (a document's borders), matched (both), wrong, good."""
 
 from collections.abc import Sequence
-from typing import Any
+
+import numpy as np
 
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks
@@ -33,6 +34,7 @@ def chunks(options: Chunks, path: str) -> str:
             f"{name(options.end or '')}::BIGINT AS stop",
         ]  # fmt: skip
     columns += [f"{name(column)} AS {name(f'{kind}_labels')}" for kind, column in options.labels.items()]
+    columns += [f"{name(column)}::DOUBLE[] AS {name(f'{kind}_scores')}" for kind, column in options.scores.items()]
     return (
         f"CREATE TEMP VIEW chunks AS SELECT {', '.join(columns)} FROM read_parquet({text(path)}, file_row_number=true)"
     )
@@ -50,21 +52,25 @@ def dealt(directories: Sequence[str], options: Chunks, other: str) -> str:
             "'' AS status",
             "0::UBIGINT AS text",
             *(f"[] AS {name(f'{kind}_labels')}" for kind in options.labels),
+            *(f"[]::DOUBLE[] AS {name(f'{kind}_scores')}" for kind in options.scores),
         ]
         source = f"(SELECT {', '.join(columns)} WHERE false)"
     return f"CREATE TEMP TABLE chunks AS SELECT * REPLACE ({number} AS number) FROM {source}"
 
 
-def library(concepts: Library) -> Any:
+def library(concepts: Library, path: str) -> None:
+    """Write what `matched` reads."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     keys = pa.array(concepts.keys)
     ids = pa.array(range(len(keys)), pa.uint32())
-    return pa.table({"key": keys, "kind": pa.array(concepts.kinds, pa.string()), "concept": ids})
+    pq.write_table(pa.table({"key": keys, "kind": pa.array(concepts.kinds, pa.string()), "concept": ids}), path)
 
 
-def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]:
-    """Statements that find out which chunks of one file of documents are annotated as they should be."""
+def matched(content: str, tokens: bool, options: Chunks, path: str, concepts: str) -> list[str]:
+    """Statements that find out which chunks of one file of documents are annotated as they should be. concepts: file
+    that `library` wrote."""
     size = f"len({name(content)})" if tokens else f"length({name(content)})"
     starts = f"coalesce({name(options.starts)}, [])" if options.starts else "[]"
     documents = (
@@ -83,11 +89,16 @@ def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]
         below = "start < lag(stop) OVER (PARTITION BY row ORDER BY number)"
     cut = f"SELECT row, id, size, number, start, stop, {compared} AS text FROM ({borders})"
     fine = " OR ".join(f"status = {text(value)}" for value in options.annotated) if options.status else "true"
+    labels = {kind: name(f"{kind}_labels") for kind in options.labels}
+    scores = {kind: name(f"{kind}_scores") for kind in options.scores}
+    odd = {kind: f"coalesce(len({labels[kind]}), 0) <> coalesce(len({column}), 0)" for kind, column in scores.items()}
     label = " UNION ALL ".join(
-        f"SELECT row, number, {text(kind)} AS kind, unnest({name(f'{kind}_labels')}) AS key FROM matched "
-        "WHERE annotated"
-        for kind in options.labels
+        f"SELECT row, number, {text(kind)} AS kind, unnest({column}) AS key, "
+        f"{f'unnest({scores[kind]})' if scores else 'NULL'} AS score FROM matched "
+        f"WHERE annotated AND NOT ({odd.get(kind, 'false')})"
+        for kind, column in labels.items()
     )
+    highest = float(np.finfo(np.dtype(options.score_type)).max)
     leave_out = "true" if options.damaged_documents == "unannotated" else "false"
     place = "format('row {}: {} {}, chunk {}', row, " + text(options.join) + ", id, number)"
     document = "format('row {}: {} {}', row, " + text(options.join) + ", id)"
@@ -98,10 +109,11 @@ def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]
         "CREATE TEMP TABLE matched AS SELECT cut.row, cut.id, cut.number, cut.start, cut.stop, chunks.status, "
         f"coalesce({fine}, false) AS annotated, cut.text IS DISTINCT FROM chunks.text AS other, "
         "count(*) OVER (PARTITION BY cut.row, cut.number) AS times, "
-        + ", ".join(f"chunks.{name(f'{kind}_labels')}" for kind in options.labels)
+        + ", ".join(f"chunks.{column}" for column in [*labels.values(), *scores.values()])
         + " FROM cut JOIN chunks USING (id, number)",
-        f"CREATE TEMP TABLE labels AS SELECT l.row, l.number, l.kind, l.key, library.concept, library.kind AS found "
-        f"FROM ({label}) l LEFT JOIN library USING (key)",
+        "CREATE TEMP TABLE labels AS SELECT l.row, l.number, l.kind, l.key, l.score, library.concept, "
+        "library.kind AS found "
+        f"FROM ({label}) l LEFT JOIN read_parquet({text(concepts)}) library USING (key)",
         f"CREATE TEMP TABLE wrong AS "
         f"SELECT row, -1 AS number, 'documents whose chunks do not follow each other' AS what, {document} AS place "
         "FROM crooked "
@@ -112,7 +124,21 @@ def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]
         "WHERE other AND annotated AND times = 1 AND row NOT IN (SELECT row FROM crooked) "
         "UNION ALL SELECT DISTINCT l.row, l.number, 'chunks with labels that are no concepts of their kind', "
         "format('row {}: chunk {}, {} {}', l.row, l.number, l.kind, coalesce(l.key::VARCHAR, 'null')) FROM labels l "
-        "WHERE concept IS NULL OR found <> kind",
+        "WHERE concept IS NULL OR found <> kind"
+        + "".join(
+            f" UNION ALL SELECT row, number, 'chunks with another number of scores than of labels', format("
+            f"'row {{}}: chunk {{}}, {{}}: {{}} scores of {{}} labels', row, number, {text(kind)}, "
+            f"coalesce(len({scores[kind]}), 0), coalesce(len({labels[kind]}), 0)) FROM matched "
+            f"WHERE annotated AND {condition}"
+            for kind, condition in odd.items()
+        )
+        + (
+            f" UNION ALL SELECT DISTINCT row, number, 'chunks with scores that are no finite {options.score_type}', "
+            "format('row {}: chunk {}, {} {}: {}', row, number, kind, key::VARCHAR, coalesce(score::VARCHAR, 'null')) "
+            f"FROM labels WHERE (abs(score) <= {highest}) IS NOT TRUE"
+            if scores
+            else ""
+        ),
         f"CREATE TEMP TABLE damaged AS SELECT file_row_number AS row FROM read_parquet({text(path)}, "
         f"file_row_number=true) WHERE {name(options.damaged) if options.damaged else 'false'}",
         f"DELETE FROM wrong WHERE {leave_out} AND row IN (SELECT row FROM damaged)",
@@ -122,18 +148,25 @@ def matched(content: str, tokens: bool, options: Chunks, path: str) -> list[str]
     ]
 
 
-def spans(columns: Sequence[str], path: str) -> str:
+def spans(columns: Sequence[str], path: str, scores: bool) -> str:
     """The documents in their order, with their spans."""
     wanted = ", ".join(f"d.{name(column)}" for column in columns)
+    found, more = "list_sort(list(DISTINCT concept)) AS concepts FROM labels", ""
+    if scores:
+        found = "list(concept ORDER BY concept) AS concepts, list(score ORDER BY concept) AS scores FROM "
+        found += "(SELECT row, number, concept, max(score) AS score FROM labels GROUP BY ALL)"
+        more = ', "scores": coalesce(scores, [])'
     return (
-        "WITH ids AS (SELECT row, number, list_sort(list(DISTINCT concept)) AS concepts FROM labels GROUP BY ALL), "
-        'pieces AS (SELECT row, list({"start": start::INTEGER, "end": stop::INTEGER, "concepts": coalesce(concepts, []'
-        ")} ORDER BY number) AS spans FROM good LEFT JOIN ids USING (row, number) GROUP BY row) "
+        f"WITH ids AS (SELECT row, number, {found} GROUP BY ALL), "
+        'pieces AS (SELECT row, list({"start": start::INTEGER, "end": stop::INTEGER, "concepts": coalesce(concepts, [])'
+        f"{more}}} ORDER BY number) AS spans FROM good LEFT JOIN ids USING (row, number) GROUP BY row) "
         f"SELECT {wanted}, coalesce(spans, []) AS spans FROM read_parquet({text(path)}, file_row_number=true) d "
         "LEFT JOIN pieces ON pieces.row = d.file_row_number ORDER BY d.file_row_number"
     )
 
 
 def _stripped(value: str) -> str:
-    """A hash of a text without the white space at its ends."""
-    return f"hash(trim({value}, {text(_SPACES)}))"
+    """A hash of a text without the white space at its ends, mostly blanks alone: `trim` with a list is slow."""
+    blank = f"trim({value})"
+    some = " OR ".join(f"ord({end}({blank}, 1)) NOT BETWEEN 33 AND 127" for end in ("left", "right"))
+    return f"hash(CASE WHEN {some} THEN trim({value}, {text(_SPACES)}) ELSE {blank} END)"

@@ -60,13 +60,18 @@ def find_places(texts: Sequence[str], tokens: Ints, places: Ints) -> Places:
     row = np.repeat(np.arange(len(texts)), np.diff(tokens))
     start = places[:, 0] + base[row]
     end = np.maximum(places[:, 1], places[:, 0] + 1) + base[row]  # a token of no character stands at the next one
-    counts = ~_spaces(texts)
-    before = offsets_of(counts)
-    at = np.flatnonzero(counts)
-    low, high = before[start], before[end]
-    some = low < high
-    start = np.where(some, at[np.minimum(low, len(at) - 1)], start) if len(at) else start
-    end = np.where(some, at[high - 1] + 1, end) if len(at) else end
+    space = _spaces(texts)
+    first, last = start.copy(), end.copy()
+    white = np.flatnonzero(space[first])
+    while len(white := white[first[white] < end[white]]):  # few have more than one
+        first[white] += 1
+        white = white[space[first[white]]]
+    white = np.flatnonzero((first < end) & space[last - 1])
+    while len(white):
+        last[white] -= 1
+        white = white[space[last[white] - 1]]
+    some = first < end
+    start, end = np.where(some, first, start), np.where(some, last, end)
     back = (start[1:] < start[:-1]) | (end[1:] < end[:-1])
     if back.any():
         raise BadRow(

@@ -15,7 +15,7 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
 
     refuse: spans that overlap are an error. levels: each span, an outer one before an inner one, goes to the first
     level where nothing overlaps it. union: every border of a span is a border of segments, and a segment carries the
-    concepts of all spans over it, ascending, each once.
+    concepts of all spans over it, ascending, each once, with the highest of its scores.
 
     Raises: BadRow for an overlap, or one deeper than `levels`.
     """
@@ -68,14 +68,20 @@ def _union(spans: RawSpans) -> RawSpans:
     stride = int(spans.end.max()) + 1
     start, end = spans.row * stride + spans.start, spans.row * stride + spans.end
     borders = np.unique(np.concatenate([start, end]))
-    first, last = np.searchsorted(borders, start), np.searchsorted(borders, end)
+    begin, last = np.searchsorted(borders, start), np.searchsorted(borders, end)
     # One pair for each span and each segment that it covers, then one for each concept of the span.
-    counts = last - first
+    counts = last - begin
     span = np.repeat(np.arange(len(start)), counts)
-    segment = np.arange(len(span)) - np.repeat(offsets_of(counts)[:-1] - first, counts)
+    segment = np.arange(len(span)) - np.repeat(offsets_of(counts)[:-1] - begin, counts)
     concepts = spans.concepts.take(span)
-    key = np.repeat(segment, np.diff(concepts.offsets)).astype(np.uint64) << np.uint64(32) | concepts.values
-    key = np.unique(key)
+    values = concepts.values
+    scored = values.dtype.names is not None
+    key = np.repeat(segment, np.diff(concepts.offsets)).astype(np.uint64) << np.uint64(32)
+    key |= values["id"] if scored else values
+    if scored:  # of equal concepts the one with the highest score comes first
+        best = np.argsort(-values["score"], kind="stable")
+        key, values = key[best], values[best]
+    key, first = np.unique(key, return_index=True)
     covered = np.unique(segment)
     offsets = np.searchsorted(key, np.append(covered, covered[-1] + 1).astype(np.uint64) << np.uint64(32))
     row = borders[covered] // stride
@@ -83,5 +89,5 @@ def _union(spans: RawSpans) -> RawSpans:
         row=row,
         start=borders[covered] - row * stride,
         end=borders[covered + 1] - row * stride,
-        concepts=Ragged((key & np.uint64(0xFFFFFFFF)).astype(concepts.values.dtype), offsets.astype(np.int64)),
+        concepts=Ragged(values[first], offsets.astype(np.int64)),
     )

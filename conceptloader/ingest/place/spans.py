@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.format.spec.codecs import concept_records
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.place.align import find_places
@@ -162,13 +163,8 @@ def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, eos: NDArray[np.bool_
             end = np.insert(end, at, lengths[spans.row[apart]] + 1)
             record = np.insert(record, at, apart)
     base = (offsets + offsets_of(eos))[row]
-    return BulkSpans(
-        start=base + start,
-        end=base + end,
-        record=record,
-        data=spans.concepts.values.tobytes(),
-        offsets=spans.concepts.offsets * spans.concepts.values.itemsize,
-    )
+    data, ends = concept_records(spans.concepts.values, spans.concepts.offsets)
+    return BulkSpans(start=base + start, end=base + end, record=record, data=data, offsets=ends)
 
 
 def _whole_documents(records: list[bytes], offsets: Ints) -> BulkSpans:

@@ -25,7 +25,7 @@ class BadRecord(InputError):
 
 @dataclass
 class Ragged:
-    """Lists of integers end to end: list i is values[offsets[i]:offsets[i + 1]]."""
+    """Lists end to end: list i is values[offsets[i]:offsets[i + 1]]."""
 
     values: NDArray[Any]
     offsets: Ints
@@ -44,7 +44,7 @@ class Ragged:
 @dataclass
 class RawSpans:
     """Spans of one track as they stand in the input: row of the document, [start, end) in its characters or tokens,
-    and concept ids, all int64 [m] (concepts: m lists of the type that their track writes). whole: bool [m], the spans
+    and concepts, all int64 [m] (concepts: m lists of their track's `ConceptsCodec.dtype`). whole: bool [m], the spans
     that hold everything of their document, the eos that ends it included; None: no span does."""
 
     row: Ints

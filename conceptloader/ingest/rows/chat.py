@@ -12,6 +12,7 @@ import numpy as np
 
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.rows.batch import BadRow, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import RecordParser, check_id, parse_json
@@ -41,7 +42,7 @@ class ChatRules:
 def load_rules(tokenizer: str, template: str | None, max_tokens: int | None, multiple: int = 1) -> ChatRules:
     """The rules of a transformers folder, or of a template file. Raises: ConfigError, InputError if there are none."""
     config: dict[str, Any] = {}
-    folder = Path(tokenizer)
+    folder = Path(fetched(tokenizer, "model", TOKENIZER_FILES))
     try:
         if (folder / "tokenizer_config.json").exists():
             config = json.loads((folder / "tokenizer_config.json").read_text("utf-8-sig"))

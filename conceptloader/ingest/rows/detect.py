@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.rows.columns import MAIN_TRACK, Columns
 from conceptloader.ingest.rows.inputs import Source
-from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, read_lines
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv, read_csv, read_lines
 from conceptloader.ingest.rows.records import parse_json
-from conceptloader.ingest.rows.table import column_names
+from conceptloader.ingest.rows.table import column_types
 
 _PREFIX = "spans_"
 
@@ -65,7 +65,11 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
     """The first file that holds a record, and names of the columns in its first block."""
     for source in sources:
         if source.row_groups is not None:
-            return source.path, set(column_names(source.path))
+            return source.path, set(column_types(source.path))
+        if is_csv(source.path):
+            for rows, _ in read_csv(source.path, source.compression, limit):
+                return source.path, set(rows[0][1].names)
+            continue
         for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
             names: set[str] = set()
             for number, line in enumerate(lines, 1):

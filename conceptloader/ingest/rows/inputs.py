@@ -12,14 +12,17 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
-from conceptloader.ingest.rows.lines import read_lines
+from conceptloader.ingest.hub import fetched
+from conceptloader.ingest.rows.lines import is_csv, read_csv, read_lines
 from conceptloader.ingest.rows.records import parse_json
 from conceptloader.ingest.rows.table import read_objects, row_group_sizes
 from conceptloader.storage.durable import write_file
 
 TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
 
-_LINES = (".jsonl", ".ndjson", ".json")
+_LINES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+_EXPECTED = ".jsonl, .csv or .tsv (or one of these with .gz or .zst), .parquet or .arrow"
+_HUB = ("*.jsonl", "*.csv", "*.tsv", "*.gz", "*.zst", "*.parquet", "*.arrow")
 _COMPRESSED = {".gz": "gz", ".zst": "zst"}
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 14
 
@@ -29,7 +32,8 @@ class Source:
     """One input file.
 
     name: path relative to the directory that all inputs share, so that a moved corpus gives the same build.
-    compression: None, "gz" or "zst". row_groups: stored bytes of each row group of a parquet file, else None.
+    compression: None, "gz" or "zst". row_groups: stored bytes of each row group of a parquet file or batch of an Arrow
+    file, else None.
     sample: xxh3-64 of pieces spread over the file; with `size` it tells a changed file without reading all of it.
     stamp: (modification, change of status, inode, device) as found before anything was read, times in ns.
     """
@@ -41,6 +45,11 @@ class Source:
     size: int
     sample: str
     stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def whole(self) -> bool:
+        """It cannot be cut: lines of CSV may be parts of a row."""
+        return self.compression is not None or is_csv(self.path)
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size, "sample": self.sample}
@@ -76,6 +85,14 @@ def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator
     if source.row_groups is not None:
         yield from read_objects(source.path, column)
         return
+    if is_csv(source.path):
+        for rows, _ in read_csv(source.path, source.compression, limit):
+            for begin, row in rows:
+                try:
+                    yield begin, row.read()
+                except ValueError as error:
+                    raise InputError(f"{source.row_name(begin)}: {error}") from error
+        return
     number = 0
     for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
         for line in lines:
@@ -91,10 +108,12 @@ def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator
 def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     """The files that `inputs` name, in the given order; a directory stands for all of its files, sorted by path.
 
+    `hub:OWNER/NAME`: the files of a dataset of the Hugging Face hub, see `fetched`.
+
     Raises: ConfigError for a path that does not exist or a file of another kind, InputError if there is no file.
     """
     paths: list[str] = []
-    names = [os.fspath(path) for path in inputs]
+    names = [fetched(os.fspath(path), "dataset", _HUB) for path in inputs]
     for given in names:
         if os.path.isdir(given):
             found = files_below(given)
@@ -104,16 +123,12 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
             raise ConfigError(f"input {given}: found no such file or directory, expected one; check the path")
         elif not _kind(given)[0]:
             raise ConfigError(
-                f"input {given}: found an unknown file name, expected one that ends in .jsonl, .jsonl.gz, .jsonl.zst "
-                "or .parquet; rename the file"
+                f"input {given}: found an unknown file name, expected one that ends in {_EXPECTED}; rename the file"
             )
         else:
             paths.append(given)
     if not paths:
-        raise InputError(
-            f"inputs {', '.join(names)}: found an empty corpus, expected files that end in .jsonl, .jsonl.gz, "
-            ".jsonl.zst or .parquet"
-        )
+        raise InputError(f"inputs {', '.join(names)}: found an empty corpus, expected files that end in {_EXPECTED}")
     real = [os.path.abspath(path) for path in paths]
     repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
     if repeated:
@@ -144,10 +159,10 @@ def files_below(folder: str) -> list[str]:
 
 
 def _kind(path: str) -> tuple[str, str | None]:
-    """("lines" or "parquet", compression); ("", None) for a file of another kind."""
+    """("lines" or "table", compression); ("", None) for a file of another kind."""
     stem, suffix = os.path.splitext(path)
-    if suffix == ".parquet":
-        return "parquet", None
+    if suffix in (".parquet", ".arrow"):
+        return "table", None
     compression = _COMPRESSED.get(suffix)
     if compression:
         suffix = os.path.splitext(stem)[1]
@@ -162,7 +177,7 @@ def _describe(path: str, name: str, kind: str, compression: str | None) -> Sourc
         sample = _sample(path, found.st_size)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    groups = row_group_sizes(path) if kind == "parquet" else None
+    groups = row_group_sizes(path) if kind == "table" else None
     return Source(
         path=path, name=name, compression=compression, row_groups=groups, size=found.st_size, sample=sample,
         stamp=_stamp(found),

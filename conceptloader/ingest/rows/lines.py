@@ -1,8 +1,10 @@
 """Lines of a file, of a part of a file or of a compressed file, in blocks of bounded size."""
 
+import csv
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -53,6 +55,59 @@ def read_lines(
         ) from error
     except OSError as error:
         raise InputError(f"{path}: after line {count}: cannot be read: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True)
+class CsvRow:
+    names: list[str]
+    values: list[str]
+
+    def read(self) -> dict[str, str]:
+        """Raises: ValueError."""
+        if len(self.values) != len(self.names):
+            raise ValueError(f"found {len(self.values)} values, expected {len(self.names)}, one for each column")
+        try:
+            "".join(self.values).encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError("found bytes that are not UTF-8, expected UTF-8; convert the file") from None
+        return dict(zip(self.names, self.values, strict=True))
+
+
+def is_csv(path: str) -> bool:
+    return path.removesuffix(".gz").removesuffix(".zst").endswith((".csv", ".tsv"))
+
+
+def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[list[tuple[int, CsvRow]], int]]:
+    """(line in which a row begins, row) in blocks, each with the stored bytes consumed so far. The first row names the
+    columns; .tsv has tabs between values. The rest as in `read_lines`, also for a row over several lines."""
+    at = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal at
+        for block, at in read_lines(path, compression=compression, limit=limit):  # noqa: B007 - read below
+            yield from (line.decode("utf-8", "surrogateescape") + "\n" for line in block)
+
+    csv.field_size_limit(limit)
+    reader = csv.reader(lines(), delimiter="\t" if ".tsv" in path[-8:] else ",", strict=True)
+    try:
+        names = next(reader, [])
+        if len(set(names)) < len(names):
+            raise InputError(f"{path}: line 1: found columns {', '.join(names)}, expected each name once")
+        rows, line, sent = [], reader.line_num, 0
+        for values in reader:
+            if values:
+                rows.append((line + 1, CsvRow(names, values)))
+            line = reader.line_num
+            if at > sent and len(rows) >= 256:
+                yield rows, at
+                rows, sent = [], at
+        if rows:
+            yield rows, at
+    except csv.Error as error:
+        raise InputError(
+            f"{path}: line {reader.line_num}: found broken CSV ({error}), expected rows with quotes around values that "
+            'have line feeds, and "" for a quote'
+        ) from error
 
 
 def lines_before(path: str, offset: int) -> int:

@@ -11,9 +11,8 @@ from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.lines import CsvRow
 from conceptloader.ingest.rows.vocabulary import Concepts
-
-_SPAN_KEYS = {"start", "end", "concepts"}
 
 
 class RecordParser:
@@ -90,6 +89,13 @@ class LineParser(RecordParser):
                 record[self._columns.content] = cut[1]
                 return record
         return parse_json(row)
+
+
+class CsvParser(RecordParser):
+    """Rows of CSV: all values are texts."""
+
+    def read(self, row: CsvRow) -> dict[str, Any]:
+        return row.read()
 
 
 def parse_json(line: bytes) -> dict[str, Any]:
@@ -192,16 +198,19 @@ class SpanCollector:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._values: list[int] = []
+        self._scores: list[float] = []
         self._counts: list[int] = []
 
     def add(self, row: int, spans: Any, column: str) -> None:
         """Spans of a document. Raises: ValueError that says which span is wrong, and how."""
         if not isinstance(spans, list):
             raise ValueError(f"{column}: found {spans!r:.100}, expected a list of spans")
-        known, get = self._concepts.ids, self._concepts.id
+        known, get, keys = self._concepts.ids, self._concepts.id, self._concepts.keys
+        scored = "scores" in keys
         for i, span in enumerate(spans):
-            if type(span) is not dict or span.keys() != _SPAN_KEYS:
-                raise ValueError(f"{column}[{i}]: found {span!r:.100}, expected an object with start, end and concepts")
+            if type(span) is not dict or span.keys() != keys:
+                expected = self._concepts.expected(span if type(span) is dict else ())
+                raise ValueError(f"{column}[{i}]: found {span!r:.100}, expected an object with {expected}")
             start, end, concepts = span["start"], span["end"], span["concepts"]
             if type(start) is not int or type(end) is not int or type(concepts) is not list:
                 raise ValueError(
@@ -210,12 +219,14 @@ class SpanCollector:
             if not -(1 << 62) < start <= end < 1 << 62:
                 raise ValueError(f"{column}[{i}]: found [{start}, {end}), expected start <= end")
             try:
-                self._values += [known[name] for name in concepts]
-            except (KeyError, TypeError):
                 try:
+                    self._values += [known[name] for name in concepts]
+                except (KeyError, TypeError):
                     self._values += [get(value) for value in concepts]
-                except ValueError as error:
-                    raise ValueError(f"{column}[{i}]: {error}") from error
+                if scored:
+                    self._scores += self._concepts.scores(span["scores"], len(concepts))
+            except ValueError as error:
+                raise ValueError(f"{column}[{i}]: {error}") from error
             self._rows.append(row)
             self._starts.append(start)
             self._ends.append(end)
@@ -226,5 +237,5 @@ class SpanCollector:
             row=np.array(self._rows, np.int64),
             start=np.array(self._starts, np.int64),
             end=np.array(self._ends, np.int64),
-            concepts=Ragged(np.array(self._values, self._concepts.dtype), offsets_of(self._counts)),
+            concepts=Ragged(self._concepts.pairs(self._values, self._scores), offsets_of(self._counts)),
         )

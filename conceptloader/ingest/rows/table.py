@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from conceptloader.base.packages import need
 from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.hub import ArrowFile
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
@@ -22,13 +24,16 @@ _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of
 
 
 def open_parquet(path: str) -> Any:
-    """A pyarrow ParquetFile that reads a page at a time, not a column chunk."""
+    """A pyarrow ParquetFile that reads a page at a time, not a column chunk; or an ArrowFile, for .arrow."""
     problem = f"{path}: found a parquet file but no pyarrow package to read it"
     arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
+        if path.endswith(".arrow"):
+            return ArrowFile(path)
         return parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     except (arrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: found no readable parquet file ({error}), expected one; write it again") from error
+        kind = os.path.splitext(path)[1].removeprefix(".")
+        raise InputError(f"{path}: found no readable {kind} file ({error}), expected one; write it again") from error
 
 
 def row_group_sizes(path: str) -> tuple[int, ...]:
@@ -41,9 +46,10 @@ def row_group_sizes(path: str) -> tuple[int, ...]:
         )
 
 
-def column_names(path: str) -> list[str]:
+def column_types(path: str) -> dict[str, Any]:
+    """pyarrow's types of the columns, by name."""
     with open_parquet(path) as file:
-        return list(file.schema_arrow.names)
+        return {column.name: column.type for column in file.schema_arrow}
 
 
 def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -205,14 +211,16 @@ def _spans(column: Any, name: str, concepts: Concepts) -> RawSpans:
     import pyarrow as pa
 
     empty = np.empty(0, np.int64)
-    nothing = RawSpans(empty, empty, empty, Ragged(np.empty(0, concepts.dtype), offsets_of([])))
+    nothing = RawSpans(empty, empty, empty, Ragged(concepts.pairs([], []), offsets_of([])))
     if column is None or pa.types.is_null(column.type):
         return nothing
     structs, rows = _lists(column, name, _SPAN_TYPE)
     if not len(structs):
         return nothing
-    if not pa.types.is_struct(structs.type) or {f.name for f in structs.type} != {"start", "end", "concepts"}:
-        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {_SPAN_TYPE}")
+    keys = {f.name for f in structs.type} if pa.types.is_struct(structs.type) else set()
+    if keys != concepts.keys:
+        expected = f"a list of structs with {concepts.expected(keys)}" if keys else _SPAN_TYPE
+        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
     _no_nulls(structs, name, rows)
     parts = dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
     start, end = (_numbers(parts[key], f"{name}.{key}", rows).astype(np.int64) for key in ("start", "end"))
@@ -220,10 +228,26 @@ def _spans(column: Any, name: str, concepts: Concepts) -> RawSpans:
     values, offsets = _lists(parts["concepts"], f"{name}.concepts", _SPAN_TYPE)
     row = np.repeat(np.arange(len(column)), np.diff(rows))
     ids = _concept_ids(values, name, concepts, offsets[rows])
+    scores = _scores(parts["scores"], f"{name}.scores", concepts, offsets, rows) if "scores" in keys else None
     if (start > end).any():
         i = int(np.argmax(start > end))
         raise BadRow(int(row[i]), f"{name}: found [{start[i]}, {end[i]}), expected start <= end")
-    return RawSpans(row, start, end, Ragged(ids, offsets))
+    return RawSpans(row, start, end, Ragged(concepts.pairs(ids, scores), offsets))
+
+
+def _scores(column: Any, name: str, concepts: Concepts, offsets: Ints, rows: Ints) -> NDArray[Any]:
+    """Scores of concepts with these offsets, in spans with the offsets `rows`."""
+    values, found = _lists(column, name, "a list of numbers")
+    if not np.array_equal(found, offsets):
+        span = int(np.argmax(np.diff(found) != np.diff(offsets)))
+        counts = np.diff(found)[span], np.diff(offsets)[span]
+        raise BadRow(_row_of(rows, span), f"{name}: found {counts[0]} for {counts[1]} concepts, expected one for each")
+    numbers = _numbers(values, name, offsets[rows], "iuf")
+    if not concepts.fit(numbers).all():
+        i = int(np.argmin(concepts.fit(numbers)))
+        problem = f"{name}: found {numbers[i]}, expected {concepts.expected_score}"
+        raise BadRow(_row_of(offsets[rows], i), problem)
+    return numbers
 
 
 def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDArray[Any]:
@@ -232,7 +256,7 @@ def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDAr
 
     _no_nulls(values, f"{name}.concepts", rows)
     if not len(values):
-        return np.empty(0, concepts.dtype)
+        return np.empty(0, np.uint32)
     coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     table = []
     for i, value in enumerate(_values(coded.dictionary)):
@@ -242,7 +266,7 @@ def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDAr
             item = int(np.argmax(coded.indices.to_numpy() == i))
             raise BadRow(_row_of(rows, item), f"{name}: {error}") from error
     indices: NDArray[np.int64] = coded.indices.to_numpy()
-    return np.array(table, concepts.dtype)[indices]
+    return np.array(table, np.uint32)[indices]
 
 
 def plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.rows.batch import Ragged
 from conceptloader.storage.reads import read_file
 
@@ -88,6 +89,11 @@ class FileTokenizer:
         if not self.vocab_size:
             raise InputError(f"{path}: found an empty vocabulary, expected a trained tokenizer")
         self.eos_id = find_eos(vocabulary, eos, path)
+        self._sizes: NDArray[np.int64] | None = None  # by id, bytes of the text, if tokens are pieces of it as it is
+        if _cuts_bytes(definition):
+            added = {i: len(token.content.encode()) for i, token in self._tokenizer.get_added_tokens_decoder().items()}
+            self._sizes = np.zeros(self.vocab_size, np.int64)
+            self._sizes[list(vocabulary.values())] = [added.get(i, len(name)) for name, i in vocabulary.items()]
         bytes_ = {vocabulary[name]: value for value in range(256) if (name := f"<0x{value:02X}>") in vocabulary}
         self._byte_of: NDArray[np.int16] | None = None  # by id, -1 for others; None if the model has no byte fallback
         if bytes_:
@@ -102,11 +108,26 @@ class FileTokenizer:
         for i, one in enumerate(encoded):
             part = slice(offsets[i], offsets[i + 1])
             values[part] = one.ids
-            if places[i]:
+            if places[i] and not self._place(values[part], texts[i], found[part]):
                 found[part] = np.fromiter(chain.from_iterable(one.offsets), np.int64, 2 * len(one)).reshape(-1, 2)
                 if self._byte_of is not None:
                     spread_bytes(self._byte_of[values[part]], found[part])
         return Ragged(values, offsets), found
+
+    def _place(self, ids: NDArray[np.uint32], text: str, places: Ints) -> bool:
+        """Fill in the places of byte-level tokens by their sizes, many times faster than to ask for them. Returns:
+        whether the tokens are pieces of the text, which they are not if one of them swallows white space."""
+        if self._sizes is None:
+            return False
+        sizes, data = self._sizes[ids], text.encode("utf-8")
+        ends = np.cumsum(sizes)
+        if not len(ids) or int(ends[-1]) != len(data) or not sizes.all():
+            return False
+        places[:, 0], places[:, 1] = ends - sizes, ends
+        if len(data) > len(text):
+            characters = np.cumsum((np.frombuffer(data, np.uint8) & 0xC0) != 0x80)  # up to that of each byte
+            places[:, 0], places[:, 1] = characters[ends - sizes] - 1, characters[ends - 1]
+        return True
 
     def id_of(self, token: str) -> int | None:
         """Of a token by its name; None if there is no such one."""
@@ -118,8 +139,35 @@ class FileTokenizer:
         return text
 
 
+def changes_text(definition: bytes | None) -> str | None:
+    """What makes a tokenizer lose or change characters, or None if nothing does. definition: None for bytes."""
+    if definition is None:
+        return None
+    found: dict[str, Any] = json.loads(definition)
+    if found.get("normalizer"):
+        return f"the normalizer {found['normalizer'].get('type')}"
+    if (found.get("decoder") or {}).get("type") != "ByteLevel":
+        return f"the decoder {(found.get('decoder') or {}).get('type')}"
+    before = found.get("pre_tokenizer") or {}
+    parts = before.get("pretokenizers", [before])
+    if any(part.get("add_prefix_space") for part in parts):
+        return "a space put in front of texts (add_prefix_space)"
+    if any(part.get("behavior") == "Removed" for part in parts):
+        return "a pre-tokenizer that removes characters"
+    return None
+
+
+def _cuts_bytes(definition: bytes) -> bool:
+    """The characters of tokens' names stand for the bytes of the text; those that are missing for bytes left out."""
+    found: dict[str, Any] = json.loads(definition)
+    model, before = found["model"], found.get("pre_tokenizer") or {}
+    odd = (model.get(name) for name in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
+    kinds = [part.get("type") for part in before.get("pretokenizers", [before])]
+    return changes_text(definition) is None and "ByteLevel" in kinds and model["type"] == "BPE" and not any(odd)
+
+
 def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
-    """`bytes`, a tokenizer.json, or a folder as transformers saves it.
+    """`bytes`, a tokenizer.json, a folder as transformers saves it, or `hub:OWNER/NAME` (see `fetched`).
 
     eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one
     of the usual names that the vocabulary has, else None.
@@ -132,7 +180,7 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
                 f"eos: found {eos!r}, expected 256, which is the eos of the bytes tokenizer; leave it out"
             )
         return BytesTokenizer()
-    path = source
+    path = source = fetched(source, "model", TOKENIZER_FILES)
     if os.path.isdir(source):
         path = os.path.join(source, "tokenizer.json")
         eos = eos if eos is not None else _configured_eos(source)
@@ -140,8 +188,8 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
             return FileTokenizer(_convert(source), source, eos)
     if not os.path.exists(path):
         raise ConfigError(
-            f"tokenizer {source}: found no such file or folder, expected bytes, a tokenizer.json or a transformers "
-            "folder"
+            f"tokenizer {source}: found no such file or folder, expected bytes, a tokenizer.json, a transformers "
+            "folder, or hub:OWNER/NAME"
         )
     return FileTokenizer(read_file(path, 1 << 30), path, eos)
 

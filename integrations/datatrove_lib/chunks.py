@@ -1,0 +1,71 @@
+"""Pipeline steps for datatrove: documents and chunks in files of their own, joined and built, all stages by tasks."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from datatrove.pipeline.base import PipelineStep
+
+from conceptloader.errors import ConfigError
+from conceptloader.ingest.build.builder import IngestOptions
+from conceptloader.ingest.chunks.build import Chunked, build_chunked
+from conceptloader.ingest.chunks.join import Documents, Part
+from conceptloader.ingest.chunks.options import Chunks
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
+
+_STAGES = {"ids": True, "deal": False, "join": False, "write": False, "finish": True}  # True: for one task alone
+
+
+class ChunkedBuild(PipelineStep):  # type: ignore[misc]
+    """One stage of a build of documents with chunks, see `stages`.
+
+    The dataset has the bytes that `conceptloader build --chunks-from` gives, whatever the number of tasks of a stage; a
+    task that was interrupted is run again by datatrove, and does what is missing.
+
+    documents, chunks: files that all tasks see. out: directory that all tasks see; what is joined lies in
+    `<out>.joined` until the last stage ends. tokenizer, eos: as in `load_tokenizer`. skip_bad: leave out documents that
+    cannot be ingested, and count them. options: further ones of `IngestOptions`.
+
+    Raises, when run: what `build_chunked` raises; ConfigError for a stage whose turn has not come.
+    """
+
+    type = "💾 - WRITER"
+
+    def __init__(
+        self,
+        stage: str,
+        documents: Documents,
+        chunks: Chunks,
+        out: str | os.PathLike[str],
+        tokenizer: str,
+        *,
+        eos: str | int | None = None,
+        skip_bad: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.name = f"Concept stream: {stage}"
+        self.stage, self.documents, self.chunks, self.out = stage, documents, chunks, os.path.abspath(out)
+        self.tokenizer, self.eos, self.skip_bad, self.options = tokenizer, eos, skip_bad, options
+
+    @classmethod
+    def stages(cls, *arguments: Any, **options: Any) -> "list[ChunkedBuild]":
+        """All in their order, each for an executor that depends on the one before. arguments: all but `stage`."""
+        return [cls(stage, *arguments, **options) for stage in _STAGES]
+
+    def tasks(self, wanted: int) -> int:
+        """As many as are wanted, if the stage can be divided."""
+        return 1 if _STAGES[self.stage] else wanted
+
+    def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
+        if self.tasks(world_size) != world_size:
+            raise ConfigError(f"{self.stage}: found {world_size} tasks, expected one; give it an executor of its own")
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
+        chunked = Chunked(self.documents, self.chunks, self.out, on_bad=(lambda *_: None) if self.skip_bad else None)
+        tokenizer = load_tokenizer(self.tokenizer, self.eos)
+        options = IngestOptions(columns=chunked.columns, tokenizer=tokenizer, **self.options)
+        part = None if self.stage == "finish" else Part(self.stage, rank, world_size)
+        summary, _ = build_chunked(chunked, options, part=part)
+        if summary is not None and part is not None:
+            for name in ("documents", "tokens", "bad_records"):
+                self.stat_update(name, value=getattr(summary, name))

@@ -1,0 +1,266 @@
+"""A score beside each concept, on all ways into a dataset; what cannot be one is refused, or left out and listed."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import main
+from tests.corpora.chunked import KINDS, Chunked, make
+
+NAMES = ["cat", "dog", "red"]
+SPANS = [
+    {"start": 0, "end": 3, "concepts": ["dog", "cat"], "scores": [0.25, -1]},
+    {"start": 4, "end": 6, "concepts": [], "scores": []},
+    {"start": 6, "end": 8, "concepts": [2], "scores": [0.3]},
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def rows(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    ids = [
+        {**span, "concepts": [c if isinstance(c, int) else NAMES.index(c) for c in span["concepts"]]} for span in spans
+    ]
+    return [
+        {"id": "a", "text": "one two 3", "spans": []},
+        {"id": "b", "text": "one two 3", "spans": ids},
+        {"id": "c", "text": "last"},
+    ]
+
+
+def build(path: Path, out: Path, *more: str) -> int:
+    (out.parent / "names.txt").write_text("\n".join(NAMES))
+    more = (*more, "--concepts-vocabulary", str(out.parent / "names.txt")) if more else ()
+    return main(["build", str(path), "--out", str(out), "--quiet", "--tokenizer", "bytes", "--workers", "1", *more])
+
+
+def found(path: Path, track: str = "concepts") -> list[Any]:
+    """(start, end, {concept: score}) of all spans, in tokens; a record holds each concept once here."""
+    ds = cl.open_dataset(path)
+    spans = ds.spans(track, 0, ds.num_tokens)
+    cuts = spans.offsets[1:-1]
+    pairs = zip(np.split(spans.values, cuts), np.split(spans.scores, cuts), strict=True)
+    records = [dict(zip(ids.tolist(), scores.tolist(), strict=True)) for ids, scores in pairs]
+    return list(zip(spans.start.tolist(), spans.end.tolist(), records, strict=True))
+
+
+@pytest.mark.parametrize(("kind", "suffix"), [("f2", ".jsonl"), ("f4", ".parquet")])
+def test_spans_of_a_build_and_rows_of_annotate(tmp_path: Path, kind: str, suffix: str) -> None:
+    source = write(tmp_path / f"corpus{suffix}", rows(SPANS))
+    assert build(source, tmp_path / "built", "--scores", f"concepts={kind}") == 0
+    assert cl.open_dataset(tmp_path / "built").tracks["concepts"].parameters == {"ids": "u2", "scores": kind}
+    third = float(np.dtype(kind).type(0.3))
+    wanted = [(10, 13, {1: 0.25, 0: -1.0}), (14, 16, {}), (16, 18, {2: third})]
+    assert found(tmp_path / "built") == wanted
+    assert cl.verify(tmp_path / "built", full=True) == []
+    plain = write(tmp_path / f"plain{suffix}", [{k: row[k] for k in ("id", "text")} for row in rows(SPANS)])
+    assert build(plain, tmp_path / "text") == 0
+    notes = [
+        {"doc": "b", "start": s["start"], "end": s["end"], "label": s["concepts"], "trust": s["scores"]} for s in SPANS
+    ]
+    notes[2] |= {"label": "red", "trust": 0.3}
+    annotations = write(tmp_path / "notes.jsonl", notes)
+    columns = [f"--column={pair}" for pair in ("id=doc", "concepts=label", "scores=trust")]
+    made = ["--vocabulary", str(tmp_path / "names.txt"), "--parameters", json.dumps({"ids": "u2", "scores": kind})]
+    command = [
+        "annotate",
+        str(tmp_path / "text"),
+        str(annotations),
+        "--out",
+        str(tmp_path / "noted"),
+        "--track",
+        "concepts",
+    ]
+    assert main([*command, "--unit", "characters", *columns, *made]) == 0
+    assert found(tmp_path / "noted") == wanted
+
+
+def test_union_keeps_the_highest_score(tmp_path: Path) -> None:
+    over = [{"start": 2, "end": 7, "concepts": [0, 2], "scores": [0.5, 0.125]}]
+    source = write(tmp_path / "corpus.jsonl", rows(SPANS + over))
+    assert build(source, tmp_path / "out", "--scores", "concepts=f4", "--overlap", "union") == 0
+    third, more = float(np.float32(0.3)), {0: 0.5, 2: 0.125}
+    assert found(tmp_path / "out") == [
+        (10, 12, {0: -1.0, 1: 0.25}), (12, 13, {0: 0.5, 1: 0.25, 2: 0.125}), (13, 14, more), (14, 16, more),
+        (16, 17, {0: 0.5, 2: third}), (17, 18, {2: third}),
+    ]  # fmt: skip
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "NaN": ([math.nan], "found nan, expected a finite number"),
+    "infinite": ([math.inf], "found inf, expected a finite number"),
+    "beyond f2": ([7e4], "found 70000.0, expected a finite number"),
+    "length": ([0.5, 0.5], "expected .*one for each"),
+    "no number": (["much"], "found type string, expected numbers|found 'much', expected a finite number"),
+    "null": ([None], "found null|found None"),
+}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("case", BAD)
+def test_bad_scores(tmp_path: Path, case: str, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    scores, problem = BAD[case]
+    if suffix == ".jsonl" and case in ("NaN", "infinite"):
+        problem = "found (NaN|Infinity), expected JSON"
+    given = rows([{"start": 0, "end": 3, "concepts": [1], "scores": scores}])
+    source, out = write(tmp_path / f"corpus{suffix}", given), tmp_path / "out"
+    assert build(source, out, "--scores", "concepts=f2") == 1
+    message = capsys.readouterr().err
+    place = "" if case == "no number" and suffix == ".parquet" else "line 2" if suffix == ".jsonl" else "row 1"
+    assert f"{source}: {place}" in message
+    assert re.search(problem, message)
+    if place:
+        assert build(source, out, "--scores", "concepts=f2", "--skip-bad", str(tmp_path / "bad")) == 0
+        assert len((tmp_path / "bad").read_text().splitlines()) == 1
+        assert cl.open_dataset(out).num_documents == 2
+
+
+def test_what_a_track_has_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "corpus.jsonl", rows(SPANS))
+    assert build(source, tmp_path / "out", "--encoding", "spans") == 1
+    assert "scores are read if their type is given (--scores)" in capsys.readouterr().err
+    assert build(source, tmp_path / "out", "--scores", "others=f2") == 2
+    assert "scores: found track 'others', expected one of concepts" in capsys.readouterr().err
+    assert build(source, tmp_path / "out", "--scores", "concepts=f8") == 2
+    assert "codec concepts: found parameters" in capsys.readouterr().err
+    bare = write(tmp_path / "bare.jsonl", rows([{k: v for k, v in SPANS[0].items() if k != "scores"}]))
+    assert build(bare, tmp_path / "out", "--scores", "concepts=f4") == 1
+    assert "expected an object with start, end, concepts and scores" in capsys.readouterr().err
+
+
+def chunk_options(corpus: Chunked, out: Path) -> list[str]:
+    """Of all commands that take chunks."""
+    more = [f"--labels={kind}={kind}" for kind in KINDS] + [f"--label-scores={kind}={kind}_scores" for kind in KINDS]
+    return [
+        *(str(file) for file in corpus.files("documents")), "--out", str(out), "--text-column", "body", "--join", "doc",
+        *(f"--chunks-from={file}" for file in corpus.files("chunks")), "--chunk-starts=starts", "--chunk-number=k",
+        "--chunk-status", "status", "--chunk-text", "text", "--concept-kind", "concept_type", *more,
+        "--concept-table", str(corpus.path / "concepts.parquet"), "--workers", "1", "--quiet",
+    ]  # fmt: skip
+
+
+def by_document(path: Path, track: str = "concepts") -> dict[Any, float]:
+    """(document, start in bytes, (kind, key)) -> score."""
+    ds, result = cl.open_dataset(path), {}
+    known = ds.concepts(track)
+    for number in range(ds.num_documents):
+        first, stop = ds.document_range(number)
+        spans = ds.spans(track, first, stop)
+        start = np.repeat(spans.start, np.diff(spans.offsets))
+        for at, concept, score in zip(start.tolist(), spans.values.tolist(), spans.scores.tolist(), strict=True):
+            concept = known[concept]
+            result[int(ds.document_id(number) or ""), at, (concept.group, concept.details["concept_id"])] = score
+    return result
+
+
+def test_chunks_of_build_and_annotate(tmp_path: Path) -> None:
+    corpus = make(tmp_path / "in", np.random.default_rng(1))
+    scores = corpus.score()
+    corpus.write()
+    texts = {row["doc"]: row["body"] for row in corpus.documents}
+    wanted = {
+        (doc, len(texts[doc][:start].encode()), key): scores[doc, start, key]
+        for doc, spans in corpus.spans.items() for start, _, keys in spans for key in keys
+    }  # fmt: skip
+    assert main(["build", *chunk_options(corpus, tmp_path / "out"), "--tokenizer", "bytes", "--score-type", "f2"]) == 0
+    assert by_document(tmp_path / "out") == wanted
+    text = [*map(str, corpus.files("documents")), "--text-column", "body", "--id-column", "doc", "--workers", "1"]
+    ignored = ["--ignore-column", "starts", "--ignore-column", "source"]
+    assert main(["build", *text, *ignored, "--out", str(tmp_path / "text"), "--tokenizer", "bytes"]) == 0
+    command = ["annotate", str(tmp_path / "text"), *chunk_options(corpus, tmp_path / "noted"), "--track", "concepts"]
+    assert main([*command, "--score-type", "f2"]) == 0
+    assert by_document(tmp_path / "noted") == wanted
+    assert not (tmp_path / "noted.joined").exists()
+    for name in ("data", "index", "spans"):
+        files = [tmp_path / out / f"00000.concepts.{name}" for out in ("out", "noted")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    kept = cl.open_dataset(tmp_path / "noted").manifest.extra["annotated"]["concepts"]
+    assert kept["joined"]["report"]["annotated"] == sum(map(len, corpus.spans.values()))
+
+
+def test_annotate_refuses_chunks_of_other_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = make(tmp_path / "in", np.random.default_rng(1))
+    corpus.score()
+    source = write(tmp_path / "corpus.jsonl", [{"id": row["doc"], "text": row["body"]} for row in corpus.documents])
+    changed = max((row for row in corpus.documents if corpus.spans[row["doc"]]), key=lambda row: len(row["body"]))
+    changed["body"] = "x" * len(changed["body"])
+    for row in corpus.chunks:
+        if row["doc"] == changed["doc"]:
+            row["text"] = changed["body"][row["start"] : row["end"]]
+    corpus.write()
+    assert build(source, tmp_path / "text") == 0
+    command = ["annotate", str(tmp_path / "text"), *chunk_options(corpus, tmp_path / "out"), "--track", "concepts"]
+    assert main(command) == 1
+    assert "found another text, or other tokens, than the document has" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("scores", "what"),
+    [
+        ([math.nan], "chunks with scores that are no finite f4"),
+        ([1e39], "chunks with scores that are no finite f4"),
+        ([None], "chunks with scores that are no finite f4"),
+        ([0.5, 0.5], "chunks with another number of scores than of labels"),
+        (None, "chunks with another number of scores than of labels"),
+    ],
+)
+def test_bad_scores_of_chunks(tmp_path: Path, scores: Any, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = make(tmp_path / "in", np.random.default_rng(2))
+    corpus.score()
+    chunk = next(row for row in corpus.chunks if row["status"] == "ok" and row["tone"])
+    chunk["tone"], chunk["tone_scores"] = chunk["tone"][:1], scores
+    corpus.write()
+    command = ["build", *chunk_options(corpus, tmp_path / "out"), "--tokenizer", "bytes"]
+    assert main(command) == 1
+    message = capsys.readouterr().err
+    assert f"found 1 {what}" in message
+    assert ".parquet: row " in message
+    assert main([*command, "--skip-bad", str(tmp_path / "bad"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chunks"]["wrong"] == {what: 1}
+    listed = [json.loads(line) for line in (tmp_path / "bad").read_text().splitlines()]
+    assert [(row["problem"], f"chunk {chunk['k']}, tone" in row["where"]) for row in listed] == [(what, True)]
+
+
+def test_columns_of_scores_are_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = make(tmp_path / "in", np.random.default_rng(2))
+    corpus.score()
+    for row in corpus.chunks:
+        row["tone_scores"] = ["much" for _ in row["tone"] or ()]
+    corpus.write()
+    command = ["build", *chunk_options(corpus, tmp_path / "out"), "--tokenizer", "bytes"]
+    assert main(command) == 1
+    assert "column 'tone_scores': found list<" in capsys.readouterr().err
+    assert main([part for part in command if part != "--label-scores=tone=tone_scores"]) == 2
+    assert "expected scores of all kinds of labels, or of none" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_rows_of_annotate_are_left_out_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "one two 3"}])
+    assert build(source, tmp_path / "text") == 0
+    note = {"id": "a", "start": 0, "end": 3, "concepts": [1], "scores": [0.5]}
+    notes = write(tmp_path / "notes.jsonl", [note | {"scores": [0.5, 1]}, note, note | {"start": 9}])
+    command = ["annotate", str(tmp_path / "text"), str(notes), "--out", str(tmp_path / "out"), "--track", "concepts"]
+    command += ["--unit", "characters", "--parameters", '{"scores": "f4"}']
+    assert main(command) == 1
+    assert "notes.jsonl: line 1: scores: found [0.5, 1] for 1 concepts" in capsys.readouterr().err
+    assert main([*command, "--skip-bad", str(tmp_path / "bad")]) == 0
+    assert "2 rows could not be read and were left out" in capsys.readouterr().out
+    assert [json.loads(line)["where"] for line in (tmp_path / "bad").read_text().splitlines()] == ["line 1", "line 3"]
+    assert found(tmp_path / "out") == [(0, 3, {1: 0.5})]
+    assert cl.open_dataset(tmp_path / "out").manifest.extra["annotated"]["concepts"]["bad_rows"] == 2

@@ -1,0 +1,187 @@
+"""CSV, Arrow files of saved datasets, and repositories of the hub in its cache: the datasets that jsonl gives."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+
+import conceptloader as cl
+from conceptloader.cli import main
+from tests.corpora import tokenizers as corpora
+
+ROWS = [
+    {"id": "a1", "text": 'Größe, "zählt"\r\nimmer\n', "source": "x"},
+    {"id": "007", "text": "", "source": ""},
+    {"id": "", "text": "plain", "source": "NULL"},
+    {"id": "b", "text": "last\n\n", "source": "1e5"},
+]
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
+    text = "\n".join(
+        [",".join(rows[0]), *(",".join('"' + v.replace('"', '""') + '"' for v in row.values()) for row in rows)]
+    )
+    if path.name.startswith("t."):
+        text = text.replace('","', '"\t"').replace(",".join(rows[0]), "\t".join(rows[0]))
+    data = text.encode()
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(path.suffix, bytes)
+    path.write_bytes(pack(data))
+    return path
+
+
+def build(source: str | Path, out: Path, *more: str) -> int:
+    return main(["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1", "--quiet", *more])
+
+
+def content(path: Path) -> dict[str, Any]:
+    """Data files; what says where they are from differs."""
+    files = {file.name: file.read_bytes() for file in path.iterdir() if file.suffix not in (".json", ".tmp")}
+    return {name: data for name, data in files.items() if not name.startswith(".")}
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> dict[str, Any]:
+    source = tmp_path / "corpus.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert build(source, tmp_path / "wanted", "--metadata-column", "source") == 0
+    return content(tmp_path / "wanted")
+
+
+@pytest.mark.parametrize("name", ["c.csv", "c.csv.gz", "c.csv.zst", "t.tsv", "t.tsv.gz"])
+def test_csv(tmp_path: Path, wanted: dict[str, Any], name: str) -> None:
+    source = write_csv(tmp_path / name, ROWS)
+    assert build(source, tmp_path / "out", "--metadata-column", "source", "--shard-input-bytes", "20") == 0
+    assert content(tmp_path / "out") == wanted
+    assert cl.verify(tmp_path / "out", full=True) == []
+
+
+def test_many_rows_of_csv_in_order(tmp_path: Path) -> None:
+    rows = [{"id": f"d{i}", "text": f"{i}\n" * (i % 5)} for i in range(3000)]
+    assert build(write_csv(tmp_path / "c.csv", rows), tmp_path / "out") == 0
+    ds = cl.open_dataset(tmp_path / "out")
+    assert [ds.document_id(i) for i in range(ds.num_documents)] == [row["id"] for row in rows]
+    assert ds.num_tokens == sum(len(row["text"]) + 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"id,text\na,one\nb,two,three\nc,four\n", "line 3: found 3 values, expected 2, one for each column"),
+        (b"id,text\na,one\nb,\xff\nc,four\n", "line 3: found bytes that are not UTF-8"),
+        (b'id,text\na,one\nb,"two\nthree\n', "line 4: found broken CSV"),
+        (b'id,text\na,one\nb,"two"x\n', "line 3: found broken CSV"),
+        (b"id,text,id\na,one,b\n", "line 1: found columns id, text, id, expected each name once"),
+        (b"id,tekst,more\na,one,b\n", "expected 'text'"),
+        (b"id,text,more,other\na,one,b,c\n", "found columns 'more', 'other', expected some of text, id"),
+    ],
+)
+def test_bad_csv(tmp_path: Path, text: bytes, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "c.csv"
+    source.write_bytes(text)
+    assert build(source, tmp_path / "out") == 1
+    assert problem in capsys.readouterr().err
+    if "found 3 values" in problem or "UTF-8" in problem:
+        assert build(source, tmp_path / "out", "--skip-bad", str(tmp_path / "bad")) == 0
+        assert cl.open_dataset(tmp_path / "out").num_documents == 2
+        assert problem in json.loads((tmp_path / "bad").read_text())["where"] + ": " + problem.partition(": ")[2]
+    assert not (tmp_path / "out" / "manifest.json").exists() or (tmp_path / "bad").exists()
+
+
+def test_annotations_in_csv(tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "c.csv", [{"id": "1", "text": "one two"}, {"id": "2", "text": "three"}])
+    assert build(source, tmp_path / "text") == 0
+    with open(tmp_path / "notes.csv", "w", newline="") as file:
+        out = csv.writer(file)
+        out.writerows(
+            [["doc", "from", "to", "label", "sure"], [2, 0, 5, "b", 0.5], [1, 4, 7, "a", 1], [1, 0, 3, "b", 0]]
+        )
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    columns = [f"--column={pair}" for pair in ("id=doc", "start=from", "end=to", "concepts=label", "scores=sure")]
+    command = [
+        "annotate",
+        str(tmp_path / "text"),
+        str(tmp_path / "notes.csv"),
+        "--out",
+        str(tmp_path / "out"),
+        *columns,
+    ]
+    more = ["--track", "t", "--vocabulary", str(tmp_path / "names.txt"), "--unit", "characters"]
+    assert main([*command, *more, "--parameters", '{"scores": "f4"}']) == 0
+    ds = cl.open_dataset(tmp_path / "out")
+    spans = ds.spans("t", 0, ds.num_tokens)
+    assert (spans.start.tolist(), spans.end.tolist()) == ([0, 4, 8], [3, 7, 13])
+    assert (spans.values.tolist(), spans.scores.tolist()) == ([1, 0, 1], [0.0, 1.0, 0.5])
+    (tmp_path / "notes.csv").write_text("id,value\n1,0.25\n2,nothing\n")
+    command = ["annotate", str(tmp_path / "text"), str(tmp_path / "notes.csv"), "--out", str(tmp_path / "quality")]
+    command += ["--track", "q", "--codec", "numpy", "--parameters", '{"dtype": "f4"}']
+    assert main(command) == 1
+    (tmp_path / "notes.csv").write_text("id,value\n1,0.25\n2,7\n")
+    assert main(command) == 0
+    ds = cl.open_dataset(tmp_path / "quality")
+    assert [value.tolist() for value in ds.spans("q", 0, ds.num_tokens).decode()] == [[0.25], [7.0]]
+
+
+def test_arrow_files_of_a_saved_dataset(tmp_path: Path, wanted: dict[str, Any]) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "state.json").write_text("{}")
+    table = pa.Table.from_pylist(ROWS)
+    with (
+        pa.OSFile(str(saved / "data-00000-of-00001.arrow"), "wb") as sink,
+        pa.ipc.new_stream(sink, table.schema) as out,
+    ):
+        out.write_table(table, max_chunksize=2)
+    assert build(saved, tmp_path / "out", "--metadata-column", "source") == 0
+    assert content(tmp_path / "out") == wanted
+    (saved / "data-00000-of-00001.arrow").write_bytes(b"no arrow")
+    assert build(saved, tmp_path / "again") == 1
+
+
+def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the hub's cache, as the library lays it out; offline nothing else is asked."""
+    for kind, name in (("datasets", "some--corpus"), ("models", "some--model")):
+        home = tmp_path / "hub" / f"{kind}--{name}"
+        (home / "snapshots" / "abc" / "data").mkdir(parents=True)
+        (home / "refs").mkdir()
+        (home / "refs" / "main").write_text("abc")
+    write_csv(tmp_path / "hub" / "datasets--some--corpus" / "snapshots" / "abc" / "data" / "c.csv", ROWS)
+    model = tmp_path / "hub" / "models--some--model" / "snapshots" / "abc"
+    corpora.byte_level().save(str(model / "tokenizer.json"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    out = ["--out", str(tmp_path / "out"), "--metadata-column", "source", "--workers", "1", "--quiet"]
+    assert main(["build", "hub:some/corpus/data", "--tokenizer", "hub:some/model", *out]) == 0
+    made = cl.open_dataset(tmp_path / "out")
+    assert made.num_documents == 4
+    assert made.manifest.tokenizer is not None
+    assert made.manifest.tokenizer.vocab_size <= 400
+    assert build("hub:some/other", tmp_path / "none") == 1
+    assert "hub:some/other: cannot be fetched (" in capsys.readouterr().err
+
+
+def test_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_csv(tmp_path / "c.csv", ROWS)
+    other = write_csv(tmp_path / "d.csv", [{"id": "z", "text": "other"}])
+    out = tmp_path / "out"
+    assert build(other, out, "--overwrite") == 0  # nothing is there yet
+    assert build(first, out, "--metadata-column", "source") == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert build(first, out, "--overwrite") == 1  # a column that nobody named: found before anything is removed
+    assert cl.open_dataset(out).num_documents == 1
+    assert build(first, out, "--metadata-column", "source", "--overwrite", "--dry-run") == 0
+    assert cl.open_dataset(out).num_documents == 1
+    assert build(first, out, "--metadata-column", "source", "--overwrite") == 0
+    assert cl.open_dataset(out).num_documents == 4
+    assert cl.verify(out, full=True) == []
+    inside = write_csv(out / "c.csv", ROWS)
+    assert build(inside, out, "--metadata-column", "source", "--overwrite") == 2
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    assert build(other, tmp_path / "mine", "--overwrite") == 2
+    assert "found files of no dataset there" in capsys.readouterr().err
+    assert (tmp_path / "mine" / "thesis.txt").exists()

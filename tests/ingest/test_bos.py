@@ -85,6 +85,26 @@ def test_annotations_in_characters_find_their_tokens(folder: Path) -> None:
         assert spans_of(annotated, k, "concepts") == spans_of(built, k, "concepts")
 
 
+def test_annotations_of_joined_datasets(folder: Path) -> None:
+    """Joined datasets say whether their documents begin with a bos, also if they were built in different ways."""
+    for name, more in (("one", ["--bos", "<s>"]), ("two", ["--bos", "<s>", "--no-eos"]), ("without", [])):
+        build(folder, name, *more, source="bare.jsonl")
+    rows = map(json.loads, (folder / "spans.jsonl").read_text().splitlines())
+    numbered = "".join(json.dumps({"document": int(row.pop("id")), **row}) + "\n" for row in rows)
+    (folder / "numbered.jsonl").write_text(numbered)
+    options = AnnotateOptions(track="concepts", unit="characters", max_lost_spans=1)
+    annotate(folder / "one", [folder / "numbered.jsonl"], folder / "one-alone", options)
+    cl.join([folder / "one", folder / "two"], folder / "alike")
+    annotate(folder / "alike", [folder / "numbered.jsonl"], folder / "alike-annotated", options)
+    alone, joined = (cl.open_dataset(folder / name) for name in ("one-alone", "alike-annotated"))
+    assert any(spans_of(alone, k, "concepts") for k in range(alone.num_documents))
+    for k in range(alone.num_documents):
+        assert spans_of(joined, k, "concepts") == spans_of(alone, k, "concepts")
+    cl.join([folder / "one", folder / "without"], folder / "mixed")
+    with pytest.raises(ConfigError, match="found joined datasets of which some have a token in front"):
+        annotate(folder / "mixed", [folder / "numbered.jsonl"], folder / "no", options)
+
+
 def test_fields_of_a_bos_are_those_of_the_first_token(tmp_path: Path) -> None:
     rows = [{"tokens": [5, 6], "loss_mask": [0, 1]}, {"tokens": [], "loss_mask": []}, {"tokens": [7], "loss_mask": [1]}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -21,6 +21,7 @@ from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import make_directories
 
+SOME_BOS = "of some documents"
 _Source = tuple[str, Manifest]  # a dataset's directory, and its manifest as seen from the new one
 
 
@@ -50,8 +51,11 @@ def join(
         for directory, source in sources
     ]
     how = [source.extra.get("ingest") for _, source in sources]
-    same = {"ingest": how[0]} if how[0] is not None and all(one == how[0] for one in how) else {}
-    manifest = replace(manifest, extra={**same, "joined": joined})
+    bos = [(one or {}).get("bos") for one in how]
+    kept = how[0] if all(one == how[0] for one in how) else None
+    if kept is None and any(one is not None for one in bos):  # which a later `annotate` has to know
+        kept = {"bos": bos[0] if all(one == bos[0] for one in bos) else SOME_BOS}
+    manifest = replace(manifest, extra={**({} if kept is None else {"ingest": kept}), "joined": joined})
     every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
     firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()
     manifest = with_border_windows(manifest, every, firsts)

@@ -12,6 +12,7 @@ from conceptloader.format.read.lookup import read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.tools.join import SOME_BOS
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.annotate.rows import WHOLE, digest
 from conceptloader.ingest.annotate.text import Read, read_texts
@@ -74,7 +75,14 @@ class Placer:
             read = Read(offsets_of(stop - first), np.zeros(len(documents), bool), None, None)
         else:
             # A bos, which the text does not say, belongs to spans of the whole document alone.
-            bos = int(self.ds.manifest.extra.get("ingest", {}).get("bos") is not None)
+            mark = self.ds.manifest.extra.get("ingest", {}).get("bos")
+            if mark == SOME_BOS:
+                raise ConfigError(
+                    f"{self.ds.path}: found joined datasets of which some have a token in front of every document, "
+                    "expected all of them or none; annotate them before they are joined, or give offsets in tokens "
+                    "(--unit tokens)"
+                )
+            bos = int(mark is not None)
             first, base = first + bos, self.ds.shard_starts[shard]
             read = read_texts(self.ds, self.texts, documents, first + base, stop + base)
         self._check_contents(items, row, read, first + self.ds.shard_starts[shard])

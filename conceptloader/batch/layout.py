@@ -53,7 +53,8 @@ class FieldLayout:
 class TrackLayout:
     """The arrays of one track, with every limit decided. scored: its records have scores. mark: tokens of spans beyond
     max_spans have CUT_OFF for an index. numbers: the type of a track of numbers, of which each span has one. decoded:
-    its records are handed out as what its codec makes of them; engines read them as ragged bytes."""
+    its records are handed out as what its codec makes of them; engines read them as ragged bytes. item: the type of
+    what a record has many of."""
 
     name: str
     ragged: bool
@@ -65,16 +66,12 @@ class TrackLayout:
     mark: bool = False
     numbers: np.dtype[Any] | None = None
     decoded: bool = False
+    item: np.dtype[Any] = I8
 
     @property
     def holds_concepts(self) -> bool:
         """Whether its arrays are ids, and scores if there are any."""
         return not self.decoded and self.numbers is None
-
-    @property
-    def item(self) -> np.dtype[Any]:
-        """The type of what a record has many of."""
-        return U1 if self.decoded else I8 if self.numbers is None else self.numbers
 
     def arrays(self, samples: int, seq_len: int) -> Iterator[tuple[str, ArraySpec]]:
         slots = (samples, self.max_spans)

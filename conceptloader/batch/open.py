@@ -11,8 +11,10 @@ import numpy as np
 from conceptloader.base.hashing import derive_key
 from conceptloader.batch.layout import (
     F4,
+    I8,
     LOSS_FIELD,
     LOSS_WEIGHT,
+    U1,
     Allocate,
     Batch,
     BatchLayout,
@@ -241,6 +243,7 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
         ragged=options.layout != "padded",
         numbers=numbers,
         decoded=decoded,
+        item=U1 if decoded else I8 if numbers is None else numbers,
         max_spans=options.max_spans or most["max_spans"],
         max_concepts=options.max_concepts or most["max_concepts"],
         # A limit that nobody asked for cuts nothing off: data beyond it show that a manifest says too little.

@@ -1,5 +1,6 @@
 """The files of one dataset: where they are, what they must be, and reading them from wherever that is."""
 
+import errno
 import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -224,12 +225,14 @@ def load_manifest(
     allowed = Roots(directory, roots)
     try:
         head = load_json(file)
-    except ReadError:
+    except ReadError as error:
         if not os.path.isdir(directory):
             raise ConfigError(
                 f"{path}: found no directory, expected the directory of a dataset; check the path"
             ) from None
         if os.path.exists(file):
+            if error.errno == errno.ENOENT:  # it was completed just now
+                return load_manifest(path, roots)
             raise
         if os.path.exists(os.path.join(directory, fmt.BUILD)):
             raise FormatError(

@@ -68,10 +68,6 @@ class Files:
         self._looked: set[int] = set()  # shards of which a file was opened with the manifest as it was
         self._expected: dict[tuple[str, int], Expected] = {}
 
-    def name(self, kind: str, shard: int) -> str:
-        """A file as the manifest names it, relative to the dataset's directory."""
-        return self.table.files[kind].path[shard] or f"{self.table.path[shard]}.{kind}"
-
     def path(self, kind: str, shard: int) -> str:
         return self.expected(kind, shard).path
 
@@ -80,7 +76,8 @@ class Files:
         known = self._expected.get((kind, shard))
         if known is None:
             column, stream = self.table.files[kind], kind == "stream.bin"
-            path, size = self.roots.resolve(self.name(kind, shard)), int(column.size[shard])
+            name, size = column.path[shard] or f"{self.table.path[shard]}.{kind}", int(column.size[shard])
+            path = self.roots.resolve(name)
             foreign = self.table.foreign[shard] if stream else None
             known = self._expected[kind, shard] = Expected(
                 path,

@@ -249,7 +249,7 @@ class _Shards:
         table, file = self.files.table, FileCheck(self.files, kind, shard, self.codecs)
         found, expected = file.check(), table.files[kind].checksum[shard]
         if expected is None:
-            name = self.files.name(kind, shard)
+            name = table.files[kind].path[shard] or f"{table.path[shard]}.{kind}"
             entry = {"size": file.size_of(kind), "checksum": found}
             expected = self.known.get(name, entry)["checksum"]
             if name not in self.known:

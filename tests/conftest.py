@@ -1,5 +1,7 @@
 """Shared by all tests: where the checkout is, and how hypothesis runs."""
 
+import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +22,16 @@ def _compiled_code() -> None:
     """Loaded before the first test: readers otherwise begin with plain batches, and which engine a test sees would
     depend on when it runs. How that goes is tested in processes of their own (batch/test_start.py)."""
     load_engine()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_tests_before() -> None:
+    """Commands that ran in this process have set what is logged, and pages of the documentation what is called."""
+    logger = logging.getLogger("conceptloader")
+    logger.setLevel(logging.NOTSET)
+    logger.handlers.clear()
+    if "conceptloader.torch.metrics" in sys.modules:
+        sys.modules["conceptloader.torch.metrics"].callbacks.clear()
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ class Roots:
                 now = os.stat(directory)
                 key = directory, now.st_dev, now.st_ino
                 if key not in self._followed:
-                    self._followed[key] = os.path.realpath(directory)
+                    self._followed[key] = os.path.realpath(directory, strict=True)
                 real = os.path.join(self._followed[key], name)
                 if stat.S_ISLNK(os.lstat(real).st_mode):
                     real = os.path.realpath(real, strict=True)

@@ -201,7 +201,10 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
     """Some of the datasets with their weights, without what belongs to the course of a training."""
     if config.order == "megatron":
         return config
-    datasets = {n: dataclasses.replace(config.datasets[n], max_epochs=None, weight=w) for n, w in kept.items()}
+    if config.lanes is not None:  # for which what is held out may be too small
+        changes = {"order": config.order_kind, "order_version": None, **changes}
+    given = config.datasets
+    datasets = {n: dataclasses.replace(given[n], max_epochs=None, weight=w, lanes=True) for n, w in kept.items()}
     quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
     return dataclasses.replace(
         config, phases=(), skip=(), exclude=(), datasets=datasets, quarantine=quarantine, **changes

@@ -1,7 +1,6 @@
 """Annotations of chunks in files of their own: the options for them of `build`, `annotate` and `import`."""
 
 import argparse
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -108,12 +107,13 @@ def chunked(documents: "Documents", chunks: "Chunks", arguments: argparse.Namesp
 def build(documents: "Documents", chunks: "Chunks", arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.build.complete import make_room
     from conceptloader.ingest.chunks.build import build_chunked
+    from conceptloader.ingest.chunks.join import discard_join
 
     with chunked(documents, chunks, arguments) as given, progress(arguments.quiet) as watch:
         options = ingest_options(arguments, given.columns, {})
         if arguments.overwrite:
             make_room(given.path, given.sources)
-            shutil.rmtree(f"{given.path}.joined", ignore_errors=True)
+            discard_join(f"{given.path}.joined")
         summary, joined = build_chunked(given, options, watch=watch)
     assert summary is not None
     value = {**asdict(summary), "chunks": joined.to_json(), "groups": given.library.groups()}

@@ -14,6 +14,7 @@ from typing import Any
 from conceptloader.base.hashing import canonical_json, fingerprint
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
+from conceptloader.format.spec import viewfile
 from conceptloader.format.spec.codecs import Codec, get_codec
 from conceptloader.format.spec.jsonfile import JsonObject, dump_json, expect_format, load_json
 from conceptloader.format.spec.options import BuildOptions, options_from_json
@@ -21,10 +22,14 @@ from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary, load_vocabulary, parse_vocabulary
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.storage.durable import TEMPORARY, make_directories, sync_directory, write_file
+from conceptloader.storage.lock import LOCK
 
 BUILD_FORMAT = "conceptstream-build"
 SHARD_FORMAT = "conceptstream-shard"
-_OF_SHARD = re.compile(r"[0-9]{5,7}\..+")
+_OF_BUILD = re.compile(
+    rf"[0-9]{{5,7}}\.[^/]+|[^/]+\.vocabulary\.json|[^/]+\.details\.jsonl|{TEMPORARY.pattern}"
+)
+_OF_DATASET = re.compile(rf"([^/]+\.concept_index/)?({_OF_BUILD.pattern}|index\.json)")  # with its indexes
 
 
 class OtherBuild(ConfigError):
@@ -192,17 +197,39 @@ def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
     if not head.take("inputs", list) or maker not in head.object("options").object("extra").value:
         return False  # of another program, or of tasks on many machines, which may wait in a queue
     for name in names:
-        if (
-            name in hidden
-            or TEMPORARY.fullmatch(name)
-            or _OF_SHARD.fullmatch(name)
-            or name.endswith((".vocabulary.json", ".details.jsonl"))
-        ):
+        if name in hidden or _OF_BUILD.fullmatch(name):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, name))
     sync_directory(path)
     os.unlink(os.path.join(path, fmt.BUILD))
     return True
+
+
+def remove_dataset(path: str, hidden: Sequence[str]) -> None:
+    """Remove what is in `path` of a dataset, a view or a build, with its concept indexes and the `hidden` files that
+    its maker wrote. The caller holds the lock of the directory.
+
+    Raises: ConfigError if there is none, or other files beside it; FormatError, ReadError; nothing is removed then.
+    """
+    heads = [name for name in (fmt.MANIFEST, fmt.BUILD) if os.path.exists(os.path.join(path, name))]
+    kinds = {load_json(os.path.join(path, name)).value.get("format") for name in heads}
+    walked = list(os.walk(path))
+    links = [os.path.join(folder, name) for folder, names, _ in walked for name in names]
+    files = [os.path.join(folder, name) for folder, _, names in walked for name in names if name != LOCK]
+    files += filter(os.path.islink, links)  # to directories
+    known = {fmt.MANIFEST, fmt.BUILD, fmt.CHECKSUMS, viewfile.RUNS, *hidden}
+    names = [os.path.relpath(file, path) for file in files]
+    foreign = [name for name in names if name not in known and not _OF_DATASET.fullmatch(name)]
+    if foreign or not heads or not kinds <= {fmt.FORMAT, viewfile.FORMAT, BUILD_FORMAT}:
+        found = f"{len(foreign)} files that are no dataset's ({foreign[0]})" if foreign else "no dataset"
+        raise ConfigError(f"{path}: overwrite: found {found}, expected a dataset alone; nothing was removed")
+    last = {os.path.join(path, name) for name in heads}  # so that this can be done again after a crash
+    for file in sorted(files, key=last.__contains__):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file)
+    for folder, _, _ in reversed(walked[1:]):
+        os.rmdir(folder)
+    sync_directory(path)
 
 
 def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

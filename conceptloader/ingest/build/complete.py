@@ -3,19 +3,18 @@
 import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError
 from conceptloader.format.read.files import load_manifest
-from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.options import BuildOptions
-from conceptloader.format.write.build import describe_vocabularies, difference, open_build
+from conceptloader.format.write.build import describe_vocabularies, difference, open_build, remove_dataset
 from conceptloader.ingest.build.lost import Losses, read_losses
 from conceptloader.ingest.build.plan import Plan
-from conceptloader.ingest.rows.inputs import Source, check_since_start
+from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE
 from conceptloader.storage.lock import LOCK, build_lock
 
 log = logging.getLogger(__name__)
@@ -40,24 +39,16 @@ class Summary:
 
 
 def make_room(path: str, sources: Sequence[Source]) -> None:
-    """Remove the dataset, or the build, in `path`, if there is one, with all that lies in its directory.
+    """Remove the dataset, the view or the build in `path`, if there is one, and nothing else.
 
-    Raises: ConfigError, and nothing is removed, if that is no dataset, holds an input, or is being built.
+    Raises: ConfigError, and nothing is removed, if that holds an input or other files, or is being built.
     """
-    names = os.listdir(path) if os.path.isdir(path) else []
-    if not names and not os.path.lexists(path):
-        return
-    kept = next((source.path for source in sources if source.path.startswith(path + os.sep)), None)
-    if kept or (names and not {fmt.MANIFEST, fmt.BUILD} & set(names)):
-        found = f"the input {kept}" if kept else "files of no dataset"
-        raise ConfigError(f"{path}: overwrite: found {found} there, expected only a dataset; nothing was removed")
-    with build_lock(path):
-        for name in sorted(set(names) - {LOCK}, key=lambda name: (name != fmt.MANIFEST, name == fmt.BUILD)):
-            one = os.path.join(path, name)
-            if os.path.isdir(one) and not os.path.islink(one):
-                shutil.rmtree(one)
-            else:
-                os.unlink(one)
+    inside = os.path.join(os.path.realpath(path), "")
+    if kept := next((source.path for source in sources if os.path.realpath(source.path).startswith(inside)), None):
+        raise ConfigError(f"{path}: overwrite: found the input {kept} in it, expected none; nothing was removed")
+    if os.path.isdir(path) and os.listdir(path):
+        with build_lock(path):
+            remove_dataset(path, (TOKENIZER_FILE, TIMES))
 
 
 def describe_complete(

@@ -1,7 +1,6 @@
 """From documents and chunks in files of their own to a dataset, or to a track of one: joined beside it, then built."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, Watch, build_dataset, format_options
 from conceptloader.ingest.build.complete import Summary, describe_complete
 from conceptloader.ingest.chunks.concepts import Library, load_library
-from conceptloader.ingest.chunks.join import Documents, OnBad, Part, join_chunks
+from conceptloader.ingest.chunks.join import Documents, OnBad, Part, discard_join, join_chunks
 from conceptloader.ingest.chunks.options import Chunks
 from conceptloader.ingest.chunks.report import Joined
 from conceptloader.ingest.rows.columns import MAIN_TRACK, Columns
@@ -88,7 +87,7 @@ class Chunked:
                 source.check_unchanged()
             yield joined
         if part is None:
-            shutil.rmtree(directory, ignore_errors=True)  # what stays of it, nobody needs
+            discard_join(directory)
 
 
 def build_chunked(
@@ -120,7 +119,7 @@ def build_chunked(
         options = replace(options, joined=chunked.told(found.get("report")))
         summary = describe_complete(path, chunked.sources, format_options(options), None, options.max_lost_spans)
         joined.add(found["report"])
-        shutil.rmtree(f"{path}.joined", ignore_errors=True)
+        discard_join(f"{path}.joined")
         return summary, joined
     with chunked.joined(part) as joined:
         if part is not None and part.stage != "write":

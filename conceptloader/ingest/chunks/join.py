@@ -186,15 +186,25 @@ def run_task(task: Task, tell: Tell) -> None:
 def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
     """The join in `path` is this one."""
     make_directories(path)
+    name = os.path.join(path, PLAN)
+    if not os.path.exists(name) and any(not found.startswith(".") for found in os.listdir(path)):
+        raise ConfigError(f"{path}: found files but no {PLAN}, expected room for the join, removed at its end; move them")
     inputs = [source.to_json() for source in find_sources([*documents.files, *chunks.files, chunks.concepts.path])]
     options = {key: value for key, value in chunks.to_json().items() if key != "wrong"}  # all that ended is as without
     asked = {"inputs": inputs, "chunks": options, "content": documents.content, "keep": list(documents.keep)}
     data = dump_json({"plan": asked})
-    name = os.path.join(path, PLAN)
     if not write_file(name, data, exclusive=True):
         with open(name, "rb") as file:
             if file.read() != data:
                 raise ConfigError(f"{path}: found the join of other files or options; remove it, or choose another one")
+
+
+def discard_join(path: str) -> None:
+    """Remove the join in `path`, if there is one. Raises: FormatError if that is none of ours."""
+    name = os.path.join(path, PLAN)
+    if os.path.exists(name):
+        load_json(name)
+        shutil.rmtree(path, ignore_errors=True)  # what stays of it, nobody needs
 
 
 def _ids(task: Task, database: Any) -> dict[str, Any]:

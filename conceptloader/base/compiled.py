@@ -64,14 +64,6 @@ def kernel(function: F) -> F:
     return compiled
 
 
-def bound(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    """The machine code of a kernel for arguments of these types. It takes the types for granted, to look at which takes
-    numba longer than to unpack record arrays; so whoever calls it answers for them."""
-    dispatcher: Any = function
-    code: Callable[..., Any] = dispatcher.compile(tuple(map(numba.typeof, arguments)))
-    return code
-
-
 def inlined(function: F) -> F:
     """A piece of a kernel that is pasted into it before LLVM sees it: a loop with a call in it is never vectorized."""
     compiled: F = _inline(function)

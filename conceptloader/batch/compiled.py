@@ -9,9 +9,9 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+import numba
 import numpy as np
 
-from conceptloader.base.compiled import bound
 from conceptloader.batch.descriptors import Held, OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
@@ -293,6 +293,15 @@ class _Shape:
         records, in_block = (np.concatenate([table[k].view(np.int64) for table in tables_of]) for k in (0, 1))
         ragged = {t: track.name for t, track in enumerate(layout.tracks) if track.ragged}
         return cls(samples, carving, records, in_block, ragged)
+
+
+def bound(kernel: Any, arguments: tuple[Any, ...]) -> Callable[..., int]:
+    """The machine code of a kernel for arguments of these types. It takes the types for granted, to look at which takes
+    numba longer than to unpack record arrays; so whoever calls it answers for them."""
+    types = tuple(map(numba.typeof, arguments))
+    known = kernel.overloads.get(types)
+    code: Callable[..., int] = kernel.compile(types) if known is None else known.entry_point
+    return code
 
 
 class _Workspace:

@@ -22,13 +22,15 @@ def detect_columns(
     metadata_columns: Sequence[str] = (),
     fields: Mapping[str, str] | None = None,
     ignored: Sequence[str] = (),
+    prefix: str | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     strict: bool = False,
 ) -> Columns:
     """Columns as given, and for the rest as the first block of records has them.
 
     `text` or `tokens` is the content, whichever is there; `spans` is the track concepts and `spans_<track>` the track
-    of that name, in addition to `tracks`; `metadata` is the metadata object. strict: the first records have no others.
+    of that name, in addition to `tracks`; `metadata` is the metadata object. strict: the first records have no others
+    but those that the prefix names.
 
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
     and with `strict` for columns that are not known, all of them.
@@ -54,6 +56,7 @@ def detect_columns(
         metadata_columns=metadata_columns,
         fields=fields or {},
         ignored=ignored,
+        prefix=prefix,
     )
     problem = result.problem(found) if strict else None
     if problem:

@@ -3,7 +3,7 @@
 import datetime
 import decimal
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
 from conceptloader.ingest.rows.vocabulary import Concepts
+from conceptloader.ingest.template import load_prefix
 
 _BATCH_BYTES = 8 << 20
 _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
@@ -125,19 +126,33 @@ class TableParser:
             if name not in given:
                 raise BadRow(-1, f"found no column {name!r}, expected one value per token")
             fields[name] = _aligned(given[name], name, tokens)
-        return RowBatch(ids=ids, texts=texts, tokens=tokens, spans=spans, metadata=self._metadata(given), fields=fields)
+        metadata, prefixes = self._metadata(given), self._prefixes(given)
+        return RowBatch(
+            ids=ids, texts=texts, tokens=tokens, spans=spans, metadata=metadata, fields=fields, prefixes=prefixes
+        )
 
     def _metadata(self, given: Mapping[str, Any]) -> list[bytes] | None:
-        import pyarrow as pa
-
         if self._packer is None:
             return None
         columns, packer = self._columns, self._packer
-        names = [name for name in (columns.metadata, *columns.metadata_columns) if name is not None and name in given]
-        if not names:
-            return [packer.encode({})] * len(next(iter(given.values())))
-        objects = pa.StructArray.from_arrays([given[name] for name in names], names=names)
-        return _each(objects, lambda found: packer.encode(collect_metadata(plain(found), columns)))
+        names = [name for name in (columns.metadata, *columns.metadata_columns) if name is not None]
+        return _each(_objects(given, names), lambda found: packer.encode(collect_metadata(plain(found), columns)))
+
+    def _prefixes(self, given: Mapping[str, Any]) -> list[str] | None:
+        if self._columns.prefix is None:
+            return None
+        prefix = load_prefix(self._columns.prefix)
+        return _each(_objects(given, sorted(prefix.names)), lambda found: prefix.render(plain(found)))
+
+
+def _objects(given: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Rows as objects of some of the columns, those that are there."""
+    import pyarrow as pa
+
+    kept = [name for name in names if name in given]
+    if not kept:
+        return pa.array([{}] * len(next(iter(given.values()))), pa.struct([]))
+    return pa.StructArray.from_arrays([given[name] for name in kept], names=kept)
 
 
 def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:

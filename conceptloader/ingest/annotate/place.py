@@ -21,7 +21,7 @@ from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place_spans
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
-from conceptloader.ingest.rows.columns import PREFIX_TRACK
+from conceptloader.ingest.rows.columns import marked_prefixes
 from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.tokenizer import TextTokenizer
 
@@ -109,10 +109,10 @@ class Placer:
     def _prefixes(self, shard: int, first: Ints, stop: Ints) -> Ints:
         """Tokens that a build put in front of documents, of which nothing is annotated; 0 for none."""
         found, some = np.zeros_like(first), np.flatnonzero(first < stop)
-        prefixed = "prefix" in self.ds.manifest.extra.get("ingest", {})
-        if prefixed and self.ds.manifest.shards.tracks[PREFIX_TRACK].encoding[shard] is not None:
-            marked, _ = spans_of(self.ds.reader, shard, PREFIX_TRACK, first[some], stop[some])
-            found[some[marked.row]] = marked.end - marked.first
+        for track in marked_prefixes(self.ds.manifest):
+            if self.ds.manifest.shards.tracks[track].encoding[shard] is not None:
+                marked, _ = spans_of(self.ds.reader, shard, track, first[some], stop[some])
+                found[some[marked.row]] = marked.end - marked.first
         return found
 
     def _check_contents(self, items: NDArray[np.void], row: Ints, read: Read, first: Ints) -> None:

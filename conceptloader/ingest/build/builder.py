@@ -134,8 +134,9 @@ def build_dataset(
         mine = range(number, build.num_shards, tasks)
         missing = [shard for shard in mine if not build.is_finished(shard)]
         did, losses = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
-        counts = did["documents"], did["tokens"], losses.lost, losses, did["bad"], 0.0, did["truncated"], did["prefix"]
+        counts = did["documents"], did["tokens"], losses.lost, losses, did["bad"], 0.0, did["truncated"]
         summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
+        summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
         if task is None:
             summary.losses = check_losses(build, options.max_lost_spans)
             with contextlib.suppress(FileNotFoundError):

@@ -37,7 +37,7 @@ class Summary:
     bad_records: int = 0
     seconds: float = 0.0
     truncated: int = 0
-    prefix_tokens: int = 0
+    prefix_tokens: int | None = None
 
 
 def make_room(path: str, sources: Sequence[Source]) -> None:

@@ -5,11 +5,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conceptloader.errors import ConfigError
+from conceptloader.format.spec.manifest import Manifest
 from conceptloader.ingest.template import load_prefix
 
 MAIN_TRACK = "concepts"
 METADATA_TRACK = "metadata"
 PREFIX_TRACK, PREFIX_NAME = "prefix", "metadata"  # the track of what is put in front, and its only name
+
+
+def marked_prefixes(manifest: Manifest) -> set[str]:
+    """The track of the prefixes that a build put in front of documents, if it did."""
+    return {PREFIX_TRACK} if "prefix" in manifest.extra.get("ingest", {}) else set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +44,7 @@ class Columns:
             raise ConfigError("columns: found token-aligned fields with text, expected them only with tokens")
         if self.prefix is not None and (self.text is None or PREFIX_TRACK in self.tracks):
             found = "tokens" if self.text is None else f"a track {PREFIX_TRACK!r} of the input"
-            raise ConfigError(
-                f"prefix: found {found}, expected text and no such track; rename it or leave it out"
-            )
+            raise ConfigError(f"prefix: found {found}, expected text and no such track; rename it or leave it out")
         used = self._roles()
         repeated = sorted({name for name in used if used.count(name) > 1})
         if repeated:

@@ -1,5 +1,6 @@
 """Which columns the input has, from its first records, so that usual inputs need no options."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from conceptloader.errors import ConfigError, InputError
@@ -8,6 +9,9 @@ from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv, read_csv, read_lines
 from conceptloader.ingest.rows.records import parse_json
 from conceptloader.ingest.rows.table import column_types
+from conceptloader.ingest.template import load_prefix
+
+log = logging.getLogger(__name__)
 
 _PREFIX = "spans_"
 
@@ -33,7 +37,7 @@ def detect_columns(
     but those that the prefix names.
 
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
-    and with `strict` for columns that are not known, all of them.
+    and with `strict` for columns that are not known, all of them. A name of the prefix that they lack is a warning.
     """
     path, found = first_columns(sources, max_line_bytes)
     found -= set(ignored)
@@ -58,6 +62,8 @@ def detect_columns(
         ignored=ignored,
         prefix=prefix,
     )
+    for name in sorted(load_prefix(prefix).names - found) if prefix is not None else ():
+        log.warning("%s: the prefix names %r, which none of the first records has", path, name)
     problem = result.problem(found) if strict else None
     if problem:
         raise InputError(f"{path}: the first records: {problem}")

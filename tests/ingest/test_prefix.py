@@ -64,11 +64,13 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def build(folder: Path, out: str, *options: str, source: str = "in.jsonl", template: str | None = TEMPLATE) -> Path:
+def build(
+    folder: Path, out: str, *options: str, source: str = "in.jsonl", template: str | None = TEMPLATE, status: int = 0
+) -> Path:
     command = ["build", str(folder / source), "--out", str(folder / out), "--tokenizer", str(folder / "tokenizer.json")]
     command += ["--workers", "1", "--max-lost-spans", "1", *options]
-    command += ["--ignore-column", "url"] if template is None else ["--prefix", template]
-    assert main(command) == 0
+    command += ["--ignore-column", "url", *([] if template is None else ["--prefix", template])]
+    assert main(command) == status
     assert cl.verify(folder / out, full=True) == []
     return folder / out
 
@@ -140,9 +142,8 @@ def test_interrupted_and_by_two_workers(folder: Path, tmp_path: Path, capsys: py
     assert f"{again:,} of the tokens written now are of prefixes, without a loss" in capsys.readouterr().out
     assert content(part) == content(whole)
     assert content(build(folder, "two", *size, "--workers", "2")) == content(whole)
-    tokenizer = str(folder / "tokenizer.json")
-    with pytest.raises(ConfigError, match=r"found a complete dataset of .*prefix"):
-        cl.build(folder / "in.jsonl", folder / "whole", tokenizer=tokenizer, prefix="{{ id }}: ")
+    assert build(folder, "whole", *size, template="{{ id }}: ", status=2) == whole
+    assert "found a complete dataset of other options (extra" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [[], ["--bos", "<s>"]], ids=["", "bos"])
@@ -274,7 +275,7 @@ def test_trace_and_when(built: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     start = cl.RunStart.of(blend.spec, cl.BatchSchedule.constant(8), cl.Partition(micro_batch_size=2, dp_size=2), 16)
     run = Run(blend=blend, history=History([start]))
     for name, inserted in (("with", True), ("without", False)):
-        seen = next(found for found in when_document(run, id="1") if found.dataset == name)
+        seen = next(found for found in when_document(run, "1") if found.dataset == name)
         traced = trace_sample(run, seen.sample)
         part = next(one for one in traced.documents if one.id == "1")
         marked = [span for span in traced.spans["prefix"] if part.inputs and span.start == part.inputs[0]]
@@ -309,8 +310,9 @@ def test_complementary_shares(built: Path) -> None:
     ],
 )
 def test_a_record_of_which_it_cannot_be_rendered(folder: Path, tmp_path: Path, template: str, problem: str) -> None:
+    columns = cl.Columns(metadata="metadata", ignored=["url"])
     with pytest.raises(InputError, match=f"in.jsonl: {problem}"):
-        cl.build(folder / "in.jsonl", tmp_path / "ds", tokenizer="bytes", prefix=template)
+        cl.build(folder / "in.jsonl", tmp_path / "ds", tokenizer="bytes", columns=columns, prefix=template)
 
 
 def test_skip_bad(folder: Path, tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ def detect_columns(
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
     and with `strict` for columns that are not known, all of them. A name of the prefix that they lack is a warning.
     """
-    path, found = first_columns(sources, max_line_bytes)
-    found -= set(ignored)
+    path, there = first_columns(sources, max_line_bytes)
+    found = there - set(ignored)
     if text is None and tokens is None:
         if {"text", "tokens"} <= found:
             raise ConfigError(
@@ -62,7 +62,7 @@ def detect_columns(
         ignored=ignored,
         prefix=prefix,
     )
-    for name in sorted(load_prefix(prefix).names - found) if prefix is not None else ():
+    for name in sorted(load_prefix(prefix).names - there) if prefix is not None else ():
         log.warning("%s: the prefix names %r, which none of the first records has", path, name)
     problem = result.problem(found) if strict else None
     if problem:

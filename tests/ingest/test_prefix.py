@@ -22,6 +22,7 @@ from conceptloader.ingest.template import Prefix
 from conceptloader.order.progress.runlog import History
 from conceptloader.trace import Run, trace_sample, when_document
 from conceptloader.trace.select.views import Ask, select
+from tests.corpora.chunked import KINDS, make
 from tests.corpora.records import content
 from tests.corpora.tokenizers import byte_level
 
@@ -347,3 +348,29 @@ def test_what_it_cannot_go_with(folder: Path, tmp_path: Path, capsys: pytest.Cap
         command = ["build", str(tmp_path / name), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes", *more]
         assert main([*command, "--prefix", "x"]) == 2
         assert problem in capsys.readouterr().err
+
+
+def test_with_chunks_of_their_own(tmp_path: Path) -> None:
+    """From the columns that are kept; chunks attached later lie where a build puts them."""
+    corpus = make(tmp_path, np.random.default_rng(1), documents=24).write()
+    chunks = [f"--chunks-from={file}" for file in corpus.files("chunks")] + [
+        f"--labels={kind}={kind}" for kind in KINDS
+    ]
+    chunks += ["--join", "doc", "--chunk-starts", "starts", "--chunk-number", "k", "--chunk-status", "status"]
+    chunks += ["--concept-table", str(corpus.path / "concepts.parquet"), "--concept-kind", "concept_type", "--quiet"]
+    prefix = ["--tokenizer", "bytes", "--metadata-column", "source", "--prefix", "{{ doc }} of {{ source }}: "]
+    text, files = ["--text-column", "body"], corpus.files("documents")
+    others = ["--id-column", "doc", "--ignore-column", "starts", "--ignore-column", "error"]
+    for name, more in (("built", chunks), ("bare", others)):
+        assert main(["build", *files, "--out", str(tmp_path / name), *text, *prefix, *more, "--workers", "1"]) == 0
+    more = ["--track", "concepts", "--out", str(tmp_path / "later"), *text, *chunks]
+    assert main(["annotate", str(tmp_path / "bare"), *files, *more]) == 0
+    built, later = (cl.open_dataset(tmp_path / name, roots=["/"]) for name in ("built", "later"))
+    sources = {row["doc"]: row["source"] for row in corpus.documents}
+    for k in range(len(built)):
+        name = built.document_id(k)
+        before = f"{name} of {sources[int(str(name))]}: ".encode()
+        assert bytes(built.documents()[k]["tokens"][: len(before)].tolist()) == before
+        assert spans_of(built, k, "prefix") == [(0, len(before), "[0]")]
+        assert spans_of(later, k, "concepts") == spans_of(built, k, "concepts")
+    assert len(built.spans("concepts", 0, built.num_tokens).start) > 20

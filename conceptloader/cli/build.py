@@ -68,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--metadata-column", action="append", default=[], metavar="NAME", help="goes into the document's metadata")
     add_pairs(group, "--field", "NAME:TYPE", "a column with one number per token, such as loss_mask:u1")
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
-    meaning = "put this text in front of each document, without a loss: a template in Jinja over the record's columns"
-    group("--prefix", metavar="TEMPLATE", help=f"{meaning}, such as $'{{{{ url }}}}\n\n'")
+    meaning = "put this in front of each document, without a loss: a template in Jinja over its columns: '{{ url }}: '"
+    group("--prefix", metavar="TEMPLATE", help=meaning)
 
     group = parser.add_argument_group("conversations").add_argument
     group("--chat", action="store_true", help="records are conversations, see above")

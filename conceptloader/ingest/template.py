@@ -8,8 +8,6 @@ from typing import Any
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError
 
-_WITHOUT = "random", "lipsum"  # with which a build would not give the same bytes again
-
 
 def sandbox(option: str, **settings: Any) -> Any:
     """Jinja as chat templates have it. option: that asks for it; settings: of the environment."""
@@ -37,9 +35,7 @@ class Prefix:
         jinja = need("jinja2", "prefix: the jinja2 package is not installed", "ingest")
         # The text is as it is written, white space and the last line feed included.
         environment = sandbox("prefix", undefined=jinja.StrictUndefined, keep_trailing_newline=True)
-        for name in _WITHOUT:
-            environment.filters.pop(name, None)
-            environment.globals.pop(name, None)
+        del environment.filters["random"], environment.globals["lipsum"]  # a build gives the same bytes again
         try:
             tree = environment.parse(template)
             self.names: frozenset[str] = frozenset(need("jinja2.meta", "prefix").find_undeclared_variables(tree))
@@ -55,15 +51,15 @@ class Prefix:
 
     def render(self, record: Mapping[str, Any]) -> str:
         """Of a record by column, as JSON or parquet have it. Raises: ValueError."""
-        given = without_null(dict(record))
+        given = without_null({name: record[name] for name in self.names if name in record})
+        there = ", ".join(sorted(name for name in record if record[name] is not None)) or "no column that it names"
         try:
             text: str = self._template.render(given)
             text.encode("utf-8")
         except Exception as error:  # whatever a template does
             raise ValueError(
-                f"the template of the prefix fails: {type(error).__name__}: {error}; the record has "
-                f"{', '.join(sorted(given)) or 'nothing that it names'}: mend the template, or ask whether there is a "
-                "value ({% if url is defined %})"
+                f"the template of the prefix fails: {type(error).__name__}: {error}; the record has {there}: mend the "
+                "template, or ask whether there is a value ({% if url is defined %})"
             ) from error
         return text
 

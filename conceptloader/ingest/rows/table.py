@@ -3,7 +3,7 @@
 import datetime
 import decimal
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -126,33 +126,24 @@ class TableParser:
             if name not in given:
                 raise BadRow(-1, f"found no column {name!r}, expected one value per token")
             fields[name] = _aligned(given[name], name, tokens)
-        metadata, prefixes = self._metadata(given), self._prefixes(given)
-        return RowBatch(
-            ids=ids, texts=texts, tokens=tokens, spans=spans, metadata=metadata, fields=fields, prefixes=prefixes
-        )
-
-    def _metadata(self, given: Mapping[str, Any]) -> list[bytes] | None:
-        if self._packer is None:
-            return None
-        columns, packer = self._columns, self._packer
-        names = [name for name in (columns.metadata, *columns.metadata_columns) if name is not None]
-        return _each(_objects(given, names), lambda found: packer.encode(collect_metadata(plain(found), columns)))
-
-    def _prefixes(self, given: Mapping[str, Any]) -> list[str] | None:
-        if self._columns.prefix is None:
-            return None
-        prefix = load_prefix(self._columns.prefix)
-        return _each(_objects(given, sorted(prefix.names)), lambda found: prefix.render(plain(found)))
+        batch = RowBatch(ids=ids, texts=texts, tokens=tokens, spans=spans, fields=fields)
+        if (packer := self._packer) is not None:
+            names = (columns.metadata, *columns.metadata_columns)
+            batch.metadata = _objects(given, names, lambda found: packer.encode(collect_metadata(found, columns)))
+        if columns.prefix is not None:
+            prefix = load_prefix(columns.prefix)
+            batch.prefixes = _objects(given, sorted(prefix.names), prefix.render)
+        return batch
 
 
-def _objects(given: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """Rows as objects of some of the columns, those that are there."""
+def _objects(given: Mapping[str, Any], names: Iterable[str | None], check: Callable[[Any], Any]) -> list[Any]:
+    """`check` of every row as an object of some of the columns, those that are there."""
     import pyarrow as pa
 
-    kept = [name for name in names if name in given]
-    if not kept:
-        return pa.array([{}] * len(next(iter(given.values()))), pa.struct([]))
-    return pa.StructArray.from_arrays([given[name] for name in kept], names=kept)
+    kept = {name: given[name] for name in names if name is not None and name in given}
+    rows = len(next(iter(given.values())))
+    objects = pa.StructArray.from_arrays(list(kept.values()), names=list(kept)) if kept else pa.array([{}] * rows)
+    return _each(objects, lambda found: check(plain(found)))
 
 
 def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:

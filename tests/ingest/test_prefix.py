@@ -167,7 +167,7 @@ def test_annotations_of_joined_datasets(built: Path, tmp_path: Path) -> None:
     """Of other templates, and of documents without a prefix."""
     parts = [
         build(built, "bare-x", source="bare.jsonl"),
-        build(built, "bare-y", source="bare.jsonl", template="{{ id }}"),
+        build(built, "bare-y", source="bare.jsonl", template="<s>{{ id }}"),
     ]
     cl.join(parts, built / "joined")
     rows = [{"document": int(row["id"]) + COUNT * k, **span} for k in (0, 1) for row in ROWS for span in row["spans"]]
@@ -175,10 +175,12 @@ def test_annotations_of_joined_datasets(built: Path, tmp_path: Path) -> None:
     options = AnnotateOptions(track="concepts", unit="characters", max_lost_spans=1)
     annotate(built / "joined", [tmp_path / "numbered.jsonl"], tmp_path / "annotated", options, roots=["/"])
     joined = cl.open_dataset(tmp_path / "annotated", roots=["/"])
-    for template, k in ((TEMPLATE, 0), ("{{ id }}", COUNT)):
+    for template, k in ((TEMPLATE, 0), ("<s>{{ id }}", COUNT)):
         built_with = cl.open_dataset(build(built, f"again{k}", template=template))
         for number in range(COUNT):
             assert spans_of(joined, k + number, "concepts") == spans_of(built_with, number, "concepts")
+    bos = Tokenizer.from_file(str(built / "tokenizer.json")).token_to_id("<s>")  # written into a template, it is one
+    assert joined.documents()[COUNT + 3]["tokens"][0] == bos
 
 
 @pytest.mark.parametrize("engine", ["compiled", "reference"])

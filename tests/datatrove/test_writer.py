@@ -34,6 +34,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_number_of_workers_changes_no_byte(expected: Path, tmp_path: Path) -> None:
     assert content(steps.build(tmp_path / "2", workers=2)) == content(expected)
     assert content(steps.build(tmp_path / "7", workers=7, batch_documents=3)) == content(expected)
+    prefix = {"prefix": "{{ url }}: ", "workers": 1}
+    some = steps.build(tmp_path / "some", **prefix, batch_documents=3)
+    assert content(some) == content(steps.build(tmp_path / "all", **prefix))
     assert verify(expected, full=True) == []
 
 

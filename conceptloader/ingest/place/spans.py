@@ -81,9 +81,9 @@ def with_prefix(placed: Placed, prefix: Ragged) -> Placed:
     other span, and all others have a loss. Cut off again, they leave what there would be without them."""
     found = _in_front(placed, prefix, held=False)
     some = np.diff(prefix.offsets) > 0
-    start, data = found.tokens.offsets[:-1][some], np.zeros(1, "<u4").tobytes()  # one record, of its only name
-    end, offsets = start + np.diff(prefix.offsets)[some], np.array([0, len(data)])
-    marked = BulkSpans(start=start, end=end, record=np.zeros(len(start), np.int64), data=data, offsets=offsets)
+    start, end = found.tokens.offsets[:-1][some], (found.tokens.offsets[:-1] + np.diff(prefix.offsets))[some]
+    data, offsets = concept_records(np.zeros(len(start), "<u4"), np.arange(len(start) + 1))  # each with the only name
+    marked = BulkSpans(start=start, end=end, record=np.arange(len(start)), data=data, offsets=offsets)
     loss = np.ones(len(found.tokens.values), np.uint8)
     loss[ragged(start, end - start)] = 0
     return replace(found, spans={**found.spans, PREFIX_TRACK: marked}, fields={**found.fields, "loss_mask": loss})

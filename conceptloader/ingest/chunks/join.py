@@ -239,7 +239,7 @@ def _deal(task: Task, database: Any) -> dict[str, Any]:
     shutil.rmtree(target, ignore_errors=True)
     database.execute(
         f"COPY (SELECT chunks.*, ids.file FROM chunks {where} WHERE ids.file IS NOT NULL) TO {sql.text(target)} "
-        "(FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
+        "(FORMAT parquet, COMPRESSION lz4_raw, PARTITION_BY (file))"
     )
     return {**report, "chunks": total}
 
@@ -272,17 +272,18 @@ def _join(task: Task, database: Any) -> dict[str, Any]:
 def _report(task: Task, database: Any, table: str) -> dict[str, Any]:
     """Counts and examples of what is wrong in a file. Raises: InputError if that is not allowed."""
     counts = dict(database.execute(f"SELECT what, count(*) FROM {table} GROUP BY 1 ORDER BY 1").fetchall())
+    if not counts:
+        return {"wrong": {}, "examples": []}
     listed = f"SELECT place, what FROM {table} ORDER BY row, number, what"
     found = database.execute(f"{listed} LIMIT {EXAMPLES}").fetchall()
     examples = [f"{task.file}: {place}: {what}" for place, what in found]
-    if counts and task.chunks.wrong == "refuse":
+    if task.chunks.wrong == "refuse":
         found = ", ".join(f"{number:,} {what}" for what, number in counts.items())
         raise InputError(
             f"{examples[0]}: found {found}, expected none, this is the first; mend the files, or leave what is wrong "
             "without annotation, counted (--wrong-chunks unannotated), and listed (--skip-bad FILE)"
         )
-    if counts:
-        _copy(database, listed, task.listing)
+    _copy(database, listed, task.listing)
     return {"wrong": counts, "examples": examples}
 
 

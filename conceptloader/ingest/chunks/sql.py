@@ -8,7 +8,7 @@ from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks
 
 # What a chunk's text may have lost at its ends: all that Python's str.strip takes away.
-_SPACES = "".join(chr(code) for code in range(1, 0x3001) if chr(code).isspace())
+_SPACES = "".join(rf"\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
 
 
 def text(value: str) -> str:
@@ -166,7 +166,5 @@ def spans(columns: Sequence[str], path: str, scores: bool) -> str:
 
 
 def _stripped(value: str) -> str:
-    """A hash of a text without the white space at its ends, mostly blanks alone: `trim` with a list is slow."""
-    blank = f"trim({value})"
-    some = " OR ".join(f"ord({end}({blank}, 1)) NOT BETWEEN 33 AND 127" for end in ("left", "right"))
-    return f"hash(CASE WHEN {some} THEN trim({value}, {text(_SPACES)}) ELSE {blank} END)"
+    """A hash of a text without the white space at its ends. Anchored patterns: `trim` reads the whole text for that."""
+    return f"hash(regexp_replace(regexp_replace({value}, '^[{_SPACES}]+', ''), '[{_SPACES}]+\\z', ''))"

@@ -19,7 +19,7 @@ from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
 from conceptloader.ingest.rows.vocabulary import Concepts
 
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
 _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
 
 

@@ -28,12 +28,19 @@ def open_parquet(path: str) -> Any:
     problem = f"{path}: found a parquet file but no pyarrow package to read it"
     arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
-        if path.endswith(".arrow"):
-            return ArrowFile(path)
-        return parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+        file = (
+            ArrowFile(path)
+            if path.endswith(".arrow")
+            else parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+        )
+        names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:
         kind = os.path.splitext(path)[1].removeprefix(".")
         raise InputError(f"{path}: found no readable {kind} file ({error}), expected one; write it again") from error
+    if len(set(names)) < len(names):
+        file.__exit__(None, None, None)
+        raise InputError(f"{path}: found columns {', '.join(names)}, expected each name once; rename one")
+    return file
 
 
 def row_group_sizes(path: str) -> tuple[int, ...]:

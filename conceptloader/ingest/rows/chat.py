@@ -135,7 +135,8 @@ class ChatParser(RecordParser):
         unknown = sorted(record.keys() - _CONTENT - self._ignored)
         if unknown:
             raise ValueError(
-                f"found column {unknown[0]!r}, expected some of {', '.join(sorted(_CONTENT))}; leave it out (--ignore-column)"
+                f"found column {unknown[0]!r}, expected some of {', '.join(sorted(_CONTENT))}; leave it out "
+                "(--ignore-column)"
             )
         tools, prompt, name = record.get("tools"), record.get("prompt"), check_id(record.get("id"))
         if "chosen" in record and "rejected" in record:

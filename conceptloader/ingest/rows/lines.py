@@ -103,7 +103,7 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
                 "is wrong"
             )
         if not "".join(names).isprintable():
-            raise InputError(f"{found}names in UTF-8; convert the file")
+            raise InputError(f"{found}names that can be printed, in UTF-8; convert the file")
         rows, sent = [], 0
         for values in reader:
             if values:
@@ -116,8 +116,8 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
             yield rows, at
     except csv.Error as error:
         raise InputError(
-            f"{path}: line {begun + 1}: found a row of broken CSV ({error}), expected rows with quotes around values that "
-            'have line feeds, and "" for a quote'
+            f"{path}: line {begun + 1}: found a row of broken CSV ({error}), expected rows with quotes around values "
+            'that have line feeds, and "" for a quote'
         ) from error
 
 

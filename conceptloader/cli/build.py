@@ -81,8 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.build.simple import build_records, with_chat
-    from conceptloader.ingest.rows.chat import CHAT_COLUMNS
+    from conceptloader.ingest.build.builder import build_dataset
+    from conceptloader.ingest.build.simple import with_chat
+    from conceptloader.ingest.rows.columns import Columns
     from conceptloader.ingest.rows.detect import detect_columns
     from conceptloader.ingest.rows.inputs import find_sources
     from conceptloader.ingest.rows.vocabulary import load_vocabulary
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return chunks.build(*chunks.read_arguments("build", arguments), arguments, output)
     sources = find_sources(arguments.inputs)
     if rules:
-        columns = replace(CHAT_COLUMNS, ignored=tuple(arguments.ignored))
+        columns = Columns(ignored=arguments.ignored)
     else:
         columns = detect_columns(
             sources,
@@ -112,7 +113,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         _show_plan(sources, options, output)
         return 0
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.skip_bad) as on_bad:
-        summary = build_records(
+        summary = build_dataset(
             sources, arguments.out, options, overwrite=arguments.overwrite, workers=building.workers(arguments),
             on_bad=on_bad, watch=watch,
         )  # fmt: skip

@@ -39,12 +39,9 @@ class ArrowFile:
         import pyarrow as pa
 
         self._map = pa.memory_map(path)
-        if self._map.read_at(6, 0) == b"ARROW1":
-            reader = pa.ipc.open_file(self._map)
-            self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        else:
-            reader = pa.ipc.open_stream(self._map)
-            self._batches = list(reader)
+        footer = self._map.read_at(6, 0) == b"ARROW1"
+        reader = (pa.ipc.open_file if footer else pa.ipc.open_stream)(self._map)
+        self._batches = reader.read_all().to_batches() if footer else list(reader)
         self.schema_arrow, self.metadata = reader.schema, self
         self.num_row_groups = len(self._batches)
 

@@ -3,16 +3,15 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset, format_options
-from conceptloader.ingest.build.complete import Summary, make_room
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.build.complete import Summary
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.rows.chat import CHAT_COLUMNS, ChatRules
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.detect import detect_columns
-from conceptloader.ingest.rows.inputs import Source, find_sources
+from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
 from conceptloader.ingest.rows.vocabulary import load_vocabulary
@@ -82,7 +81,7 @@ def build(
         shard_input_bytes=shard_input_bytes,
         max_line_bytes=max_line_bytes,
     )
-    return build_records(sources, out, with_chat(options, chat), workers=workers, overwrite=overwrite, on_bad=on_bad)
+    return build_dataset(sources, out, with_chat(options, chat), workers=workers, overwrite=overwrite, on_bad=on_bad)
 
 
 def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
@@ -91,13 +90,3 @@ def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
         return options
     columns = replace(CHAT_COLUMNS, ignored=tuple(options.columns.ignored))
     return replace(options, columns=columns, chat=chat, append_eos=False, mode=options.mode or "document")
-
-
-def build_records(
-    sources: Sequence[Source], out: Path, options: IngestOptions, *, overwrite: bool = False, **more: Any
-) -> Summary:
-    """`build_dataset`, after what is in `out` has been removed with `overwrite`."""
-    if overwrite:
-        format_options(options)  # nothing is removed for options that are refused
-        make_room(os.path.abspath(out), sources)
-    return build_dataset(sources, out, options, **more)

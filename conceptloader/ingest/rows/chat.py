@@ -118,11 +118,8 @@ class ChatParser(RecordParser):
         self._truncated = 0
         for number, row in enumerate(rows if isinstance(rows, list) else rows.to_pylist()):
             try:
-                if isinstance(row, CsvRow):
-                    record = row.read()
-                else:
-                    record = parse_json(row) if isinstance(row, bytes) else _without_null(row)
-                found = self._documents(record)
+                given = row.read() if isinstance(row, CsvRow) else row
+                found = self._documents(parse_json(given) if isinstance(given, bytes) else _without_null(given))
             except ValueError as error:
                 raise BadRow(number, str(error)) from error
             documents += map(self._filled, found) if self._rules.multiple > 1 else found

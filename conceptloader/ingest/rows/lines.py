@@ -94,16 +94,15 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
     reader = csv.reader(lines(), delimiter="\t" if ".tsv" in path[-8:] else ",", strict=True)
     try:
         names: list[str] = next(filter(None, reader), [])
-        begun, found = reader.line_num, f"{path}: line {reader.line_num}: found columns {', '.join(names)!a}, expected "
+        begun, expected = reader.line_num, ""
         if len(set(names)) < len(names):
-            raise InputError(f"{found}each name once; rename one")
-        if len(names) == 1 and set(",;|\t") & set(names[0]):
-            raise InputError(
-                f"{found}commas between values (tabs in a .tsv file); convert the file, or rename it if only its name "
-                "is wrong"
-            )
-        if not "".join(names).isprintable():
-            raise InputError(f"{found}names that can be printed, in UTF-8; convert the file")
+            expected = "each name once; rename one"
+        elif len(names) == 1 and set(",;|\t") & set(names[0]):
+            expected = "commas between values (tabs in a .tsv file); convert the file, or rename it"
+        elif not "".join(names).isprintable():
+            expected = "names that can be printed, in UTF-8; convert the file"
+        if expected:
+            raise InputError(f"{path}: line {begun}: found columns {', '.join(names)!a}, expected {expected}")
         rows, sent = [], 0
         for values in reader:
             if values:

@@ -38,7 +38,6 @@ def open_parquet(path: str) -> Any:
         kind = os.path.splitext(path)[1].removeprefix(".")
         raise InputError(f"{path}: found no readable {kind} file ({error}), expected one; write it again") from error
     if len(set(names)) < len(names):
-        file.__exit__(None, None, None)
         raise InputError(f"{path}: found columns {', '.join(names)}, expected each name once; rename one")
     return file
 

@@ -228,7 +228,7 @@ def test_csv_has_prompts_and_completions(tmp_path: Path, capsys: pytest.CaptureF
     out = tmp_path / "none"
     assert main(["build", *map(str, (tmp_path / "b.csv", "--out", out, *more))]) == 1
     told = capsys.readouterr().err
-    assert "b.csv: line 2: messages: found 'hello', expected a list of messages" in told
+    assert "b.csv: line 2: messages: found 'hello', expected messages" in told
     assert "prompt and completion" in told
     chat = load_rules("bytes", str(tmp_path / "t.jinja"), None)
     assert cl.build(tmp_path / "a.csv", tmp_path / "python", tokenizer="bytes", chat=chat).documents == 2

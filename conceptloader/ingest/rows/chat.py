@@ -234,8 +234,8 @@ class ChatParser(RecordParser):
 def _list(found: Any, where: str) -> list[Any]:
     if not isinstance(found, list) or not found:
         raise ValueError(
-            f"{where}: found {found!r:.100}, expected a list of messages, each with role and content (CSV, which has "
-            "no lists, may have texts: prompt and completion)"
+            f"{where}: found {found!r:.100}, expected messages, each with role and content (CSV, which has no lists, "
+            "may have texts: prompt and completion)"
         )
     return found
 

@@ -149,13 +149,10 @@ class CompiledReader:
 
     def _call(self, work: "_Workspace") -> int:
         """Let the kernel go on with a batch."""
-        budget, run = self._files.budget, work.run
-        if run is None:
-            kernel = fill_packs if self._packed else fill_samples
-            run = work.run = bound(kernel, (work.call, work.picks, work.order, 0))
+        budget = self._files.budget
         clock, began = budget.begin(), perf_counter_ns()
         try:
-            work.code = run(work.call, work.picks, work.order, clock)
+            work.code = work.run(work.call, work.picks, work.order, clock)
         finally:
             work.spent_ns += perf_counter_ns() - began
             budget.end(clock)
@@ -306,9 +303,9 @@ def bound(kernel: Any, arguments: tuple[Any, ...]) -> Callable[..., int]:
 
 class _Workspace:
     """What one batch needs for itself. values: of each ragged track, empty for others; scores: of these; picks,
-    order: see fill_samples; run: its machine code for their types; code: what it returned; spent_ns: in it; left_out:
-    whether samples were, in this round; state: of the call. numbers, progress: its arrays and its outputs, and its
-    state up to `reads`, as the int64 that they are."""
+    order: see fill_samples; run: the kernel, or its machine code for their types once these are settled, which takes a
+    millisecond; code: what it returned; spent_ns: in it; left_out: whether samples were, in this round; state: of the
+    call. numbers, progress: its arrays and its outputs, and its state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
@@ -345,7 +342,8 @@ class _Workspace:
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
         self.order: KernelTables | None = None
-        self.run: Callable[..., int] | None = None
+        self.kernel: Callable[..., int] = fill_packs if bins else fill_samples
+        self.run, self.settled = self.kernel, False
 
     def start(self, shape: _Shape, block: Array, order: KernelTables) -> None:
         """Begin with a batch, whose arrays are in a block of memory."""
@@ -361,7 +359,10 @@ class _Workspace:
         self.progress[:] = 0
         self.left_out, self.spent_ns = False, 0
         if order is not self.order:
-            self.order, self.run = order, None
+            self.order, self.run, self.settled = order, self.kernel, False
+        elif self.settled and self.run is self.kernel:
+            self.run = bound(self.kernel, (self.call, self.picks, order, 0))
+        self.settled = True
 
     def place(self) -> list[int]:
         """Of the read that is under way."""
@@ -388,7 +389,7 @@ class _Workspace:
 
     def replace(self, **parts: Any) -> None:
         """Other arrays for the kernel."""
-        self.call, self.run = self.call._replace(**parts), None
+        self.call, self.run, self.settled = self.call._replace(**parts), self.kernel, False
 
     def leave_out_sample(self) -> None:
         """Let the next call begin with the next sample."""

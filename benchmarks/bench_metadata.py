@@ -21,8 +21,8 @@ samples = rng.integers(0, (TOKENS - 1) // SEQ_LEN - 8, BATCH * BATCHES).astype(n
 few = samples[:64].tolist()
 
 
-def reader(concepts: dict, path: str = path):
-    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "concepts": concepts, "outputs": TOKENS_ONLY}
+def reader(concepts: dict, path: str = path, outputs: dict = TOKENS_ONLY):
+    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "concepts": concepts, "outputs": outputs}
     load_engine()
     return open_reader(cl.open_blend(cl.load_config(config)))
 
@@ -89,6 +89,7 @@ report.race(
 )
 
 kinds, bare = reader({"concepts": {}}, four_kinds), reader({}, four_kinds)
+kinds_all, bare_all = reader({"concepts": {}}, four_kinds, {}), reader({}, four_kinds, {})
 windows = cl.open_dataset(four_kinds).num_tokens // SEQ_LEN - 1
 some = rng.integers(0, windows, BATCH * BATCHES).astype(np.uint64)
 report.race(
@@ -96,6 +97,8 @@ report.race(
     [
         Contender(US, lambda: each_batch(kinds, some), len(some)),
         Contender("conceptloader, tokens alone", lambda: each_batch(bare, some), len(some)),
+        Contender("conceptloader, default outputs", lambda: each_batch(kinds_all, some), len(some)),
+        Contender("conceptloader, these, tokens alone", lambda: each_batch(bare_all, some), len(some)),
     ],
     unit="us",
     scale=1e6,

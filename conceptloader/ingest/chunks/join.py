@@ -105,10 +105,8 @@ def join_chunks(
                 watch(done, total)
 
         done += len(stage) - len(missing)
-        try:
-            run_tasks(run_task, missing, workers, lambda *_: None, on_end)
-        finally:
-            sql.database.cache_clear()
+        run_tasks(run_task, missing, workers, lambda *_: None, on_end)
+        sql.database.cache_clear()
         if errors:
             raise errors[0]
         if part is not None and part.stage == kind:

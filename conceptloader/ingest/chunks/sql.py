@@ -65,13 +65,10 @@ def dealt(directories: Sequence[str], options: Chunks) -> str:
     if some:
         source = f"read_parquet([{some}], hive_partitioning=false)"
     else:
-        columns = ["NULL AS id", "0::BIGINT AS number", "0::BIGINT AS start", "0::BIGINT AS stop"]
-        columns += [
-            "'' AS status",
-            "0::UBIGINT AS text",
-            *(f"[] AS {name(f'{kind}_labels')}" for kind in options.labels),
-            *(f"[]::DOUBLE[] AS {name(f'{kind}_scores')}" for kind in options.scores),
-        ]
+        columns = ["NULL AS id", *(f"0::BIGINT AS {key}" for key in ("number", "start", "stop"))]
+        columns += ["'' AS status", "0::UBIGINT AS text"]
+        columns += [f"[] AS {name(f'{kind}_labels')}" for kind in options.labels]
+        columns += [f"[]::DOUBLE[] AS {name(f'{kind}_scores')}" for kind in options.scores]
         source = f"(SELECT {', '.join(columns)} WHERE false)"
     return f"CREATE TEMP TABLE chunks AS SELECT * REPLACE ({number} AS number) FROM {source}"
 

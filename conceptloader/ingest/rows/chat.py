@@ -131,10 +131,8 @@ class ChatParser(RecordParser):
     def _documents(self, record: dict[str, Any]) -> list[dict[str, Any]]:
         unknown = sorted(record.keys() - _CONTENT - self._ignored)
         if unknown:
-            raise ValueError(
-                f"found column {unknown[0]!r}, expected some of {', '.join(sorted(_CONTENT))}; leave it out "
-                "(--ignore-column)"
-            )
+            known = ", ".join(sorted(_CONTENT))
+            raise ValueError(f"found column {unknown[0]!r}, expected some of {known}; leave it out (--ignore-column)")
         tools, prompt, name = record.get("tools"), record.get("prompt"), check_id(record.get("id"))
         if "chosen" in record and "rejected" in record:
             start = prompt if isinstance(prompt, list) else []

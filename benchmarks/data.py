@@ -3,6 +3,7 @@
 import ctypes
 import os
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,39 @@ def corpus(
                     else []
                 )
                 writer.add_document(ids, spans={"concepts": spans} if span else None)
+    cl.finalize(path)
+    return str(path)
+
+
+KINDS = {"content": (12_786, 5.68), "tone": (587, 6.90), "document": (31, 1.52), "entity": (3_386, 0.63)}
+
+
+def annotated(tokens: int = 1 << 22) -> str:
+    """Path of a dataset with the statistics of guidelabs/fineweb-atlas, as `conceptloader import` makes them:
+    documents of 6.4 chunks of 107 tokens, four kinds of labels in one track, 3 of 100 chunks not annotated."""
+    path = ROOT / "annotated"
+    if (path / "manifest.json").exists():
+        return str(path)
+    options = cl.BuildOptions(
+        token_type="u4",
+        tokenizer=cl.Tokenizer(name="random", vocab_size=100_000),
+        tracks={"concepts": cl.TrackOptions(parameters={"ids": "u2"})},
+    )
+    build, rng = cl.create_build(path, options, plan=[0]), np.random.default_rng(0)
+    with build.shard(0) as writer:
+        while writer.tokens < tokens:
+            borders = np.cumsum([0, *(1 + rng.geometric(1 / 106, 1 + rng.poisson(5.42)))])
+            spans = []
+            for start, end in pairwise(borders):
+                first, found = 0, []
+                for size, labels in KINDS.values():  # Zipf-like, each once
+                    ranks = size ** rng.random(4 * rng.poisson(labels) + 1)  # more than are wanted
+                    kept = list(dict.fromkeys(ranks.astype(int).tolist()))[: len(ranks) // 4]
+                    found += sorted(first + rank - 1 for rank in kept)
+                    first += size
+                if rng.random() > 0.032:
+                    spans.append((int(start), int(end), np.array(found, "<u2").tobytes()))
+            writer.add_document(rng.integers(0, 100_000, borders[-1]), spans={"concepts": spans})
     cl.finalize(path)
     return str(path)
 

@@ -1,7 +1,6 @@
 """conceptloader build"""
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -85,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     from conceptloader.ingest.build.builder import build_dataset
-    from conceptloader.ingest.build.complete import make_room
-    from conceptloader.ingest.rows.chat import CHAT_COLUMNS
+    from conceptloader.ingest.build.simple import with_chat
+    from conceptloader.ingest.rows.columns import Columns
     from conceptloader.ingest.rows.detect import detect_columns
     from conceptloader.ingest.rows.inputs import find_sources
     from conceptloader.ingest.rows.vocabulary import load_vocabulary
@@ -97,7 +96,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return chunks.build(*chunks.read_arguments("build", arguments), arguments, output)
     sources = find_sources(arguments.inputs)
     if rules:
-        columns = replace(CHAT_COLUMNS, ignored=tuple(arguments.ignored))
+        columns = Columns(ignored=arguments.ignored)
     else:
         columns = detect_columns(
             sources,
@@ -111,17 +110,15 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.concepts_vocabulary is not None:
         vocabularies["concepts"] = load_vocabulary(arguments.concepts_vocabulary)
     options = replace(building.ingest_options(arguments, columns, vocabularies), scores=dict(arguments.scores))
-    if rules:
-        options = replace(options, chat=rules, append_eos=False, mode=options.mode or "document")
+    options = with_chat(options, rules)
     if arguments.dry_run:
         _show_plan(sources, options, output)
         return 0
-    if arguments.overwrite:
-        make_room(os.path.abspath(arguments.out), sources)
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.skip_bad) as on_bad:
         summary = build_dataset(
-            sources, arguments.out, options, workers=building.workers(arguments), on_bad=on_bad, watch=watch
-        )
+            sources, arguments.out, options, overwrite=arguments.overwrite, workers=building.workers(arguments),
+            on_bad=on_bad, watch=watch,
+        )  # fmt: skip
     output.result(asdict(summary), building.summary_lines(summary, arguments.skip_bad))
     return 0
 

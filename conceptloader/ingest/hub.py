@@ -32,14 +32,17 @@ def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
 
 
 class ArrowFile:
-    """A file of `datasets.Dataset.save_to_disk`, its record batches as row groups: what we use of a ParquetFile."""
+    """A file of Arrow's, as `datasets.Dataset.save_to_disk` leaves them (a stream) or with a footer; its record batches
+    as row groups: what we use of a ParquetFile."""
 
     def __init__(self, path: str) -> None:
         import pyarrow as pa
 
         self._map = pa.memory_map(path)
-        reader = pa.ipc.open_stream(self._map)
-        self._batches, self.schema_arrow, self.metadata = list(reader), reader.schema, self
+        footer = self._map.read_at(6, 0) == b"ARROW1"
+        reader = (pa.ipc.open_file if footer else pa.ipc.open_stream)(self._map)
+        self._batches = reader.read_all().to_batches() if footer else list(reader)
+        self.schema_arrow, self.metadata = reader.schema, self
         self.num_row_groups = len(self._batches)
 
     def __enter__(self) -> "ArrowFile":

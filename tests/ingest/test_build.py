@@ -1,5 +1,6 @@
 """Records in, dataset out: every format, any plan, any number of workers."""
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.place.rules import EOS_SPANS
@@ -182,6 +184,57 @@ def test_progress_adds_up(tmp_path: Path) -> None:
     assert sum(one.tokens for one in news) == summary.tokens
     assert all(one.bytes >= 0 for one in news)
     assert sum(one.bytes for one in news) == total
+
+
+def test_the_build_in_python_has_what_the_command_has(tmp_path: Path) -> None:
+    """The same dataset, byte by byte."""
+    source, out = tmp_path / "text.jsonl", tmp_path / "python"
+    spans = [
+        {"start": 0, "end": 3, "concepts": [1], "scores": [0.5]},
+        {"start": 1, "end": 2, "concepts": [0], "scores": [1]},
+    ]
+    source.write_text(json.dumps({"id": "a", "text": "red cat", "spans": spans}) + "\n" + '{"id": 5.5, "text": ""}\n')
+    command = [
+        "build",
+        str(source),
+        "--out",
+        str(tmp_path / "command"),
+        "--tokenizer",
+        "bytes",
+        "--scores",
+        "concepts=f2",
+    ]
+    command += [
+        "--bos",
+        "10",
+        "--no-eos",
+        "--overlap",
+        "union",
+        "--encoding",
+        "spans",
+        "--token-type",
+        "u4",
+        "--workers",
+        "1",
+    ]
+    command += ["--mode", "document", "--skip-bad", str(tmp_path / "bad"), "--shard-input-bytes", "1000"]
+    assert main(command) == 0
+    out.mkdir()
+    bad: list[tuple[str, str, str]] = []
+    for _ in range(2):
+        summary = cl.build(
+            source, out, tokenizer="bytes", scores={"concepts": "f2"}, bos=10, append_eos=False, encoding="spans",
+            rules=cl.SpanRules(overlap="union"), token_type="u4", mode="document", shard_input_bytes=1000,
+            overwrite=True, on_bad=lambda *found: bad.append(found),
+        )  # fmt: skip
+        assert (summary.documents, summary.kept_shards) == (1, 0)
+    assert [where for _, where, _ in bad] == ["line 2", "line 2"]
+    names = sorted(file.name for file in out.iterdir() if not file.name.startswith("."))
+    assert names == sorted(file.name for file in (tmp_path / "command").iterdir() if not file.name.startswith("."))
+    assert all((out / name).read_bytes() == (tmp_path / "command" / name).read_bytes() for name in names)
+    with pytest.raises(ConfigError, match="scores: found track 'other'"):
+        cl.build(source, out, tokenizer="bytes", scores={"other": "f2"}, overwrite=True)
+    assert cl.verify(out) == []
 
 
 def test_the_build_in_python_and_its_eos(tmp_path: Path) -> None:

@@ -215,6 +215,28 @@ def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -
     assert sorted(trained) == sorted(everything["tokens"][everything["loss_mask"] == 1].tolist())
 
 
+def test_csv_has_prompts_and_completions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.jinja").write_text(CHATML)
+    (tmp_path / "a.csv").write_text('id,prompt,completion\nx,"red\ncat ",red\ny,a,b\n')
+    more = "--tokenizer", "bytes", "--chat", "--chat-template", tmp_path / "t.jinja", "--workers", 1
+    assert build(tmp_path / "a.csv", "--out", tmp_path / "out", *more)["documents"] == 2
+    found = cl.open_dataset(tmp_path / "out")
+    values = found.read(*found.document_range(0))
+    assert bytes(values["tokens"][:-1].tolist()) == b"red\ncat red"
+    assert bytes(values["tokens"][values["loss_mask"] == 1][:-1].tolist()) == b"red"
+    (tmp_path / "b.csv").write_text("id,messages\nx,hello\n")
+    out = tmp_path / "none"
+    assert main(["build", *map(str, (tmp_path / "b.csv", "--out", out, *more))]) == 1
+    told = capsys.readouterr().err
+    assert "b.csv: line 2: messages: found 'hello', expected messages" in told
+    assert "prompt and completion" in told
+    chat = load_rules("bytes", str(tmp_path / "t.jinja"), None)
+    assert cl.build(tmp_path / "a.csv", tmp_path / "python", tokenizer="bytes", chat=chat).documents == 2
+    same = cl.open_dataset(tmp_path / "python").manifest
+    assert same.tracks_fingerprint() == found.manifest.tracks_fingerprint()
+    assert same.stream_fingerprint() == found.manifest.stream_fingerprint()
+
+
 def test_documents_of_a_multiple_of_tokens(tokenizer: FileTokenizer) -> None:
     """As context parallelism over packs wants them; what fills them up is not learnt."""
     records = [{"messages": TALK[:3]}, {"messages": TALK}, {"prompt": "a", "completion": "b"}]

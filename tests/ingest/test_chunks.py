@@ -11,6 +11,7 @@ import pytest
 
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.chunks import join as joining
+from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library, load_library
 from conceptloader.ingest.chunks.join import Documents, join_chunks
 from conceptloader.ingest.chunks.options import Chunks, ConceptTable
@@ -101,7 +102,7 @@ def test_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_workers_and_little_memory_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = make(tmp_path, np.random.default_rng(2)).write()
-    monkeypatch.setattr(joining, "MEMORY", "64MB")
+    monkeypatch.setattr(sql, "MEMORY", "64MB")
     assert found(corpus, join(corpus, options(corpus), workers=2)) == corpus.spans
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -75,9 +76,13 @@ def test_many_rows_of_csv_in_order(tmp_path: Path) -> None:
     [
         (b"id,text\na,one\nb,two,three\nc,four\n", "line 3: found 3 values, expected 2, one for each column"),
         (b"id,text\na,one\nb,\xff\nc,four\n", "line 3: found bytes that are not UTF-8"),
-        (b'id,text\na,one\nb,"two\nthree\n', "line 4: found broken CSV"),
-        (b'id,text\na,one\nb,"two"x\n', "line 3: found broken CSV"),
-        (b"id,text,id\na,one,b\n", "line 1: found columns id, text, id, expected each name once"),
+        (b'id,text\na,one\nb,"two\nthree\n', "line 3: found a row of broken CSV"),
+        (b'id,text\na,one\nb,"two"x\n', "line 3: found a row of broken CSV"),
+        (b"id;text\na;one\n", "line 1: found columns 'id;text', expected commas between values"),
+        (b"id\ttext\na\tone\n", "line 1: found columns 'id\\ttext', expected commas between values"),
+        (b"id,text,caf\xe9\na,one,two\n", "line 1: found columns 'id, text, caf\\udce9', expected names that can be"),
+        ("id,text\na,one\n".encode("utf-16"), "expected names that can be printed, in UTF"),
+        (b"id,text,id\na,one,b\n", "line 1: found columns 'id, text, id', expected each name once"),
         (b"id,tekst,more\na,one,b\n", "expected 'text'"),
         (b"id,text,more,other\na,one,b,c\n", "found columns 'more', 'other', expected some of text, id"),
     ],
@@ -92,6 +97,24 @@ def test_bad_csv(tmp_path: Path, text: bytes, problem: str, capsys: pytest.Captu
         assert cl.open_dataset(tmp_path / "out").num_documents == 2
         assert problem in json.loads((tmp_path / "bad").read_text())["where"] + ": " + problem.partition(": ")[2]
     assert not (tmp_path / "out" / "manifest.json").exists() or (tmp_path / "bad").exists()
+
+
+def test_blank_lines_before_the_names_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_bytes(b"\xef\xbb\xbf\n\nid,text\na,one\n")
+    assert build(tmp_path / "c.csv", tmp_path / "out") == 0
+    assert cl.open_dataset(tmp_path / "out").document_id(0) == "a"
+
+
+@pytest.mark.parametrize("name", ["twice.arrow", "twice.parquet"])
+def test_a_column_that_is_there_twice(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    if name.endswith(".arrow"):
+        with pa.OSFile(str(tmp_path / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as out:
+            out.write_table(table)
+    else:
+        pq.write_table(table, tmp_path / name)
+    assert build(tmp_path / name, tmp_path / "out") == 1
+    assert f"{name}: found columns text, text, expected each name once; rename one" in capsys.readouterr().err
 
 
 def test_annotations_in_csv(tmp_path: Path) -> None:
@@ -128,14 +151,15 @@ def test_annotations_in_csv(tmp_path: Path) -> None:
     assert [value.tolist() for value in ds.spans("q", 0, ds.num_tokens).decode()] == [[0.25], [7.0]]
 
 
-def test_arrow_files_of_a_saved_dataset(tmp_path: Path, wanted: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kind", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_arrow_files_of_a_saved_dataset(tmp_path: Path, wanted: dict[str, Any], kind: Any) -> None:
     saved = tmp_path / "saved"
     saved.mkdir()
     (saved / "state.json").write_text("{}")
     table = pa.Table.from_pylist(ROWS)
     with (
         pa.OSFile(str(saved / "data-00000-of-00001.arrow"), "wb") as sink,
-        pa.ipc.new_stream(sink, table.schema) as out,
+        kind(sink, table.schema) as out,
     ):
         out.write_table(table, max_chunksize=2)
     assert build(saved, tmp_path / "out", "--metadata-column", "source") == 0

@@ -19,7 +19,7 @@ for batch in loader:
     for sample in cl.decode(batch, loader):
         text: str = sample.text
     break
-summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabularies={"concepts": ["red"]})
+summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabularies={"concepts": ["red"]}, overwrite=True)
 tokens: int = summary.tokens
 manifest = cl.adopt(["a.bin"], "b")
 done = cl.annotate("b", ["spans.jsonl"], "c", cl.AnnotateOptions(track="t"))
@@ -54,6 +54,7 @@ def test_a_users_script_is_checked(checkout: Path, tmp_path: Path) -> None:
         'loader = cl.make_dataloader("run.yaml", micro_batch=4)': "call-arg",
         "cl.make_dataloadre": "attr-defined",
         'cl.build(["a"], "b", tokenizer=3)': "arg-type",
+        'cl.build(["a"], "b", tokenizer="bytes", scores={"concepts": 2})': "dict-item",
         'cl.Mixture(["3"])': "list-item",
         'cl.open_dataset("a").windows("8")': "arg-type",
         "cl.EpochSampler(10, rank='1')": "arg-type",

@@ -20,7 +20,7 @@ from conceptloader.format.write.build import (
     discard_unfinished,
 )
 from conceptloader.format.write.finalize import finalize
-from conceptloader.ingest.build.complete import Summary, describe_complete
+from conceptloader.ingest.build.complete import Summary, describe_complete, make_room
 from conceptloader.ingest.build.lost import Losses, check_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
@@ -101,6 +101,7 @@ def build_dataset(
     task: tuple[int, int] | None = None,
     on_bad: Callable[[str, str, str], None] | None = None,
     watch: Callable[[int, int], Watch] | None = None,
+    overwrite: bool = False,
 ) -> Summary:
     """Build a dataset, or go on with a build that was interrupted; finished shards are kept.
 
@@ -109,7 +110,7 @@ def build_dataset(
     summary is of what it did. A call without it completes the dataset.
     on_bad: called with (file, place, problem) for records that cannot be ingested, which are then left out; without it
     they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
-    with each Progress.
+    with each Progress. overwrite: remove the dataset or the build in `out` first.
 
     Raises: InputError naming file and line for bad input, or a file that changed meanwhile, after all other shards are
     finished, or naming examples if more than `options.max_lost_spans` of a track's spans got no token; ConfigError for
@@ -121,6 +122,8 @@ def build_dataset(
     if not plan:
         raise InputError(f"{sources[0].path} (of {len(sources)} files): found an empty corpus, expected records")
     content = format_options(options)
+    if overwrite:
+        make_room(path, sources)
     refuse_earlier_rules(path)
     target = os.path.join(path, fmt.MANIFEST)
     with contextlib.nullcontext() if os.path.exists(target) else build_lock(path, shared=task is not None):

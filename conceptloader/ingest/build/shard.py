@@ -190,7 +190,7 @@ def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int
             yield Rows(source.path, table, parse, range(first, first + table.num_rows), "row {}".format), consumed
         return
     if is_csv(source.path):
-        parse, last = CsvParser(job.columns, concepts).parse, 0
+        parse, last = chat.parse if chat else CsvParser(job.columns, concepts).parse, 0
         for rows, position in read_csv(source.path, source.compression, job.max_line_bytes):
             yield (
                 Rows(source.path, [row for _, row in rows], parse, [n for n, _ in rows], "line {}".format),

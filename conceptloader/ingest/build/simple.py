@@ -1,17 +1,19 @@
 """A build in one call, as `conceptloader build` does it, for Python."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.build.complete import Summary
 from conceptloader.ingest.place.rules import SpanRules
+from conceptloader.ingest.rows.chat import CHAT_COLUMNS, ChatRules
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.detect import detect_columns
 from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
+from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
 from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
 Path = str | os.PathLike[str]
@@ -25,38 +27,74 @@ def build(
     vocab_size: int | None = None,
     eos: str | int | None = None,
     append_eos: bool = True,
+    bos: str | int | None = None,
     vocabularies: Mapping[str, Path | Sequence[str]] | None = None,
+    scores: Mapping[str, str] | None = None,
     columns: Columns | None = None,
     prefix: str | None = None,
     rules: SpanRules | None = None,
+    chat: ChatRules | None = None,
+    encoding: str = "auto",
+    mode: str | None = None,
+    token_type: str | None = None,
+    shard_input_bytes: int | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
     workers: int = 1,
+    overwrite: bool = False,
+    on_bad: Callable[[str, str, str], None] | None = None,
 ) -> Summary:
-    """Build the dataset `out` from jsonl or parquet files, or go on with a build that was interrupted.
+    """Build the dataset `out` from records, as `conceptloader build` does, or go on with one that was interrupted.
 
     inputs: files, or directories of files. tokenizer: "bytes", a tokenizer.json or a transformers folder, or for tokens
-    as input their vocab_size. eos: token, or id, that ends a document. vocabularies: names of the concepts by track, or
-    the file that has them. columns: by default those of the first records. prefix: a template in Jinja over a record's
-    columns, of a text that is put in front of its document. rules: which tokens belong to a span. workers: processes;
-    above 1, a script needs the usual `if __name__ == "__main__":`.
+    as input their vocab_size. eos: token, or id, that ends a document; bos: that begins it, None for none.
+    vocabularies: names of the concepts by track, or the file that has them. scores: by track, the type "f2" or "f4" of
+    those beside the concepts. columns: by default those of the first records (`detect_columns`). rules: which tokens
+    belong to a span. prefix: a template in Jinja over a record's columns, of a text that is put in front of its
+    document. chat: how conversations are rendered, see `load_rules`; then only the ignored ones of `columns`
+    count. encoding, mode, token_type, shard_input_bytes, max_line_bytes: see `IngestOptions`. workers: processes; above
+    1, a script needs the usual `if __name__ == "__main__":`. overwrite: remove the dataset or the build in `out` first.
+    on_bad: called with (file, place, problem) for records that cannot be ingested, which are left out then.
 
-    Raises: see `conceptloader.ingest.build.builder.build_dataset`.
+    Raises: ConfigError; see `conceptloader.ingest.build.builder.build_dataset`.
     """
     if (tokenizer is None) == (vocab_size is None):
         raise ConfigError("build: expected either tokenizer or, for tokens as input, vocab_size")
     if tokenizer is None and isinstance(eos, str):
         raise ConfigError(f"build: eos: found {eos!r}, expected an id, since there is no tokenizer to look it up")
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
-    given, columns = vocabularies or {}, columns or detect_columns(sources, strict=True, prefix=prefix)
+    loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos)
+    if columns is None and chat is None:
+        strict = on_bad is None
+        columns = detect_columns(sources, max_line_bytes=max_line_bytes, strict=strict, prefix=prefix)
+    columns = columns or CHAT_COLUMNS
     options = IngestOptions(
         columns=columns if prefix is None else replace(columns, prefix=prefix),
-        tokenizer=None if tokenizer is None else load_tokenizer(tokenizer, eos),
+        tokenizer=loaded,
         vocab_size=vocab_size,
         eos_id=eos if tokenizer is None and not isinstance(eos, str) else None,
         append_eos=append_eos,
+        bos=find_token(loaded, None if bos is None else str(bos), "bos"),
         vocabularies={
             track: load_vocabulary(names) if isinstance(names, (str, os.PathLike)) else list(names)
-            for track, names in given.items()
+            for track, names in (vocabularies or {}).items()
         },
+        scores=scores or {},
         **vars(rules or SpanRules()),
+        encoding=encoding,
+        mode=mode,
+        token_type=token_type,
+        shard_input_bytes=shard_input_bytes,
+        max_line_bytes=max_line_bytes,
     )
-    return build_dataset(sources, out, options, workers=workers)
+    return build_dataset(sources, out, with_chat(options, chat), workers=workers, overwrite=overwrite, on_bad=on_bad)
+
+
+def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
+    """The same for conversations, if these are any: nothing is appended, the template ends turns. Raises: ConfigError
+    for a prefix, which a template of conversations has for itself."""
+    if chat is None:
+        return options
+    if options.columns.prefix is not None:
+        raise ConfigError("build: found chat and prefix, expected one of them; write the prefix into the chat template")
+    columns = replace(CHAT_COLUMNS, ignored=tuple(options.columns.ignored))
+    return replace(options, columns=columns, chat=chat, append_eos=False, mode=options.mode or "document")

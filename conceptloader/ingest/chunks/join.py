@@ -2,10 +2,9 @@
 
 Chunks are dealt to the files of their documents (a task for each file of chunks), then each file of documents is
 written once more, with its chunks as a column of spans (a task for each). DuckDB sorts and joins, on disk where that
-takes more than `MEMORY`. A task that has ended has a file <task>.json beside what it wrote, and is not run again.
+takes more than `sql.MEMORY`. A task that has ended has a file <task>.json beside what it wrote, and is not run again.
 """
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -22,9 +21,8 @@ from conceptloader.ingest.chunks.options import Chunks, check_path
 from conceptloader.ingest.chunks.report import EXAMPLES, Joined, require_right
 from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.table import column_types, read_objects
-from conceptloader.storage.durable import completed, make_directories, temporary_name, write_file
+from conceptloader.storage.durable import completed, make_directories, write_file
 
-MEMORY = "1GB"  # of a task
 PLAN = "plan.json"
 _LIBRARY = "concepts.parquet"
 
@@ -110,6 +108,7 @@ def join_chunks(
 
         done += len(stage) - len(missing)
         run_tasks(run_task, missing, workers, lambda *_: None, on_end)
+        sql.database.cache_clear()
         if errors:
             raise errors[0]
         if part is not None and part.stage == kind:
@@ -171,12 +170,7 @@ def run_task(task: Task, tell: Tell) -> None:
     """Raises: InputError, ReadError."""
     import duckdb
 
-    spill = temporary_name(os.path.join(task.directory, "spill"))
-    with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, spill, ignore_errors=True)
-        database = stack.enter_context(duckdb.connect())
-        database.execute(f"SET memory_limit = '{MEMORY}'; SET threads = 1; SET preserve_insertion_order = false")
-        database.execute(f"SET temp_directory = {sql.text(spill)}")
+    with sql.database(task.directory).cursor() as database:
         try:
             report = {"ids": _ids, "deal": _deal, "join": _join}[task.kind](task, database)
         except duckdb.Error as error:
@@ -243,7 +237,7 @@ def _deal(task: Task, database: Any) -> dict[str, Any]:
     shutil.rmtree(target, ignore_errors=True)
     database.execute(
         f"COPY (SELECT chunks.*, ids.file FROM chunks {where} WHERE ids.file IS NOT NULL) TO {sql.text(target)} "
-        "(FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
+        "(FORMAT parquet, COMPRESSION lz4_raw, PARTITION_BY (file))"
     )
     return {**report, "chunks": total}
 
@@ -252,9 +246,7 @@ def _join(task: Task, database: Any) -> dict[str, Any]:
     """One file of documents with the spans that its chunks are."""
     chunks, path = task.chunks, task.file
     dealt = [os.path.join(task.directory, f"deal-{j:05d}", f"file={task.number}") for j in range(len(chunks.files))]
-    database.execute(
-        sql.dealt([name for name in dealt if os.path.isdir(name)], chunks, os.path.join(task.directory, "deal-00000"))
-    )
+    database.execute(sql.dealt([name for name in dealt if os.path.isdir(name)], chunks))
     concepts = os.path.join(task.directory, _LIBRARY)
     for statement in sql.matched(task.documents.content, task.documents.tokens, chunks, path, concepts):
         database.execute(statement)
@@ -276,13 +268,14 @@ def _join(task: Task, database: Any) -> dict[str, Any]:
 def _report(task: Task, database: Any, table: str) -> dict[str, Any]:
     """Counts and examples of what is wrong in a file. Raises: InputError if that is not allowed."""
     counts = dict(database.execute(f"SELECT what, count(*) FROM {table} GROUP BY 1 ORDER BY 1").fetchall())
+    if not counts:
+        return {"wrong": {}, "examples": []}
     listed = f"SELECT place, what FROM {table} ORDER BY row, number, what"
     found = database.execute(f"{listed} LIMIT {EXAMPLES}").fetchall()
     examples = [f"{task.file}: {place}: {what}" for place, what in found]
     report = {"wrong": counts, "examples": examples}
     require_right(report, task.chunks.wrong)
-    if counts:
-        _copy(database, listed, task.listing)
+    _copy(database, listed, task.listing)
     return report
 
 

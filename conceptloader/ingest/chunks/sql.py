@@ -1,14 +1,32 @@
 """The queries of the join. Tables: chunks (a row each), cut (a document's borders), matched (both), wrong, good."""
 
+import os
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks
+from conceptloader.storage.durable import temporary_name
 
 # What a chunk's text may have lost at its ends: all that Python's str.strip takes away.
-_SPACES = "".join(chr(code) for code in range(1, 0x3001) if chr(code).isspace())
+_SPACES = "".join(rf"\x{{{code:x}}}" for code in range(0x3001) if chr(code).isspace())
+
+
+MEMORY = "1GB"  # of a process
+
+
+@lru_cache(maxsize=1)
+def database(directory: str) -> Any:
+    """For all tasks of this process, one after the other: to open one takes longer than many a query."""
+    import duckdb
+
+    opened = duckdb.connect()
+    opened.execute(f"SET memory_limit = '{MEMORY}'; SET threads = 1; SET preserve_insertion_order = false")
+    opened.execute(f"SET temp_directory = {text(temporary_name(os.path.join(directory, 'spill')))}")
+    return opened
 
 
 def text(value: str) -> str:
@@ -40,20 +58,17 @@ def chunks(options: Chunks, path: str) -> str:
     )
 
 
-def dealt(directories: Sequence[str], options: Chunks, other: str) -> str:
+def dealt(directories: Sequence[str], options: Chunks) -> str:
     """The chunks of one file of documents; those without a number are numbered by where they begin."""
     some = ", ".join(text(f"{path}/*.parquet") for path in directories)
     number = "number" if options.starts else "row_number() OVER (PARTITION BY id ORDER BY start, stop) - 1"
     if some:
         source = f"read_parquet([{some}], hive_partitioning=false)"
     else:
-        columns = ["NULL AS id", "0::BIGINT AS number", "0::BIGINT AS start", "0::BIGINT AS stop"]
-        columns += [
-            "'' AS status",
-            "0::UBIGINT AS text",
-            *(f"[] AS {name(f'{kind}_labels')}" for kind in options.labels),
-            *(f"[]::DOUBLE[] AS {name(f'{kind}_scores')}" for kind in options.scores),
-        ]
+        columns = ["NULL AS id", *(f"0::BIGINT AS {key}" for key in ("number", "start", "stop"))]
+        columns += ["'' AS status", "0::UBIGINT AS text"]
+        columns += [f"[] AS {name(f'{kind}_labels')}" for kind in options.labels]
+        columns += [f"[]::DOUBLE[] AS {name(f'{kind}_scores')}" for kind in options.scores]
         source = f"(SELECT {', '.join(columns)} WHERE false)"
     return f"CREATE TEMP TABLE chunks AS SELECT * REPLACE ({number} AS number) FROM {source}"
 
@@ -166,7 +181,5 @@ def spans(columns: Sequence[str], path: str, scores: bool) -> str:
 
 
 def _stripped(value: str) -> str:
-    """A hash of a text without the white space at its ends, mostly blanks alone: `trim` with a list is slow."""
-    blank = f"trim({value})"
-    some = " OR ".join(f"ord({end}({blank}, 1)) NOT BETWEEN 33 AND 127" for end in ("left", "right"))
-    return f"hash(CASE WHEN {some} THEN trim({value}, {text(_SPACES)}) ELSE {blank} END)"
+    """A hash of a text without the white space at its ends. Anchored patterns: `trim` reads the whole text for that."""
+    return f"hash(regexp_replace(regexp_replace({value}, '^[{_SPACES}]+', ''), '[{_SPACES}]+\\z', ''))"

@@ -57,25 +57,23 @@ def find_places(texts: Sequence[str], tokens: Ints, places: Ints) -> Places:
     """
     lengths = np.array([len(text) for text in texts], np.int64)
     base = offsets_of(lengths + 1)
-    row = np.repeat(np.arange(len(texts)), np.diff(tokens))
-    start = places[:, 0] + base[row]
-    end = np.maximum(places[:, 1], places[:, 0] + 1) + base[row]  # a token of no character stands at the next one
+    shift = np.repeat(base[:-1], np.diff(tokens))
+    start = places[:, 0] + shift
+    end = np.maximum(places[:, 1] + shift, start + 1)  # a token of no character stands at the next one
     space = _spaces(texts)
-    first, last = start.copy(), end.copy()
-    white = np.flatnonzero(space[first])
-    while len(white := white[first[white] < end[white]]):  # few have more than one
-        first[white] += 1
-        white = white[space[first[white]]]
-    white = np.flatnonzero((first < end) & space[last - 1])
-    while len(white):
-        last[white] -= 1
-        white = white[space[last[white] - 1]]
-    some = first < end
-    start, end = np.where(some, first, start), np.where(some, last, end)
+    words = offsets_of(~space)  # characters that are none, before each
+    some = words[end] > words[start]
+    leading, trailing = np.flatnonzero(some & space[start]), np.flatnonzero(some & space[end - 1])
+    while len(leading):  # few have more than one
+        start[leading] += 1
+        leading = leading[space[start[leading]]]
+    while len(trailing):
+        end[trailing] -= 1
+        trailing = trailing[space[end[trailing] - 1]]
     back = (start[1:] < start[:-1]) | (end[1:] < end[:-1])
     if back.any():
         raise BadRow(
-            int(row[1:][np.argmax(back)]),
+            int(np.searchsorted(tokens, np.argmax(back) + 1, "right")) - 1,
             "found a token that begins before the one before it, expected a tokenizer that keeps the order of the "
             "text; use another tokenizer, or tokenize first and give spans in tokens",
         )
@@ -88,6 +86,6 @@ def _spaces(texts: Sequence[str]) -> NDArray[np.bool_]:
     if joined.isascii():
         codes: NDArray[np.unsignedinteger] = np.frombuffer(joined.encode("ascii"), np.uint8)
     else:
-        codes = np.minimum(np.frombuffer(joined.encode("utf-32-le"), "<u4"), len(_IS_SPACE) - 1)
-    found: NDArray[np.bool_] = _IS_SPACE[codes]
+        codes = np.frombuffer(joined.encode("utf-32-le"), "<u4")
+    found: NDArray[np.bool_] = _IS_SPACE.take(codes, mode="clip")
     return found

@@ -15,6 +15,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.rows.batch import BadRow, RowBatch
 from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.lines import CsvRow
 from conceptloader.ingest.rows.records import RecordParser, check_id, parse_json
 from conceptloader.ingest.rows.tokenizer import TextTokenizer
 from conceptloader.ingest.template import sandbox, without_null
@@ -108,13 +109,14 @@ class ChatParser(RecordParser):
         return dict(row)
 
     def parse(self, rows: Any) -> RowBatch:
-        """rows: lines of JSON, or a pyarrow table."""
+        """rows: lines of JSON, rows of CSV, or a pyarrow table."""
         documents: list[dict[str, Any]] = []
         owners: list[int] = []
         self._truncated = 0
         for number, row in enumerate(rows if isinstance(rows, list) else rows.to_pylist()):
             try:
-                found = self._documents(parse_json(row) if isinstance(row, bytes) else without_null(row))
+                given = row.read() if isinstance(row, CsvRow) else row
+                found = self._documents(parse_json(given) if isinstance(given, bytes) else without_null(given))
             except ValueError as error:
                 raise BadRow(number, str(error)) from error
             documents += map(self._filled, found) if self._rules.multiple > 1 else found
@@ -126,7 +128,8 @@ class ChatParser(RecordParser):
     def _documents(self, record: dict[str, Any]) -> list[dict[str, Any]]:
         unknown = sorted(record.keys() - _CONTENT - self._ignored)
         if unknown:
-            raise ValueError(f"found column {unknown[0]!r}, expected some of {', '.join(sorted(_CONTENT))}; ignore it")
+            known = ", ".join(sorted(_CONTENT))
+            raise ValueError(f"found column {unknown[0]!r}, expected some of {known}; leave it out (--ignore-column)")
         tools, prompt, name = record.get("tools"), record.get("prompt"), check_id(record.get("id"))
         if "chosen" in record and "rejected" in record:
             start = prompt if isinstance(prompt, list) else []
@@ -225,7 +228,10 @@ class ChatParser(RecordParser):
 
 def _list(found: Any, where: str) -> list[Any]:
     if not isinstance(found, list) or not found:
-        raise ValueError(f"{where}: found {found!r:.100}, expected messages, each with role and content")
+        raise ValueError(
+            f"{where}: found {found!r:.100}, expected messages, each with role and content (CSV, which has no lists, "
+            "may have texts: prompt and completion)"
+        )
     return found
 
 

@@ -65,7 +65,10 @@ class CsvRow:
     def read(self) -> dict[str, str]:
         """Raises: ValueError."""
         if len(self.values) != len(self.names):
-            raise ValueError(f"found {len(self.values)} values, expected {len(self.names)}, one for each column")
+            raise ValueError(
+                f"found {len(self.values)} values, expected {len(self.names)}, one for each column; put quotes around "
+                "values that have separators in them"
+            )
         try:
             "".join(self.values).encode("utf-8")
         except UnicodeEncodeError:
@@ -80,7 +83,7 @@ def is_csv(path: str) -> bool:
 def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[list[tuple[int, CsvRow]], int]]:
     """(line in which a row begins, row) in blocks, each with the stored bytes consumed so far. The first row names the
     columns; .tsv has tabs between values. The rest as in `read_lines`, also for a row over several lines."""
-    at = 0
+    at = begun = 0
 
     def lines() -> Iterator[str]:
         nonlocal at
@@ -90,14 +93,21 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
     csv.field_size_limit(limit)
     reader = csv.reader(lines(), delimiter="\t" if ".tsv" in path[-8:] else ",", strict=True)
     try:
-        names = next(reader, [])
+        names: list[str] = next(filter(None, reader), [])
+        begun, expected = reader.line_num, ""
         if len(set(names)) < len(names):
-            raise InputError(f"{path}: line 1: found columns {', '.join(names)}, expected each name once")
-        rows, line, sent = [], reader.line_num, 0
+            expected = "each name once; rename one"
+        elif len(names) == 1 and set(",;|\t") & set(names[0]):
+            expected = "commas between values (tabs in a .tsv file); convert the file, or rename it"
+        elif not "".join(names).isprintable():
+            expected = "names that can be printed, in UTF-8; convert the file"
+        if expected:
+            raise InputError(f"{path}: line {begun}: found columns {', '.join(names)!a}, expected {expected}")
+        rows, sent = [], 0
         for values in reader:
             if values:
-                rows.append((line + 1, CsvRow(names, values)))
-            line = reader.line_num
+                rows.append((begun + 1, CsvRow(names, values)))
+            begun = reader.line_num
             if at > sent and len(rows) >= 256:
                 yield rows, at
                 rows, sent = [], at
@@ -105,8 +115,8 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
             yield rows, at
     except csv.Error as error:
         raise InputError(
-            f"{path}: line {reader.line_num}: found broken CSV ({error}), expected rows with quotes around values that "
-            'have line feeds, and "" for a quote'
+            f"{path}: line {begun + 1}: found a row of broken CSV ({error}), expected rows with quotes around values "
+            'that have line feeds, and "" for a quote'
         ) from error
 
 

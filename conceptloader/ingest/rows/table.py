@@ -20,7 +20,7 @@ from conceptloader.ingest.rows.records import check_id, check_text, collect_meta
 from conceptloader.ingest.rows.vocabulary import Concepts
 from conceptloader.ingest.template import load_prefix
 
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
 _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
 
 
@@ -29,12 +29,18 @@ def open_parquet(path: str) -> Any:
     problem = f"{path}: found a parquet file but no pyarrow package to read it"
     arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
-        if path.endswith(".arrow"):
-            return ArrowFile(path)
-        return parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+        file = (
+            ArrowFile(path)
+            if path.endswith(".arrow")
+            else parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+        )
+        names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:
         kind = os.path.splitext(path)[1].removeprefix(".")
         raise InputError(f"{path}: found no readable {kind} file ({error}), expected one; write it again") from error
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: found columns {', '.join(names)}, expected each name once; rename one")
+    return file
 
 
 def row_group_sizes(path: str) -> tuple[int, ...]:

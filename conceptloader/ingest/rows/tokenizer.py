@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from array import array
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import chain
@@ -107,7 +108,7 @@ class FileTokenizer:
         found = np.zeros((offsets[-1], 2), np.int64)
         for i, one in enumerate(encoded):
             part = slice(offsets[i], offsets[i + 1])
-            values[part] = one.ids
+            values[part] = array("I", one.ids)  # a third of the time that NumPy takes for a list
             if places[i] and not self._place(values[part], texts[i], found[part]):
                 found[part] = np.fromiter(chain.from_iterable(one.offsets), np.int64, 2 * len(one)).reshape(-1, 2)
                 if self._byte_of is not None:

@@ -30,7 +30,7 @@ from conceptloader.batch.reader import (
     sample_randoms,
 )
 from conceptloader.blend import View
-from conceptloader.blend.samples import kind_of, present
+from conceptloader.blend.samples import kind_of, present, read_together
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.mixture import NO_TABLES, KernelTables
 from conceptloader.storage.descriptors import Budget
@@ -211,11 +211,14 @@ class CompiledReader:
     def _tokens_of_block(self, work: "_Workspace", sample: int) -> tuple[int, int] | None:
         """[start, stop) of the tokens that the order has read with those of a sample; None for its own alone."""
         io_block = getattr(self.order, "io_block", None)
-        view = self.views[int(work.members[sample])]
-        if io_block is None or view is None or kind_of(view) != "window" or view.dataset.runs is not None:
+        member, number = int(work.members[sample]), int(work.windows[sample])
+        view = self.views[member]
+        if io_block is None or view is None:
             return None
-        first, stop = io_block(int(work.members[sample]), int(work.windows[sample]))
-        return view.start + first * self.layout.seq_len, view.start + stop * self.layout.seq_len + 1
+        try:
+            return read_together(view, number, io_block(member, number), self.layout.seq_len)
+        except (FormatError, ReadError) as cause:
+            raise in_sample(cause, self._who(work, sample)) from cause
 
     def _who(self, work: "_Workspace", sample: int) -> str:
         return f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"

@@ -1,5 +1,6 @@
 """Which tokens a sample of a view reads, where it has them, and whether it may read them."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ from conceptloader.blend import View
 from conceptloader.blend.exclude import NEVER
 from conceptloader.blend.packing import Packs
 from conceptloader.errors import ConfigError
+
+_SPARSE = 4  # times the tokens that samples can have: above, what lies between them isn't worth reading
 
 
 class Part(NamedTuple):
@@ -76,6 +79,29 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     if not len(view.left_out.at):
         return found
     return [p._replace(since=view.left_out.first_at(p.start, p.stop)) for p in found]
+
+
+def read_together(view: View, number: int, samples: tuple[int, int], seq_len: int) -> tuple[int, int] | None:
+    """[start, stop) of the tokens, numbered as in the files, with which those of sample `number` are read, as all that
+    samples [first, last + 1) need lies in them; None if they are many more than samples can have.
+
+    Raises: FormatError, ReadError for a document table, of the shard with the sample.
+    """
+    first, stop = samples
+    if isinstance(view.samples, Packs):
+        bins, width = view.samples.packing.bins, view.samples.packing.block_tokens
+        low, high = view.start + first // bins * width, view.start + -(-stop // bins) * width + seq_len + 1
+    elif not by_document(view):
+        low, high = view.start + first * seq_len, view.start + stop * seq_len + 1
+    else:
+        begins, wanted = view.dataset.first_documents, [view.start + first, view.start + stop - 1]
+        if view.dataset.runs is None:  # documents of other shards are not asked for
+            shard = bisect_right(begins, view.start + number) - 1
+            wanted = [max(wanted[0], begins[shard]), min(wanted[1], begins[shard + 1] - 1)]
+        (low, _), (_, high) = map(view.dataset.document_range, wanted)
+    starts, stops = view.dataset.in_files(np.array([low]), np.array([min(high, view.dataset.num_tokens)]))
+    low, high = int(starts[0]) - 1, int(stops[-1]) + 1  # a dense track looks one token further on both sides
+    return (low, high) if high - low <= _SPARSE * (stop - first) * (seq_len + 1) else None
 
 
 def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]]:

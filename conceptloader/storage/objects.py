@@ -100,7 +100,7 @@ class RemoteObjects:
             return retrying(lambda: self._attempt(file, start, count))
 
         if file.kept:
-            rest, name = replace(file, kept=False), f"{self._number} {file.path} {offset}"
+            rest, name = replace(file, kept=False), f"{self._number} {file.path} {offset} {size}"
             blocks = whole_cache(self.settings.memory_bytes)
             return blocks.read(name, size, 0, size, lambda _, count: self._read(rest, offset, count))
         if self.settings.cache_dir is not None:

@@ -42,6 +42,7 @@ PIECES = 4096  # of documents in a block of packs; room for them at first
 _NO_ROOM = make_room(0, 0, 0)
 LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
 _LATE_BATCHES = 32
+_SPARSE = 4  # times the tokens that a block's samples can have: more are not read for their sake
 _FEW = 4  # threads; more of them have enough reads under way without announcing any
 _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for dense tracks
 
@@ -210,13 +211,15 @@ class CompiledReader:
 
     def _tokens_of_block(self, work: "_Workspace", sample: int) -> tuple[int, int] | None:
         """[start, stop) of the tokens that the order has read with those of a sample; None for its own alone."""
-        io_block = getattr(self.order, "io_block", None)
+        order: Any = self.order
         member, number = int(work.members[sample]), int(work.windows[sample])
         view = self.views[member]
-        if io_block is None or view is None:
+        if view is None or not hasattr(order, "io_block"):
             return None
+        first, stop = order.io_block(member, number)
+        most = _SPARSE * (order.lanes.windows if stop - first > 1 else 1) * (self.layout.seq_len + 1)
         try:
-            return read_together(view, number, io_block(member, number), self.layout.seq_len)
+            return read_together(view, number, (first, stop), most)
         except (FormatError, ReadError) as cause:
             raise in_sample(cause, self._who(work, sample)) from cause
 

@@ -163,5 +163,8 @@ class Held:
         self._number()
 
     def _number(self) -> None:
-        rows = [(*place, data.__array_interface__["data"][0]) for place, data in sorted(self._blocks.items())]
+        rows: list[tuple[int, ...]] = []
+        for place, data in sorted(self._blocks.items(), key=lambda item: (*item[0][:2], -item[0][2])):
+            if not rows or rows[-1][0] != place[0] or rows[-1][2] < place[2]:  # else it lies in the one before
+                rows.append((*place, data.__array_interface__["data"][0]))
         self.table = np.array(rows, HELD)

@@ -11,8 +11,6 @@ from conceptloader.blend.exclude import NEVER
 from conceptloader.blend.packing import Packs
 from conceptloader.errors import ConfigError
 
-_SPARSE = 4  # times the tokens that samples can have: above, what lies between them isn't worth reading
-
 
 class Part(NamedTuple):
     """Tokens [start, stop) of the dataset, in a sample's inputs from `place` on; the first `inputs` of them are inputs,
@@ -81,18 +79,21 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     return [p._replace(since=view.left_out.first_at(p.start, p.stop)) for p in found]
 
 
-def read_together(view: View, number: int, samples: tuple[int, int], seq_len: int) -> tuple[int, int] | None:
-    """[start, stop) of the tokens, numbered as in the files, with which those of sample `number` are read, as all that
-    samples [first, last + 1) need lies in them; None if they are many more than samples can have.
+def read_together(view: View, number: int, samples: tuple[int, int], most: int) -> tuple[int, int] | None:
+    """[start, stop) of the tokens, numbered as in the files, with which those of sample `number` are read, so that all
+    of samples [first, last + 1) is; of packs these may be fewer. None if that takes more than `most` tokens.
 
-    Raises: FormatError, ReadError for a document table, of the shard with the sample.
+    Raises: FormatError, ReadError for the document table of the shard that has the sample.
     """
-    first, stop = samples
+    (first, stop), size = samples, view.member.seq_len
     if isinstance(view.samples, Packs):
         bins, width = view.samples.packing.bins, view.samples.packing.block_tokens
-        low, high = view.start + first // bins * width, view.start + -(-stop // bins) * width + seq_len + 1
-    elif not by_document(view):
-        low, high = view.start + first * seq_len, view.start + stop * seq_len + 1
+        block, end = first // bins, -(-stop // bins)
+        if (end - block) * width > most:
+            block, end = number // bins, number // bins + 1
+        low, high = view.start + block * width, view.start + end * width + view.samples.packing.seq_len + 1
+    elif size is not None:
+        low, high = view.start + first * size, view.start + stop * size + 1
     else:
         begins, wanted = view.dataset.first_documents, [view.start + first, view.start + stop - 1]
         if view.dataset.runs is None:  # documents of other shards are not asked for
@@ -101,7 +102,7 @@ def read_together(view: View, number: int, samples: tuple[int, int], seq_len: in
         (low, _), (_, high) = map(view.dataset.document_range, wanted)
     starts, stops = view.dataset.in_files(np.array([low]), np.array([min(high, view.dataset.num_tokens)]))
     low, high = int(starts[0]) - 1, int(stops[-1]) + 1  # a dense track looks one token further on both sides
-    return (low, high) if high - low <= _SPARSE * (stop - first) * (seq_len + 1) else None
+    return (low, high) if high - low <= most else None
 
 
 def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]]:

@@ -26,9 +26,7 @@ from conceptloader.storage.lock import LOCK
 
 BUILD_FORMAT = "conceptstream-build"
 SHARD_FORMAT = "conceptstream-shard"
-_OF_BUILD = re.compile(
-    rf"[0-9]{{5,7}}\.[^/]+|[^/]+\.vocabulary\.json|[^/]+\.details\.jsonl|{TEMPORARY.pattern}"
-)
+_OF_BUILD = re.compile(rf"[0-9]{{5,7}}\.[^/]+|[^/]+\.vocabulary\.json|[^/]+\.details\.jsonl|{TEMPORARY.pattern}")
 _OF_DATASET = re.compile(rf"([^/]+\.concept_index/)?({_OF_BUILD.pattern}|index\.json)")  # with its indexes
 
 

@@ -23,11 +23,14 @@ from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.storage.durable import TEMPORARY, make_directories, sync_directory, write_file
 from conceptloader.storage.lock import LOCK
+from conceptloader.storage.reads import named
 
 BUILD_FORMAT = "conceptstream-build"
 SHARD_FORMAT = "conceptstream-shard"
 _OF_BUILD = re.compile(rf"[0-9]{{5,7}}\.[^/]+|[^/]+\.vocabulary\.json|[^/]+\.details\.jsonl|{TEMPORARY.pattern}")
-_OF_DATASET = re.compile(rf"([^/]+\.concept_index/)?({_OF_BUILD.pattern}|index\.json)")  # with its indexes
+_OF_DATASET = re.compile(
+    rf"([^/]+\.concept_index/)?({_OF_BUILD.pattern}|index\.json|heads|rows|{re.escape(LOCK)})"
+)  # with its indexes
 
 
 class OtherBuild(ConfigError):
@@ -212,9 +215,9 @@ def remove_dataset(path: str, hidden: Sequence[str]) -> None:
     heads = [name for name in (fmt.MANIFEST, fmt.BUILD) if os.path.exists(os.path.join(path, name))]
     kinds = {load_json(os.path.join(path, name)).value.get("format") for name in heads}
     walked = list(os.walk(path))
-    links = [os.path.join(folder, name) for folder, names, _ in walked for name in names]
-    files = [os.path.join(folder, name) for folder, _, names in walked for name in names if name != LOCK]
-    files += filter(os.path.islink, links)  # to directories
+    folders, files = ([os.path.join(at, name) for at, *found in walked for name in found[k]] for k in (0, 1))
+    files = [file for file in files if file != os.path.join(path, LOCK)]  # which is held
+    files += filter(os.path.islink, folders)
     known = {fmt.MANIFEST, fmt.BUILD, fmt.CHECKSUMS, viewfile.RUNS, *hidden}
     names = [os.path.relpath(file, path) for file in files]
     foreign = [name for name in names if name not in known and not _OF_DATASET.fullmatch(name)]
@@ -222,11 +225,12 @@ def remove_dataset(path: str, hidden: Sequence[str]) -> None:
         found = f"{len(foreign)} files that are no dataset's ({foreign[0]})" if foreign else "no dataset"
         raise ConfigError(f"{path}: overwrite: found {found}, expected a dataset alone; nothing was removed")
     last = {os.path.join(path, name) for name in heads}  # so that this can be done again after a crash
-    for file in sorted(files, key=last.__contains__):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(file)
-    for folder, _, _ in reversed(walked[1:]):
-        os.rmdir(folder)
+    with named(path, "removed"):
+        for file in sorted(files, key=last.__contains__):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file)
+        for folder, *_ in reversed(walked[1:]):
+            os.rmdir(folder)
     sync_directory(path)
 
 

@@ -188,9 +188,7 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
     make_directories(path)
     name = os.path.join(path, PLAN)
     if not os.path.exists(name) and any(not found.startswith(".") for found in os.listdir(path)):
-        raise ConfigError(
-            f"{path}: found files but no {PLAN}, expected room for the join, removed at its end; move them"
-        )
+        raise ConfigError(f"{path}: found files but no {PLAN}, expected an empty directory for the join; move them")
     inputs = [source.to_json() for source in find_sources([*documents.files, *chunks.files, chunks.concepts.path])]
     options = {key: value for key, value in chunks.to_json().items() if key != "wrong"}  # all that ended is as without
     asked = {"inputs": inputs, "chunks": options, "content": documents.content, "keep": list(documents.keep)}

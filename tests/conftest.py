@@ -1,5 +1,6 @@
 """Shared by all tests: where the checkout is, and how hypothesis runs."""
 
+import importlib
 import logging
 import sys
 from collections import Counter
@@ -7,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numba
 import pytest
 from hypothesis import settings
 
@@ -20,8 +22,24 @@ settings.load_profile("conceptloader")
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_code() -> None:
     """Loaded before the first test: readers otherwise begin with plain batches, and which engine a test sees would
-    depend on when it runs. How that goes is tested in processes of their own (batch/test_start.py)."""
+    depend on when it runs. How that goes is tested in processes of their own (batch/test_start.py).
+
+    Machine code that is called without a look at its arguments' types is called with those for which it was made."""
     load_engine()
+    compiled: Any = importlib.import_module("conceptloader.batch.compiled")
+    typeof: Callable[[Any], Any] = numba.typeof
+    bound = compiled.bound
+
+    def checked(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        code, types = bound(function, arguments), [typeof(argument) for argument in arguments]
+
+        def call(*given: Any) -> Any:
+            assert [typeof(argument) for argument in given] == types
+            return code(*given)
+
+        return call
+
+    compiled.bound = checked
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,14 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+import numba
 import numpy as np
 
 from conceptloader.batch.descriptors import Held, OpenFiles
@@ -149,10 +150,10 @@ class CompiledReader:
 
     def _call(self, work: "_Workspace") -> int:
         """Let the kernel go on with a batch."""
-        budget, kernel = self._files.budget, fill_packs if self._packed else fill_samples
+        budget = self._files.budget
         clock, began = budget.begin(), perf_counter_ns()
         try:
-            work.code = kernel(work.call, work.picks, work.order, clock)
+            work.code = work.run(work.call, work.picks, work.order, clock)
         finally:
             work.spent_ns += perf_counter_ns() - began
             budget.end(clock)
@@ -183,7 +184,7 @@ class CompiledReader:
                 elif work.code == native.MORE:
                     room = work.call.room
                     more = make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms))
-                    work.call = work.call._replace(room=more)
+                    work.replace(room=more)
                 elif work.code == native.MISSING:
                     column = int(state["column"])
                     if files.files[row, column] == native.OBJECT:
@@ -297,11 +298,20 @@ class _Shape:
         return cls(samples, carving, records, in_block, ragged)
 
 
+def bound(kernel: Any, arguments: tuple[Any, ...]) -> Callable[..., int]:
+    """The machine code of a kernel for arguments of these types. It takes the types for granted, to look at which takes
+    numba longer than to unpack record arrays; so whoever calls it answers for them."""
+    types = tuple(map(numba.typeof, arguments))
+    known = kernel.overloads.get(types)
+    code: Callable[..., int] = kernel.compile(types) if known is None else known.entry_point
+    return code
+
+
 class _Workspace:
     """What one batch needs for itself. values: of each ragged track, empty for others; scores: of these; picks,
-    order: see fill_samples; code: what the kernel returned; spent_ns: in it; left_out: whether samples were, in this
-    round; state: of the call. numbers, progress: its arrays and its
-    outputs, and its state up to `reads`, as the int64 that they are."""
+    order: see fill_samples; run: the kernel, or its machine code for their types once these are settled, which takes a
+    millisecond; code: what it returned; spent_ns: in it; left_out: whether samples were, in this round; state: of the
+    call. numbers, progress: its arrays and its outputs, and its state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
@@ -337,6 +347,9 @@ class _Workspace:
         self.state["packed_member"] = -1
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
+        self.order: KernelTables | None = None
+        self.kernel: Callable[..., int] = fill_packs if bins else fill_samples
+        self.run, self.settled = self.kernel, False
 
     def start(self, shape: _Shape, block: Array, order: KernelTables) -> None:
         """Begin with a batch, whose arrays are in a block of memory."""
@@ -351,7 +364,11 @@ class _Workspace:
             self.use_values(t, self.values[t], self.scores[t])
         self.progress[:] = 0
         self.left_out, self.spent_ns = False, 0
-        self.order = order
+        if order is not self.order:
+            self.order, self.run, self.settled = order, self.kernel, False
+        elif self.settled and self.run is self.kernel:
+            self.run = bound(self.kernel, (self.call, self.picks, order, 0))
+        self.settled = True
 
     def place(self) -> list[int]:
         """Of the read that is under way."""
@@ -367,14 +384,18 @@ class _Workspace:
         """Begin anew, with what samples that were left out asked for."""
         if self.held:
             self.held.fetch()
-            self.call = self.call._replace(held=self.held.table)
+            self.replace(held=self.held.table)
         self.state["announced"] = len(self.samples)
         self.restart()
 
     def let_go(self) -> None:
         """Keep no more of objects than what the next batches are likely to need."""
         self.held.drop()
-        self.call = self.call._replace(held=self.held.table)
+        self.replace(held=self.held.table)
+
+    def replace(self, **parts: Any) -> None:
+        """Other arrays for the kernel."""
+        self.call, self.run, self.settled = self.call._replace(**parts), self.kernel, False
 
     def leave_out_sample(self) -> None:
         """Let the next call begin with the next sample."""

@@ -148,9 +148,12 @@ class RemoteObjects:
             part = read_range(file.path, offset, size, self._allows)
         except ReadError as error:
             if error.errno == errno.EIO:  # a range behind the end of an object is an error like any other
-                file.require_size(object_size(file.path, self._allows), _INCOMPLETE)
+                found = object_size(file.path, self._allows)
+                if found != file.size:
+                    raise file.other_size(found, _INCOMPLETE) from error
             raise
-        file.require_size(part.size, _INCOMPLETE)
+        if part.size != file.size:
+            raise file.other_size(part.size, _INCOMPLETE)
         if len(part.data) != size:
             raise ReadError(errno.EIO, f"{file.path}: found {len(part.data)} bytes at offset {offset}, expected {size}")
         known = self._versions.setdefault(file.path, part.version)

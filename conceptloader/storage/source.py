@@ -38,16 +38,16 @@ class Expected:
     admit: Callable[[], object] = bool
     kept: bool = False
 
-    def require_size(self, found: int, remedy: str) -> None:
-        if found != self.size:
-            raise mismatch(self.path, f"{found} bytes", f"{self.size} as the manifest says", remedy)
+    def other_size(self, found: int, remedy: str) -> FormatError:
+        return mismatch(self.path, f"{found} bytes", f"{self.size} as the manifest says", remedy)
 
     def other_sample(self, found: str, sample: str, known: str = "the manifest says") -> FormatError:
         return mismatch(self.path, f"sample checksum {found}", f"{sample} as {known}", _CHANGED)
 
     def check(self, found: os.stat_result) -> None:
         """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says."""
-        self.require_size(found.st_size, "the file is damaged or incomplete: copy or build it again")
+        if found.st_size != self.size:
+            raise self.other_size(found.st_size, "the file is damaged or incomplete: copy or build it again")
         if self.mtime_ns is not None and found.st_mtime_ns != self.mtime_ns:
             raise mismatch(
                 self.path,

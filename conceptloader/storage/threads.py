@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -33,7 +34,7 @@ class Task(Generic[R]):
 
     def wait(self, timeout: float = -1) -> bool:
         """Whether it has ended, within so many seconds; -1: however long that takes."""
-        ended = self.running.acquire(timeout=timeout)
+        ended = self.running.acquire(True, timeout)
         if ended:
             self.running.release()
         return ended
@@ -52,7 +53,7 @@ class Threads:
     def __init__(self, size: int, name: str) -> None:
         self.size, self._name = size, name
         self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._idle: deque[None] = deque()  # one for each thread that waits, or is about to
         self._lock = threading.Lock()
         self.threads: list[threading.Thread] = []
         _all.add(self)
@@ -60,7 +61,9 @@ class Threads:
     def submit(self, function: Callable[..., R], *arguments: Any) -> Task[R]:
         task = Task(function, arguments)
         self._tasks.put(task)
-        if not self._idle.acquire(blocking=False):
+        try:
+            self._idle.pop()
+        except IndexError:
             with self._lock:
                 if len(self.threads) < self.size:
                     thread = threading.Thread(target=self._work, name=f"{self._name} {len(self.threads)}", daemon=True)
@@ -87,9 +90,9 @@ class Threads:
                 task.value = function(*arguments)
             except BaseException as error:
                 task.error = error
+            self._idle.append(None)
             task.running.release()
             del task, function, arguments  # a result is its reader's alone: memory that is free may be used again
-            self._idle.release()
 
     def stop(self) -> None:
         """Let threads end after the task that they are at; those that wait are dropped."""

@@ -187,7 +187,8 @@ class Loader:
 
         Raises ConfigError for another loop after the end of the run.
         """
-        self.close()
+        if self._ahead is not None:
+            self.close()
         if self._again and not self._fresh:
             self._begin(0)
         if self._plan.stop is not None and self._consumed >= self._plan.stop:

@@ -8,6 +8,7 @@ functions that it refers to, from those kernels on that the traced functions cal
 
 import argparse
 import ast
+import contextlib
 import re
 import sys
 import tempfile
@@ -196,6 +197,32 @@ class Tracer:
         if event == "call" and code.co_filename.startswith(PREFIXES) and not code.co_name.startswith("<"):
             self.found[code.co_filename, f"{code.co_name}:{code.co_firstlineno}"] = code
 
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """A reader calls machine code without the dispatcher, which would tell of it."""
+        from conceptloader.batch import compiled
+
+        bound = compiled.bound
+
+        def told(kernel: Any, arguments: Any) -> Any:
+            run, code = bound(kernel, arguments), kernel.py_func.__code__
+
+            def call(*given: Any) -> Any:
+                self.found[code.co_filename, f"{code.co_name}:{code.co_firstlineno}"] = code
+                return run(*given)
+
+            return call
+
+        compiled.bound = told
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+            compiled.bound = bound
+
     def take(self) -> Functions:
         found, self.found = self.found, {}
         return found
@@ -239,9 +266,7 @@ def traced_batches() -> dict[str, Functions]:
         with make_dataloader(config, micro_batch_size=4) as loader:
             next(iter(loader))
         loader = make_dataloader(config, micro_batch_size=4)
-        threading.setprofile(tracer)
-        sys.setprofile(tracer)
-        try:
+        with tracer.on():
             batches = iter(loader)
             next(batches)
             time.sleep(0.3)  # what is read ahead belongs to the first batch
@@ -251,10 +276,7 @@ def traced_batches() -> dict[str, Functions]:
             read(batches, 24)  # more than are read ahead, so that one has to be waited for
             time.sleep(0.3)
             warm = tracer.take()
-        finally:
-            sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
-            loader.close()
+        loader.close()
     kernels = compiled_below(first | warm)
     return {
         "first batch": {key: code for key, code in first.items() if key not in kernels},

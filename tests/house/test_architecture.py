@@ -6,9 +6,6 @@ import contextlib
 import io
 import json
 import re
-import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,17 +41,6 @@ def first_line(file: str, function: str) -> int:
     return min(part.lineno for part in (node, *node.decorator_list))
 
 
-@contextlib.contextmanager
-def traced(tracer: Tracer) -> Iterator[None]:
-    threading.setprofile(tracer)
-    sys.setprofile(tracer)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
-
-
 def not_on_the_way(steps: Steps, tracer: Tracer) -> Steps:
     entered = {(code.co_filename, code.co_firstlineno) for code in tracer.found.values()}
     entered |= {(code.co_filename, code.co_firstlineno) for code in compiled_below(tracer.found).values()}
@@ -67,7 +53,7 @@ def test_the_way_of_a_sample(tmp_path: Path) -> None:
     write_dataset(tmp_path / "data", random_documents(50, seed=1))
     (tmp_path / "run.yaml").write_text("{seq_len: 16, datasets: {data: {path: data}}, concepts: {concepts: {}}}")
     tracer = Tracer()
-    with traced(tracer), cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=4) as loader:
+    with tracer.on(), cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=4) as loader:
         next(iter(loader))
     assert not_on_the_way(steps, tracer) == []
 
@@ -81,7 +67,7 @@ def test_the_way_of_a_document(tmp_path: Path) -> None:
     words = ["build", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes"]
     words += ["--workers", "1", "--concepts-vocabulary", str(tmp_path / "names.txt"), "--overlap", "union"]
     tracer = Tracer()
-    with traced(tracer), contextlib.redirect_stdout(io.StringIO()):
+    with tracer.on(), contextlib.redirect_stdout(io.StringIO()):
         assert main(words) == 0
     assert not_on_the_way(steps, tracer) == []
 

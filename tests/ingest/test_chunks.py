@@ -193,3 +193,13 @@ def test_columns_that_contradict(tmp_path: Path) -> None:
         join_chunks(
             Documents(files=["a*.parquet"], content="body"), options(corpus), library_of(corpus), tmp_path / "joined2"
         )
+
+
+def test_a_directory_that_holds_something_else_is_no_room_for_a_join(tmp_path: Path) -> None:
+    corpus = make(tmp_path, np.random.default_rng(1)).write()
+    room = corpus.path / "joined"
+    room.mkdir()
+    (room / "thesis.txt").write_text("years")
+    with pytest.raises(ConfigError, match=r"found files but no plan\.json"):
+        join(corpus, options(corpus))
+    assert os.listdir(room) == ["thesis.txt"]

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import zstandard
 
 import conceptloader as cl
 from conceptloader.cli import main
+from conceptloader.testing import random_documents, write_dataset
 from tests.corpora import tokenizers as corpora
 
 ROWS = [
@@ -180,8 +182,40 @@ def test_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cl.verify(out, full=True) == []
     inside = write_csv(out / "c.csv", ROWS)
     assert build(inside, out, "--metadata-column", "source", "--overwrite") == 2
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("years")
-    assert build(other, tmp_path / "mine", "--overwrite") == 2
-    assert "found files of no dataset there" in capsys.readouterr().err
-    assert (tmp_path / "mine" / "thesis.txt").exists()
+    os.unlink(inside)
+    (out / "notes.txt").write_text("mine")
+    (out / "notes").symlink_to(tmp_path)
+    assert build(other, out, "--overwrite") == 2
+    assert "2 files that are no dataset's (notes" in capsys.readouterr().err
+    assert cl.verify(out, full=True) == []
+
+
+def test_overwrite_leaves_what_is_no_dataset_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_csv(tmp_path / "c.csv", ROWS)
+    for number, (name, text) in enumerate({"thesis.txt": "years", "manifest.json": '{"name": "page"}'}.items()):
+        mine = tmp_path / f"mine{number}"
+        mine.mkdir()
+        (mine / name).write_text(text)
+        (mine / "00000.stream").write_text("mine")
+        assert build(source, mine, "--metadata-column", "source", "--overwrite") in (1, 2)
+        assert "nothing was removed" in capsys.readouterr().err or number == 1
+        assert sorted(os.listdir(mine)) == sorted(["00000.stream", name])
+    data = tmp_path / "data"
+    data.mkdir()
+    inside = write_csv(data / "00000.csv", ROWS)
+    (tmp_path / "link").symlink_to(data)
+    assert build(inside, tmp_path / "link", "--metadata-column", "source", "--overwrite") == 2
+    assert "found the input" in capsys.readouterr().err
+    assert inside.exists()
+
+
+def test_overwrite_of_all_that_a_dataset_may_hold(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_dataset(out, random_documents(30, seed=1), shards=2)
+    assert main(["index", str(out), "--quiet"]) == 0
+    (out / "concepts.concept_index" / ".build.lock.tmp").touch()  # of a process that was killed
+    assert main(["select", str(out), "--where", "tokens > 0", "--out", str(tmp_path / "view"), "--quiet"]) == 0
+    for directory in (out, tmp_path / "view"):
+        assert build(write_csv(tmp_path / "c.csv", ROWS), directory, "--metadata-column", "source", "--overwrite") == 0
+        assert cl.open_dataset(directory).num_documents == 4
+        assert not list(directory.glob("*.concept_index"))

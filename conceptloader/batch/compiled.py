@@ -141,7 +141,7 @@ class CompiledReader:
         work, block = _Workspace(self.layout, self._tables, self._files), np.empty(shape.carving.size, np.uint8)
         work.start(shape, block, NO_TABLES)
         for kernel in (fill_samples, fill_packs) if packs else (fill_samples,):
-            kernel(work.call, work.picks, work.order, 0)
+            bound(kernel, (work.call, work.picks, work.order, 0))(work.call, work.picks, work.order, 0)
 
     def where(self, thread: int) -> str:
         """See BatchReader."""

@@ -146,7 +146,7 @@ class Held:
                         data = source.read(file, place[1], place[2] - place[1])
                     except (FormatError, ReadError) as cause:
                         raise in_sample(cause, who) from cause
-                    self._blocks[place] = np.frombuffer(data, np.uint8)
+                    self._blocks[place] = np.frombuffer(data, np.uint8, place[2] - place[1])
                     if file.once:
                         self._once.add(place)
         self._number()

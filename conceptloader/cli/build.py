@@ -68,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--metadata-column", action="append", default=[], metavar="NAME", help="goes into the document's metadata")
     add_pairs(group, "--field", "NAME:TYPE", "a column with one number per token, such as loss_mask:u1")
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME")
+    meaning = "put this in front of each document, without a loss: a template in Jinja over its columns: '{{ url }}: '"
+    group("--prefix", metavar="TEMPLATE", help=meaning)
 
     group = parser.add_argument_group("conversations").add_argument
     group("--chat", action="store_true", help="records are conversations, see above")
@@ -103,7 +105,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             metadata_columns=arguments.metadata_column,
             fields=dict(arguments.field),
             strict=arguments.skip_bad is None,
-            **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes"),
+            **chosen(arguments, "text", "tokens", "id", "ignored", "max_line_bytes", "prefix"),
         )
     vocabularies = {track: load_vocabulary(file) for track, file in arguments.vocabulary}
     if arguments.concepts_vocabulary is not None:
@@ -134,8 +136,9 @@ def _chat_rules(arguments: argparse.Namespace) -> "ChatRules | None":
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build: found --chat without --tokenizer, expected the one of the model")
-    if arguments.chunks_from:
-        raise ConfigError("build: found --chat and --chunks-from, expected one of them")
+    for name in ("chunks_from", "prefix"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"build: found --chat and --{name.replace('_', '-')}, expected one of them")
     return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.multiple or 1)
 
 

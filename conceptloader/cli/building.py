@@ -115,6 +115,8 @@ def summary_lines(summary: "Summary", skipped: str | None) -> list[str]:
     ]
     if summary.truncated:
         lines.append(f"{summary.truncated:,} conversations were longer than --max-tokens, and lost their last turns")
+    if summary.prefix_tokens is not None:
+        lines.append(f"{summary.prefix_tokens:,} of the tokens written now are of prefixes, without a loss")
     lines += summary.losses.lines()
     if summary.bad_records:
         lines.append(f"{summary.bad_records:,} bad records were left out, see {skipped}")

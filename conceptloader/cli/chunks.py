@@ -92,7 +92,8 @@ def read_arguments(command: str, arguments: argparse.Namespace) -> "tuple[Docume
     )
     content, tokens = arguments.tokens or arguments.text or "text", arguments.tokens is not None
     files, keep = parquet_files(arguments.inputs), getattr(arguments, "metadata_column", ())
-    return Documents(files=files, content=content, tokens=tokens, keep=keep), chunks
+    prefix = getattr(arguments, "prefix", None)
+    return Documents(files=files, content=content, tokens=tokens, keep=keep, prefix=prefix), chunks
 
 
 @contextmanager

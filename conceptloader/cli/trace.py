@@ -16,7 +16,7 @@ DESCRIPTION = """\
 Print what the samples of a step are made of, be it past or ahead: the window of the dataset; its documents, by their
 ids in the input, with the positions of the inputs and of the labels that are theirs; its spans with their concepts,
 exactly as they are in the batch: [start, end), with < or > where a span goes on outside; the range of its loss weights
-and token fields, and all of them with --json.
+and token fields, and all of them with --json. Tokens that a build inserted (--prefix) are spans of the track prefix.
 
   conceptloader trace run.yaml --log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400

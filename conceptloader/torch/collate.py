@@ -68,10 +68,13 @@ def as_device(device: torch.device | str | None) -> torch.device:
     return found
 
 
-def on_device(batches: Iterable[tuple[T, TensorBatch]], device: torch.device) -> Iterator[tuple[T, TensorBatch]]:
+def on_device(
+    batches: Iterable[tuple[T, TensorBatch]], device: torch.device, as_read: bool = True
+) -> Iterator[tuple[T, TensorBatch]]:
     """(task, batch) pairs with their tensors on a CUDA device, copied on a stream of their own, one batch ahead.
 
-    Each batch has new tensors there, and whatever the current stream is given to do waits for their copy.
+    Each batch has new tensors there, and whatever the current stream is given to do waits for their copy. as_read: what
+    is called `tokens`, if anything, is what input_ids and labels are views of.
     """
     make_stream: Any = torch.cuda.Stream
     stream = make_stream(device)
@@ -82,7 +85,7 @@ def on_device(batches: Iterable[tuple[T, TensorBatch]], device: torch.device) ->
                 name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
                 for name, value in batch.items()
             }
-            waiting.append((task, share(copied) if "tokens" in copied else copied, stream.record_event()))
+            waiting.append((task, share(copied) if as_read and "tokens" in copied else copied, stream.record_event()))
         if len(waiting) > 1:
             yield _arrived(*waiting.popleft(), device)
     while waiting:

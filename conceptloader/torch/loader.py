@@ -223,7 +223,7 @@ class Loader:
         )
         steps = self._plan.schedule if self._log is None else self._log[1]
         meter = Meter(steps, self._plan.stop) if callbacks and self.measured else None
-        for (_, consumed), batch in on_device(ahead, self.device) if on_cuda else ahead:
+        for (_, consumed), batch in on_device(ahead, self.device, self._collate is None) if on_cuda else ahead:
             self._consumed = consumed
             if meter is not None:
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)

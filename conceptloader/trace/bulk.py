@@ -270,12 +270,12 @@ def write_parquet(batches: Iterable[Any], path: str) -> int:
     rows, kept = 0, []
     for batch in chain(batches, [None]):
         kept += [] if batch is None else [batch]
-        if not kept:
+        if not kept and writer is None:
             raise ConfigError("found no row, expected some; nothing was written")
         writer = writer or parquet.ParquetWriter(path, kept[0].schema, compression="zstd")
         held = sum(some.num_rows for some in kept)
         if held >= _ROW_GROUP or batch is None:
-            table = arrow.Table.from_batches(kept).combine_chunks()
+            table = arrow.Table.from_batches(kept, writer.schema).combine_chunks()
             whole = held if batch is None else held // _ROW_GROUP * _ROW_GROUP
             for at in range(0, whole, _ROW_GROUP):
                 writer.write_table(table.slice(at, min(_ROW_GROUP, whole - at)).combine_chunks())

@@ -24,6 +24,8 @@ from conceptloader.trace.run import Member, Run
 
 _SAMPLES = 1 << 20
 _DOCUMENTS = 1 << 20
+_CONCEPTS = {"dataset": "string", "track": "string", "concept": "int64", "name": "string"}
+_CONCEPTS |= {"tokens": "int64", "seen": "int64", "epochs": "float64"}
 
 
 class Windows:
@@ -213,9 +215,8 @@ class Exposure:
         rows = found.rename_columns([*keys, "tokens", "seen"]).to_pylist()
         order = {name: k for k, name in enumerate(self._by_dataset())}
         rows.sort(key=lambda row: (order[row["dataset"]], row["concept"]))
-        epochs = [row["seen"] / row["tokens"] for row in rows]
-        columns = {name: [row[name] for row in rows] for name in (*keys, "tokens", "seen")}
-        return self._arrow.table({**columns, "epochs": epochs}, schema=tables[0].schema)
+        rows = [{**row, "epochs": row["seen"] / row["tokens"]} for row in rows]
+        return self._arrow.Table.from_pylist(rows, schema=tables[0].schema)
 
     def _concept_table(
         self, name: str, some: Sequence[Windows], dataset: Dataset, track: str, part: tuple[int, int]
@@ -232,19 +233,12 @@ class Exposure:
                     np.add.at(total, which, values)
                     sums.update(dict(zip(found.tolist(), total.tolist(), strict=True)))
         names = dataset.vocabulary(track)
-        concepts = sorted(tokens)
-        columns = {
-            "dataset": [name] * len(concepts),
-            "track": [track] * len(concepts),
-            "concept": concepts,
-            "name": [names[one] if names else None for one in concepts],
-            "tokens": [tokens[one] for one in concepts],
-            "seen": [seen[one] for one in concepts],
-            "epochs": [seen[one] / tokens[one] for one in concepts],
-        }
-        types = ("string", "string", "int64", "string", "int64", "int64", "float64")
-        kinds = [getattr(self._arrow, kind)() for kind in types]
-        return self._arrow.table(columns, schema=self._arrow.schema(zip(columns, kinds, strict=True)))
+        rows = [
+            {"dataset": name, "track": track, "concept": one, "name": names[one] if names else None,
+             "tokens": tokens[one], "seen": seen[one], "epochs": seen[one] / tokens[one]}
+            for one in sorted(tokens)
+        ]  # fmt: skip
+        return self._arrow.Table.from_pylist(rows, schema=self._arrow.schema(_CONCEPTS))
 
 
 def exposure(run: Run, until: int | None = None, num_samples: int | None = None) -> Exposure:

@@ -5,6 +5,7 @@ however it ends; from time to time, and at the end, they become <time>.<rank>.<p
 """
 
 import errno
+import math
 import os
 import sys
 import time
@@ -208,9 +209,10 @@ def explain(
     losses = {int(row["sample"]): float(row["loss"]) for row in now[now["span"] == -1]}
     if not losses:
         raise ConfigError(f"step {step}: found no loss in {directory}, expected those of samples {first} to {stop - 1}")
-    before = whole[whole["step"] < step]["loss"].astype(np.float64)
+    before = whole[(whole["step"] < step) & np.isfinite(whole["loss"])]["loss"].astype(np.float64)
     usual = float(before.mean()) if len(before) else None
-    level = float(np.mean(list(losses.values()))) if usual is None else usual
+    finite = [loss for loss in losses.values() if math.isfinite(loss)]
+    level = (float(np.mean(finite)) if finite else 0.0) if usual is None else usual
     documents: list[dict[str, Any]] = []
     concepts: dict[Any, float] = {}
     for batch in trace_steps(run, step, step + 1):
@@ -221,23 +223,28 @@ def explain(
             member = run.member(run.blend.order.names.index(part["dataset"]))
             read = member.parts(part["window"], part["sample"])
             inputs = sum(p.inputs_of(part["start"], part["end"]) for p in read)
-            excess = (loss - level) * inputs / member.seq_len / len(losses)
+            excess = (loss - level) * inputs / member.seq_len / len(losses) if inputs else 0.0
             names = member.dataset.vocabulary(track) if track in member.dataset.tracks else None
             shown = [names[k] if names else k for k in part.pop(track, None) or ()]
             documents.append({**part, track: shown, "loss": loss, "excess": excess})
             for name in shown:
                 concepts[name] = concepts.get(name, 0.0) + excess
     spans = _by_concept(run, now[now["span"] >= 0], track)
-    order = sorted(concepts, key=lambda name: -concepts[name])[:top]
+    order = sorted(concepts, key=lambda name: _height(concepts[name]))[:top]
     return {
         "step": step,
         "loss": float(np.mean(list(losses.values()))),
         "usual": usual,
         "samples": stop - first,
         "logged": len(losses),
-        "documents": sorted(documents, key=lambda one: -one["excess"])[:top],
+        "documents": sorted(documents, key=lambda one: _height(one["excess"]))[:top],
         "concepts": [{"concept": k, "excess": concepts[k], "span_loss": spans.get(k)} for k in order],
     }
+
+
+def _height(excess: float) -> float:
+    """What sorts the highest first, and before it what is no number."""
+    return -math.inf if math.isnan(excess) else -excess
 
 
 def _by_concept(run: Run, rows: NDArray[Any], track: str) -> dict[Any, float]:

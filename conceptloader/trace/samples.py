@@ -10,6 +10,7 @@ from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Outputs
 from conceptloader.blend.samples import Part
+from conceptloader.ingest.rows.columns import marked_prefixes
 from conceptloader.order.partition import Place
 from conceptloader.trace.run import Interval, Member, Run
 
@@ -86,11 +87,12 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
     )
     if not parts:
         return found
+    tracks = dict.fromkeys([*member.tracks, *marked_prefixes(member.dataset.manifest)])
     return replace(
         found,
         tokens=(min(part.start for part in parts), max(part.stop for part in parts)),
         documents=[one for part in parts for one in _documents(member, part)],
-        spans={track: [one for part in parts for one in _spans(member, part, track)] for track in member.tracks},
+        spans={track: [one for part in parts for one in _spans(member, part, track)] for track in tracks},
         fields=_fields(run, member.seq_len, sample),
     )
 

@@ -3,6 +3,7 @@
 Open windows.py next, then corpus.py.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -99,13 +100,14 @@ def step(looked: Looked, query: Query) -> dict[str, Any]:
 
 
 def _losses(looked: Looked, number: int, first: int, stop: int) -> dict[str, Any] | None:
-    """By sample, and their mean; None without a loss log."""
+    """By sample, and their mean; as words what JSON has no number for. None without a loss log."""
     if looked.losses is None:
         return None
     rows = read_losses(looked.losses, number, number + 1)
     rows = rows[(rows["span"] == -1) & (rows["sample"] >= first) & (rows["sample"] < stop)]
-    found = dict(zip(rows["sample"].tolist(), rows["loss"].tolist(), strict=True))
-    return {"mean": float(rows["loss"].mean()) if found else None, "samples": found}
+    values = [*rows["loss"].tolist(), float(rows["loss"].mean()) if len(rows) else None]
+    *losses, mean = (one if one is None or math.isfinite(one) else str(one) for one in values)
+    return {"mean": mean, "samples": dict(zip(rows["sample"].tolist(), losses, strict=True))}
 
 
 def _contents(looked: Looked, samples: list[int]) -> dict[str, Any]:

@@ -2,15 +2,15 @@
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from datatrove.pipeline.base import PipelineStep
 
+from conceptloader.base.hashing import fingerprint
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError
-from conceptloader.storage.durable import completed, make_directories
+from conceptloader.storage.durable import TEMPORARY, completed, make_directories
 from conceptloader.trace import exposure, open_run, trace_steps
 from conceptloader.trace.bulk import write_parquet
 from conceptloader.trace.select.views import Ask, select
@@ -76,15 +76,20 @@ class TableWriter(PipelineStep):  # type: ignore[misc]
         parts = f"{self.out}.parts"
         make_directories(parts)
         with completed(f"{parts}/{rank:05d}-of-{world_size:05d}.arrow") as temporary:
-            _write_arrow(self.batches((rank, world_size)), temporary)
+            _write_arrow(self.batches((rank, world_size)), temporary, {"asked": self.asked})
+
+    @property
+    def asked(self) -> str:
+        """Of its arguments, which parts remember."""
+        return fingerprint([self.name, {key: value for key, value in vars(self).items() if key != "stats"}])
 
 
-def _write_arrow(batches: Iterable[Any], path: str) -> None:
+def _write_arrow(batches: Iterable[Any], path: str, note: dict[str, str]) -> None:
     """What comes back as it was, which parquet does not promise of a schema."""
     arrow: Any = need("pyarrow", "table: found no pyarrow package, which makes it")
     writer = None
     for batch in batches:
-        writer = writer or arrow.ipc.new_file(path, batch.schema)
+        writer = writer or arrow.ipc.new_file(path, batch.schema.with_metadata(note))
         writer.write(batch)
     assert writer is not None  # the writers give one batch at least
     writer.close()
@@ -174,6 +179,16 @@ class TableJoin(PipelineStep):  # type: ignore[misc]
         with contextlib.ExitStack() as stack:
             parts = [stack.enter_context(arrow.memory_map(os.path.join(directory, name))) for name in found]
             files = [arrow.ipc.open_file(part) for part in parts]
+            if any((file.schema.metadata or {}).get(b"asked") != self.writer.asked.encode() for file in files):
+                raise ConfigError(
+                    f"{directory}: found parts of a table that was asked for with other arguments, expected those of "
+                    "this one; remove the directory and run the writer's pipeline again, all of its tasks"
+                )
             batches = (file.get_batch(k) for file in files for k in range(file.num_record_batches))
-            write_parquet(self.writer.joined(batches), stack.enter_context(completed(self.writer.out)))
-        shutil.rmtree(directory)
+            plain = (batch.replace_schema_metadata(None) for batch in batches)
+            write_parquet(self.writer.joined(plain), stack.enter_context(completed(self.writer.out)))
+        for name in os.listdir(directory):
+            if name in found or TEMPORARY.fullmatch(name):
+                os.unlink(os.path.join(directory, name))
+        with contextlib.suppress(OSError):  # files that are not ours keep it
+            os.rmdir(directory)

@@ -32,8 +32,9 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
     out: directory that all tasks see. tokenizer: "bytes", a tokenizer.json or a transformers folder. spans: which key
     of a document's metadata holds the spans of which track, a list of {"start", "end", "concepts"} with offsets in
     characters of the text. vocabularies: names of the concepts by track, a list or a file. scores: type ("f2" or "f4")
-    of those in `scores` beside `concepts`, by track. metadata: keys that are kept in the track `metadata`. skip_bad:
-    leave out documents that cannot be ingested, and count them, instead of failing. The rest as in
+    of those in `scores` beside `concepts`, by track. metadata: keys that are kept in the track `metadata`. prefix: a
+    template over id, text and the keys of a document's metadata, see `Columns`. skip_bad: leave out documents that
+    cannot be ingested, and count them, instead of failing. The rest as in
     `conceptloader build`; `ConceptStreamFinalize` checks how many spans were lost.
 
     Raises, when run: InputError naming the document; ConfigError for another build in `out`.
@@ -51,6 +52,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         vocabularies: Mapping[str, str | Sequence[str]] | None = None,
         scores: Mapping[str, str] | None = None,
         metadata: Sequence[str] = (),
+        prefix: str | None = None,
         eos: str | int | None = None,
         append_eos: bool = True,
         align: str = "first",
@@ -68,7 +70,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         self.spans, self.vocabularies, self.metadata = dict(spans or {}), dict(vocabularies or {}), list(metadata)
         self.rules: dict[str, Any] = {"align": align, "eos_span": eos_span, "overlap": overlap, "levels": levels}
         self.append_eos, self.encoding, self.scores = append_eos, encoding, dict(scores or {})
-        self.skip_bad = skip_bad
+        self.skip_bad, self.prefix = skip_bad, prefix
         self.batch_documents = batch_documents
 
     def run(self, data: Iterable[Any] | None, rank: int = 0, world_size: int = 1) -> None:
@@ -78,7 +80,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             k: load_vocabulary(names) if isinstance(names, str) else names for k, names in self.vocabularies.items()
         }
         options = IngestOptions(
-            columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
+            columns=Columns(tracks=self.spans, metadata_columns=self.metadata, prefix=self.prefix),
             tokenizer=load_tokenizer(self.tokenizer, self.eos),
             vocabularies=given,
             scores=self.scores,

@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 SFT = "conceptloader_sft"  # said of a GPTDatasetConfig whose dataset is an SFTDataset
 STOCK_KEYS = ("tokens", "labels", "loss_mask", "position_ids", "attention_mask", "cu_seqlens", "max_seqlen")
-FROM_STOCK = frozenset({"input_ids", "labels", "loss_mask", "position_ids"})  # they go by Megatron's names
+FROM_STOCK = frozenset({"tokens", "input_ids", "labels", "loss_mask", "position_ids"})  # they go by Megatron's names
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,8 @@ def make_dataloader(
     place = Place.of(parallel_context, input_pp_rank, output_pp_rank)
     layout = batch_layout(dataset.blend)
     # position_ids stay whole: nanotron's ring attention derives the sequence lengths from them.
-    cut = frozenset(name for name, spec in layout.arrays(1).items() if spec.along) - {"position_ids"}
+    along = {name for name, spec in layout.arrays(1).items() if spec.along}
+    cut = frozenset({"input_ids", "labels", *along} - {"position_ids"})  # also those that are views of `tokens`
     keys = micro_batch_keys(place, use_position_ids, dataset.options.consume)
     collator = Collator(keys=keys, place=place, cut=cut)
     dataset.partition = Partition(micro_batch_size=micro_batch_size, dp_size=parallel_context.dp_pg.size())

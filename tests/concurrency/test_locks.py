@@ -15,6 +15,7 @@ import pytest
 
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
+from conceptloader.format.tools.derived import new_directory
 from conceptloader.storage.lock import LOCK, build_lock
 
 SLOW = """
@@ -140,3 +141,29 @@ def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixtur
     assert main([name, *map(str, more), "--out", str(out)]) in (1, 2)
     assert str(taken) in capsys.readouterr().err
     assert taken.is_symlink() or taken.read_text() == "precious"
+
+
+def test_what_a_killed_process_worked_on_is_removed_by_the_next(tmp_path: Path) -> None:
+    """As of `annotate`; what a living one works on, or what others have there under such a name, stays."""
+    code = """
+import sys, time
+from conceptloader.format.tools.derived import new_directory
+with new_directory(sys.argv[1]) as working:
+    open(f"{working}/large", "w").write("x")
+    print(working, flush=True)
+    time.sleep(600)
+"""
+    alike = tmp_path / ".ds.0123456789abcdef.tmp"
+    alike.write_text("a file")
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "ds"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    abandoned = Path(process.stdout.readline().strip())
+    with new_directory(tmp_path / "ds") as working:
+        assert {entry.name for entry in tmp_path.iterdir()} == {alike.name, abandoned.name, Path(working).name}
+        assert (abandoned / "large").exists()
+    (tmp_path / "ds").rmdir()
+    process.kill()
+    process.wait()
+    with new_directory(tmp_path / "ds"):
+        pass
+    assert {entry.name for entry in tmp_path.iterdir()} == {alike.name, "ds"}

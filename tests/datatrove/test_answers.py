@@ -92,3 +92,21 @@ def test_more_tasks_than_steps(run_yaml: Path, tmp_path: Path) -> None:
     writer = TraceWriter(str(run_yaml), str(run_yaml.parent / "log"), str(tmp_path / "out"), 1, 3)
     with pytest.raises(ConfigError, match="found 4 tasks for 2 steps"):
         writer.run(rank=0, world_size=4)
+
+
+def test_parts_of_other_arguments_are_refused(run_yaml: Path, tmp_path: Path) -> None:
+    """As of a pipeline that was killed, changed and started again: the tasks that had ended are not run once more."""
+    config, log, out = str(run_yaml), str(run_yaml.parent / "log"), str(tmp_path / "seen.parquet")
+    ExposureWriter(config, log, out, 4).run(rank=0, world_size=2)
+    changed = ExposureWriter(config, log, out, 8)
+    changed.run(rank=1, world_size=2)
+    with pytest.raises(ConfigError, match="found parts of a table that was asked for with other arguments"):
+        TableJoin(changed).run()
+    assert not Path(out).exists()
+    changed.run(rank=0, world_size=2)
+    mine = tmp_path / "seen.parquet.parts" / "notes.txt"
+    mine.write_text("not of the tasks")
+    left = mine.with_name(".00001-of-00002.arrow.0123456789abcdef.tmp")  # of a task that was killed
+    left.write_bytes(b"")
+    TableJoin(changed).run()
+    assert list(mine.parent.iterdir()) == [mine]

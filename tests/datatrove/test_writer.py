@@ -34,6 +34,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_number_of_workers_changes_no_byte(expected: Path, tmp_path: Path) -> None:
     assert content(steps.build(tmp_path / "2", workers=2)) == content(expected)
     assert content(steps.build(tmp_path / "7", workers=7, batch_documents=3)) == content(expected)
+    prefix = {"prefix": "{{ url }}: ", "workers": 1}
+    some = steps.build(tmp_path / "some", **prefix, batch_documents=3)
+    assert content(some) == content(steps.build(tmp_path / "all", **prefix))
     assert verify(expected, full=True) == []
 
 
@@ -44,16 +47,17 @@ def test_one_shard_per_task_named_by_rank(expected: Path) -> None:
     assert [ds.document_id(i) for i in range(ds.num_documents)] == [f"d{number}" for number in order]
 
 
-def test_equals_our_own_build(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", [None, "{{ id }} of {{ url }}: "])
+def test_equals_our_own_build(tmp_path: Path, prefix: str | None) -> None:
     """One task gives the files that `conceptloader build` writes for the same documents."""
     source = tmp_path / "corpus.jsonl"
     source.write_text("".join(json.dumps(steps.record(i)) + "\n" for i in range(steps.DOCUMENTS)))
-    columns = Columns(tracks={"concepts": "spans"}, metadata_columns=("url",))
+    columns = Columns(tracks={"concepts": "spans"}, metadata_columns=("url",), prefix=prefix)
     options = IngestOptions(
         columns=columns, tokenizer=load_tokenizer("bytes"), vocabularies={"concepts": ["noun", "number"]}
     )
     build_dataset(find_sources([source]), tmp_path / "own", options)
-    own, other = content(tmp_path / "own"), content(steps.build(tmp_path / "one", workers=1, tasks=1))
+    own, other = content(tmp_path / "own"), content(steps.build(tmp_path / "one", workers=1, tasks=1, prefix=prefix))
     assert own.keys() == other.keys()
     different = {name for name in own if own[name] != other[name]}
     assert different == {"build.json", "manifest.json", "00000.shard.json"}  # where the documents came from

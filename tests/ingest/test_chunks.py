@@ -152,6 +152,8 @@ def test_what_cannot_be_is_refused_or_counted(tmp_path: Path, case: str) -> None
     assert joined.wrong == {what: count}
     assert joined.examples
     assert any(f"{count} {what}: not annotated" in line for line in joined.lines())
+    with pytest.raises(InputError, match=rf"found {count} {what}"):  # of tasks that ended while it was allowed, too
+        join(corpus, options(corpus))
 
 
 def replace_path(corpus: Chunked) -> Chunked:

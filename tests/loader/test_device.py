@@ -1,5 +1,6 @@
 """Copies to a device: in order, one ahead, waited for by the stream that uses them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,26 @@ def test_every_tensor_of_a_pinned_batch_holds_its_whole_block(config, blocks, en
             assert torch.equal(batch["input_ids"], same["input_ids"])
             assert torch.equal(batch["labels"], same["labels"])
             assert torch.equal(batch["cu_seqlens"], same["cu_seqlens"])
+
+
+def test_what_collate_made_is_what_arrives(config, blocks, monkeypatch):
+    """A `labels` of one's own stays, although a batch as it is read has them as a part of `tokens`."""
+    config["outputs"] = {"shared_labels": True}
+
+    def masked(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "labels": batch["labels"].masked_fill(batch["labels"] % 2 == 0, -100)}
+
+    with cl.make_dataloader(config, micro_batch_size=4, collate=masked) as loader:
+        expected = next(iter(loader))
+        loader.load_state_dict(loader.state_at(0))
+        loader.device = SimpleNamespace(type="cuda")
+        copy = lambda batches, _, *how: on_device(batches, torch.device("cpu"), *how)  # noqa: E731
+        monkeypatch.setattr("conceptloader.torch.loader.on_device", copy)
+        monkeypatch.setattr(torch, "cuda", FakeCuda())
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+        found = next(iter(loader))
+    assert (expected["labels"] == -100).any()
+    assert torch.equal(found["labels"], expected["labels"])
 
 
 def test_tensors_over_a_block_are_the_arrays(blocks):

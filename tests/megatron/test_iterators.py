@@ -60,6 +60,11 @@ def test_other_shapes_are_refused() -> None:
         fields_of(BatchLayout(seq_len=LENGTH, outputs=Outputs(), tracks=(ragged,)))
 
 
+def test_tokens_are_megatrons_own_also_with_shared_labels() -> None:
+    """Ours are longer by one; they took their place."""
+    assert fields_of(dataclasses.replace(LAYOUT, outputs=Outputs(document_ids=True, shared_labels=True))) == FIELDS
+
+
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_context_slices_are_megatrons(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = torch.arange(2 * 16).view(2, 16)

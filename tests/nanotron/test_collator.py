@@ -3,15 +3,20 @@
 import sys
 import types
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.integrations.nanotron_lm.batches import Collator, Place, micro_batch_keys
+from conceptloader.integrations.nanotron_lm.batches import Collator, Place, make_dataloader, micro_batch_keys
+from conceptloader.integrations.nanotron_lm.data import StageDataset
 from conceptloader.integrations.nanotron_lm.losses import LossPerDataset
+from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.order.partition import Partition
+from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.samplers import MicroBatches
 
 torch = pytest.importorskip("torch")
@@ -91,6 +96,27 @@ def test_context_parallel_ranks_take_their_part_of_the_tokens() -> None:
         assert torch.equal(torch.cat([part[key] for part in parts], 1), whole[key])
     for key in ("position_ids", "concepts_ids"):
         assert all(torch.equal(part[key], whole[key]) for part in parts)
+
+
+@pytest.mark.parametrize("shared_labels", [False, True])
+def test_what_is_cut_follows_from_the_configuration(tmp_path: Path, shared_labels: bool) -> None:
+    """Tokens and labels too where they are views of one tensor."""
+    path = write_dataset(tmp_path / "ds", random_documents(40, seed=1))
+    outputs = {"shared_labels": shared_labels, "document_ids": True}
+    blend = cl.open_blend({"seq_len": 16, "datasets": {"a": {"path": path}}, "outputs": outputs})
+
+    def group(rank: int = 0, size: int = 1) -> Any:
+        return types.SimpleNamespace(rank=lambda: rank, size=lambda: size)
+
+    def micro_batch(rank: int, size: int) -> dict[str, Any]:
+        context = types.SimpleNamespace(dp_pg=group(), pp_pg=group(), tp_pg=group(), cp_pg=group(rank, size))
+        stage = StageDataset(blend, NanotronOptions(consume={"document_ids": "first"}, loss_per_dataset=False))
+        ranks = {"input_pp_rank": 0, "output_pp_rank": 0, "num_workers": 0, "dataloader_pin_memory": False}
+        return next(iter(make_dataloader(stage, micro_batch_size=2, parallel_context=context, **ranks)))
+
+    whole, parts = micro_batch(0, 1), [micro_batch(rank, 2) for rank in range(2)]
+    for key in ("input_ids", "label_ids", "label_mask", "document_ids"):
+        assert torch.equal(torch.cat([part[key] for part in parts], 1), whole[key]), key
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,18 @@ def test_all_that_a_sample_can_be_is_read_by_blocks(
     assert server.count() <= 0.02 * samples.size
 
 
+def test_blocks_of_other_sizes_that_begin_at_the_same_token(corpus: tuple[Path, str]) -> None:
+    """Of one opened dataset with two lengths of samples, as in training and evaluation, or stages of a run."""
+    path, url = corpus
+    datasets = {"a": cl.open_dataset(url)}
+    config: dict[str, Any] = {"order": {"lanes": 8, "windows": 64}, "datasets": {"a": {"path": url}}}
+    some = np.arange(2400, dtype=np.uint64)
+    for seq_len in (SEQ_LEN, 2 * SEQ_LEN):
+        mine = open_reader(cl.open_blend({**config, "seq_len": seq_len}, datasets=datasets))
+        theirs = open_reader(cl.open_blend({**config, "seq_len": seq_len, "datasets": {"a": {"path": str(path)}}}))
+        assert_same(mine.read(some), theirs.read(some))
+
+
 def test_a_loader_says_when_ranks_share_lanes(corpus: tuple[Path, str], caplog: pytest.LogCaptureFixture) -> None:
     config = {"seq_len": SEQ_LEN, "order": {"lanes": 8}, "datasets": {"a": {"path": str(corpus[0])}}}
     cl.make_dataloader(config, global_batch_size=24, micro_batch_size=4, dp_size=2, dp_rank=0)

@@ -316,3 +316,13 @@ def _usage(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     with pytest.raises(SystemExit, match="2"):
         main([*map(str, words)])
     return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 8, 9])
+def test_a_parquet_table_of_just_some_row_groups_is_whole(
+    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_module, "_ROW_GROUP", 4)
+    batches = [pyarrow.record_batch({"n": pyarrow.array(range(k, min(k + 8, rows)))}) for k in range(0, rows or 1, 8)]
+    assert bulk_module.write_parquet(batches, str(tmp_path / "table")) == rows
+    assert pyarrow.parquet.read_table(tmp_path / "table")["n"].to_pylist() == list(range(rows))

@@ -212,6 +212,24 @@ def test_what_is_behind_a_loss_equals_a_walk(run: Run, tmp_path: Path) -> None:
         explain(Run(blend=run.blend), tmp_path, 3)
 
 
+@pytest.mark.parametrize("step", [0, 13])
+def test_a_loss_that_is_no_number_comes_first_and_spoils_no_other(run: Run, tmp_path: Path, step: int) -> None:
+    counts = record(run, tmp_path)
+    usual = explain(run, tmp_path, step)["usual"]
+    broken = list(counts[step])[2]
+    with cl.LossLog(tmp_path) as log:
+        log.write(step, {"sample_index": np.array([broken])}, np.array([np.nan]))
+        if step:
+            log.write(step - 1, {"sample_index": np.array([next(iter(counts[step - 1]))])}, np.array([np.inf]))
+    found = explain(run, tmp_path, step, top=10**6)
+    assert found["usual"] == (pytest.approx(usual, abs=0.05) if step else None)
+    hard = [one["sample"] for one in found["documents"] if np.isnan(one["excess"])]
+    assert set(hard) == {broken}
+    assert [one["sample"] for one in found["documents"][: len(hard)]] == hard
+    values = [one["excess"] for one in found["documents"][len(hard) :]]
+    assert values == sorted(values, reverse=True)
+
+
 def test_one_line_in_a_trainer_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_dataset(tmp_path / "d", random_documents(60, seed=3))
     config = {"seq_len": 32, "datasets": {"d": {"path": path}}, "concepts": {"concepts": {}}}

@@ -158,6 +158,8 @@ def test_a_step_is_what_the_ranks_train(page: str, browser: Browser, looked: Loo
     browser.click("a.button", "next")
     assert browser.place == "step?n=13&rank=1"
     assert "None of this step was logged." in browser.main
+    browser.open(f"{page}#step?n=14")
+    assert "nan on average of 2 samples; the highest:\nsample 114\nnan\nsample 112\n2.0000" in browser.main
 
 
 def test_when_a_document_is_seen(page: str, browser: Browser, looked: Looked) -> None:

@@ -1,16 +1,17 @@
 """Datasets that refer to the files of others, plus a few small new ones: their directory, paths and manifest."""
 
+import fcntl
 import logging
 import os
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.paths import Roots
-from conceptloader.storage.durable import make_directories, sync_directory, temporary_name
+from conceptloader.storage.durable import TEMPORARY, make_directories, sync_directory, temporary_name
 
 log = logging.getLogger(__name__)
 
@@ -18,14 +19,18 @@ log = logging.getLogger(__name__)
 @contextmanager
 def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
     """A working directory beside `out`, which gets that name when the block ends, and is removed if the block fails.
+    Those of processes that were killed are removed before.
 
     Raises: ConfigError if `out` exists and is not an empty directory, ReadError.
     """
     target = os.path.abspath(out)
     check_new_directory(target)
     working = temporary_name(target)
+    _remove_abandoned(target)
     make_directories(working)
+    descriptor = os.open(working, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        _is_locked(descriptor)
         yield working
         sync_directory(working)
         os.rename(working, target)
@@ -33,6 +38,31 @@ def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
     except BaseException:
         shutil.rmtree(working, ignore_errors=True)
         raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(target: str) -> None:
+    """An empty one may not be locked yet; where there are no locks all of them stay."""
+    parent, name = os.path.split(target)
+    for path in (os.path.join(parent, one) for one in (os.listdir(parent) if os.path.isdir(parent) else [])):
+        found = TEMPORARY.fullmatch(os.path.basename(path))
+        with suppress(OSError):
+            if found is not None and found["name"] == name and os.listdir(path):
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    if _is_locked(descriptor):
+                        shutil.rmtree(path)
+                finally:
+                    os.close(descriptor)
+
+
+def _is_locked(directory: int) -> bool:
+    """Whether it is now, by this descriptor, until that is closed."""
+    with suppress(OSError):
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def check_new_directory(path: str) -> None:

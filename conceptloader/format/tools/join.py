@@ -52,10 +52,11 @@ def join(
     ]
     how = [source.extra.get("ingest") for _, source in sources]
     bos = [(one or {}).get("bos") for one in how]
-    kept = how[0] if all(one == how[0] for one in how) else None
-    if kept is None and any(one is not None for one in bos):  # which a later `annotate` has to know
+    kept = how[0] if all(one == how[0] for one in how) else {}
+    if not kept and any(one is not None for one in bos):  # which a later `annotate` has to know
         kept = {"bos": bos[0] if all(one == bos[0] for one in bos) else SOME_BOS}
-    manifest = replace(manifest, extra={**({} if kept is None else {"ingest": kept}), "joined": joined})
+    kept = next(({"prefix": one["prefix"]} for one in how if one and "prefix" in one), {}) | (kept or {})  # and this
+    manifest = replace(manifest, extra={**({"ingest": kept} if kept else {}), "joined": joined})
     every = Roots(target, list({root for _, allowed in loaded for root in allowed.roots}))
     firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()
     manifest = with_border_windows(manifest, every, firsts)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.bulk import spans_of
 from conceptloader.format.read.lookup import read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
@@ -20,6 +21,7 @@ from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place_spans
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
+from conceptloader.ingest.rows.columns import marked_prefixes
 from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.tokenizer import TextTokenizer
 
@@ -70,7 +72,9 @@ class Placer:
     def _place_shard(self, shard: int, items: NDArray[np.void], records: list[bytes]) -> dict[str, BulkSpans]:
         documents, row = np.unique(items["document"], return_inverse=True)
         first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
-        bos = 0
+        before = self._prefixes(shard, first, stop)
+        # Tokens to be held by spans of a whole document beside those that are placed. With none but a prefix, that.
+        more = np.where(before < stop - first, -before, 0)
         if self.texts is None:
             read = Read(offsets_of(stop - first), np.zeros(len(documents), bool), None, None)
         else:
@@ -82,8 +86,8 @@ class Placer:
                     "expected all of them or none; annotate them before they are joined, or give offsets in tokens "
                     "(--unit tokens)"
                 )
-            bos = int(mark is not None)
-            first, base = first + bos, self.ds.shard_starts[shard]
+            more = np.full(len(documents), int(mark is not None))
+            first, base = first + before + more, self.ds.shard_starts[shard]
             read = read_texts(self.ds, self.texts, documents, first + base, stop + base)
         self._check_contents(items, row, read, first + self.ds.shard_starts[shard])
         spans = self._raw(items, records, row, read)
@@ -99,8 +103,17 @@ class Placer:
             at = np.searchsorted(offsets, found.start, "right") - 1
             whole = (found.start == offsets[at]) & (found.end == offsets[at + 1])
             kept = self._to_shard(found, offsets, first, records)
-            placed[name] = replace(kept, start=kept.start - bos * whole)
+            placed[name] = replace(kept, start=kept.start - more[at] * whole)
         return placed
+
+    def _prefixes(self, shard: int, first: Ints, stop: Ints) -> Ints:
+        """Tokens that a build put in front of documents, of which nothing is annotated; 0 for none."""
+        found, some = np.zeros_like(first), np.flatnonzero(first < stop)
+        for track in marked_prefixes(self.ds.manifest):
+            if self.ds.manifest.shards.tracks[track].encoding[shard] is not None:
+                marked, _ = spans_of(self.ds.reader, shard, track, first[some], stop[some])
+                found[some[marked.row]] = marked.end - marked.first
+        return found
 
     def _check_contents(self, items: NDArray[np.void], row: Ints, read: Read, first: Ints) -> None:
         """Rows that say what their document holds mean this one. first: token of the dataset that each begins with."""

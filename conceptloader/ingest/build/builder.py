@@ -29,7 +29,7 @@ from conceptloader.ingest.place.rules import SpanRules, refuse_earlier_rules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.batch import BadRecord
 from conceptloader.ingest.rows.chat import ChatRules
-from conceptloader.ingest.rows.columns import METADATA_TRACK, Columns
+from conceptloader.ingest.rows.columns import METADATA_TRACK, PREFIX_NAME, PREFIX_TRACK, Columns
 from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer
@@ -136,6 +136,7 @@ def build_dataset(
         did, losses = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
         counts = did["documents"], did["tokens"], losses.lost, losses, did["bad"], 0.0, did["truncated"]
         summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
+        summary.prefix_tokens = None if options.columns.prefix is None else did["prefix"]
         if task is None:
             summary.losses = check_losses(build, options.max_lost_spans)
             with contextlib.suppress(FileNotFoundError):
@@ -174,7 +175,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
     if options.bos is not None and (options.chat is not None or not 0 <= options.bos < facts.vocab_size):
         wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
         raise ConfigError(f"bos: found token {options.bos}, expected {wanted}; correct it or leave it out")
-    columns = options.columns
+    columns, fields = options.columns, dict(options.columns.fields)
     for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
         if unknown := sorted(set(given) - set(columns.tracks)):
             raise ConfigError(
@@ -187,17 +188,21 @@ def format_options(options: IngestOptions) -> BuildOptions:
     }
     if columns.has_metadata:
         tracks[METADATA_TRACK] = TrackOptions(codec="msgpack", encoding=options.encoding)
+    if columns.prefix is not None:
+        tracks[PREFIX_TRACK] = TrackOptions(encoding=options.encoding, vocabulary=[PREFIX_NAME])
+        fields["loss_mask"] = "u1"
     return BuildOptions(
         mode=options.mode or ("stream-with-metadata" if tracks else "token-stream"),
         tokenizer=facts,
         token_type=options.token_type,
-        fields=columns.fields,
+        fields=fields,
         tracks=tracks,
         extra={
             "ingest": {
                 **options.to_json(bool(columns.tracks)),
                 "append_eos": options.eos is not None,
                 **({} if options.bos is None else {"bos": options.bos}),
+                **({} if columns.prefix is None else {"prefix": columns.prefix}),
                 "columns": columns.to_json(),
                 **({} if options.chat is None else {"chat": asdict(options.chat)}),
                 **({"joined": options.joined} if options.joined else {}),
@@ -226,7 +231,8 @@ def _write_shards(
     on_bad: Callable[[str, str, str], None] | None,
     watch: Callable[[int, int], Watch] | None,
 ) -> tuple[Counter[str], Losses]:
-    """Write the `missing` shards. Returns: counts of documents, tokens, bad records and truncated conversations."""
+    """Write the `missing` shards. Returns: counts of documents, tokens (prefix: of prefixes), bad records and truncated
+    conversations."""
     tokenizer: bytes | str | None = None
     if options.columns.text is not None or options.chat is not None:
         if options.tokenizer is None:
@@ -255,7 +261,7 @@ def _write_shards(
 
     def on_news(_: int, progress: Progress) -> None:
         counts.update(documents=progress.documents, tokens=progress.tokens)
-        counts.update(bad=len(progress.bad), truncated=progress.truncated)
+        counts.update(bad=len(progress.bad), truncated=progress.truncated, prefix=progress.prefix_tokens)
         losses.add(progress.losses)
         for track, loss in losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_lost_spans * loss.spans and track not in told:

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
-    Bad records and truncated conversations are those of this run, all else is of the whole dataset."""
+    Bad records, truncated conversations and tokens of prefixes are those of this run, all else is of the whole
+    dataset."""
 
     path: str
     shards: int
@@ -36,6 +37,7 @@ class Summary:
     bad_records: int = 0
     seconds: float = 0.0
     truncated: int = 0
+    prefix_tokens: int | None = None
 
 
 def make_room(path: str, sources: Sequence[Source]) -> None:

@@ -16,10 +16,10 @@ from conceptloader.ingest.build.lost import NOTE, Losses
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.workers import Tell
 from conceptloader.ingest.place.rules import SpanRules
-from conceptloader.ingest.place.spans import Placed, check_ids, place, with_bos
+from conceptloader.ingest.place.spans import Placed, check_ids, place, with_bos, with_prefix
 from conceptloader.ingest.rows.batch import BadRecord, BadRow, RowBatch
 from conceptloader.ingest.rows.chat import ChatParser, ChatRules
-from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.columns import PREFIX_TRACK, Columns
 from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv, lines_before, read_csv, read_lines
 from conceptloader.ingest.rows.records import CsvParser, LineParser
@@ -53,7 +53,7 @@ class ShardJob:
 @dataclass
 class Progress:
     """What has been done since the last report. losses: see `Losses`; bad: (file, place in it, problem) of records that
-    were left out; truncated: conversations without their last turns."""
+    were left out; truncated: conversations without their last turns; prefix_tokens: those of prefixes."""
 
     bytes: int = 0
     documents: int = 0
@@ -61,6 +61,7 @@ class Progress:
     losses: Losses = field(default_factory=Losses)
     bad: list[tuple[str, str, str]] = field(default_factory=list)
     truncated: int = 0
+    prefix_tokens: int = 0
 
 
 @lru_cache(maxsize=1)
@@ -136,6 +137,8 @@ class ShardFiller:
             writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
             progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
             progress.truncated = batch.truncated
+            if batch.prefixes is not None:
+                progress.prefix_tokens = int((placed.spans[PREFIX_TRACK].end - placed.spans[PREFIX_TRACK].start).sum())
             self.losses.add(progress.losses)
             if self.losses:
                 writer.notes[NOTE] = self.losses.to_json()
@@ -161,7 +164,10 @@ class ShardFiller:
             placed.lost,
             lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}",
         )
-        return placed if self.bos is None else with_bos(placed, self.bos)
+        placed = placed if self.bos is None else with_bos(placed, self.bos)
+        if batch.prefixes is None or self.tokenizer is None:
+            return placed
+        return with_prefix(placed, self.tokenizer.encode(batch.prefixes, [False] * len(ids))[0])
 
 
 def _read(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:

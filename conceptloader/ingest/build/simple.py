@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
@@ -26,6 +27,7 @@ def build(
     append_eos: bool = True,
     vocabularies: Mapping[str, Path | Sequence[str]] | None = None,
     columns: Columns | None = None,
+    prefix: str | None = None,
     rules: SpanRules | None = None,
     workers: int = 1,
 ) -> Summary:
@@ -33,8 +35,9 @@ def build(
 
     inputs: files, or directories of files. tokenizer: "bytes", a tokenizer.json or a transformers folder, or for tokens
     as input their vocab_size. eos: token, or id, that ends a document. vocabularies: names of the concepts by track, or
-    the file that has them. columns: by default those of the first records. rules: which tokens belong to a span.
-    workers: processes; above 1, a script needs the usual `if __name__ == "__main__":`.
+    the file that has them. columns: by default those of the first records. prefix: a template in Jinja over a record's
+    columns, of a text that is put in front of its document. rules: which tokens belong to a span. workers: processes;
+    above 1, a script needs the usual `if __name__ == "__main__":`.
 
     Raises: see `conceptloader.ingest.build.builder.build_dataset`.
     """
@@ -43,9 +46,9 @@ def build(
     if tokenizer is None and isinstance(eos, str):
         raise ConfigError(f"build: eos: found {eos!r}, expected an id, since there is no tokenizer to look it up")
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
-    given = vocabularies or {}
+    given, columns = vocabularies or {}, columns or detect_columns(sources, strict=True, prefix=prefix)
     options = IngestOptions(
-        columns=columns or detect_columns(sources, strict=True),
+        columns=columns if prefix is None else replace(columns, prefix=prefix),
         tokenizer=None if tokenizer is None else load_tokenizer(tokenizer, eos),
         vocab_size=vocab_size,
         eos_id=eos if tokenizer is None and not isinstance(eos, str) else None,

@@ -19,7 +19,7 @@ from conceptloader.ingest.build.workers import Tell, run_tasks
 from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks, check_path
-from conceptloader.ingest.chunks.report import EXAMPLES, Joined
+from conceptloader.ingest.chunks.report import EXAMPLES, Joined, require_right
 from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.table import column_types, read_objects
 from conceptloader.storage.durable import completed, make_directories, temporary_name, write_file
@@ -44,12 +44,14 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """Parquet files of documents. content: column of the text, or, if `tokens`, of the tokens. keep: more columns."""
+    """Parquet files of documents. content: column of the text, or, if `tokens`, of the tokens. keep: more columns.
+    prefix: see `Columns`, over the columns that are kept."""
 
     files: Sequence[str]
     content: str
     tokens: bool = False
     keep: Sequence[str] = ()
+    prefix: str | None = None
 
 
 def join_chunks(
@@ -113,7 +115,9 @@ def join_chunks(
         if part is not None and part.stage == kind:
             return joined
         for task in stage:
-            joined.add(load_json(task.report).take("report", dict))
+            report = load_json(task.report).take("report", dict)
+            require_right(report, chunks.wrong)
+            joined.add(report)
     return joined
 
 
@@ -275,15 +279,11 @@ def _report(task: Task, database: Any, table: str) -> dict[str, Any]:
     listed = f"SELECT place, what FROM {table} ORDER BY row, number, what"
     found = database.execute(f"{listed} LIMIT {EXAMPLES}").fetchall()
     examples = [f"{task.file}: {place}: {what}" for place, what in found]
-    if counts and task.chunks.wrong == "refuse":
-        found = ", ".join(f"{number:,} {what}" for what, number in counts.items())
-        raise InputError(
-            f"{examples[0]}: found {found}, expected none, this is the first; mend the files, or leave what is wrong "
-            "without annotation, counted (--wrong-chunks unannotated), and listed (--skip-bad FILE)"
-        )
+    report = {"wrong": counts, "examples": examples}
+    require_right(report, task.chunks.wrong)
     if counts:
         _copy(database, listed, task.listing)
-    return {"wrong": counts, "examples": examples}
+    return report
 
 
 def _ids_of(task: Task) -> str:

@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from conceptloader.errors import InputError
+
 EXAMPLES = 20
 
 
@@ -44,3 +46,13 @@ class Joined:
         found += [f"{self.damaged:,} documents say that their chunks have errors"] if self.damaged else []
         found += [f"{n:,} {what}: not annotated" for what, n in sorted(self.wrong.items())]
         return found + [f"  {example}" for example in self.examples]
+
+
+def require_right(report: dict[str, Any], wrong: str) -> None:
+    """wrong: see `Chunks`. Of a task, also of one that ended when what is wrong was allowed. Raises: InputError."""
+    if report["wrong"] and wrong == "refuse":
+        found = ", ".join(f"{number:,} {what}" for what, number in report["wrong"].items())
+        raise InputError(
+            f"{report['examples'][0]}: found {found}, expected none, this is the first; mend the files, or leave what "
+            "is wrong without annotation, counted (--wrong-chunks unannotated), and listed (--skip-bad FILE)"
+        )

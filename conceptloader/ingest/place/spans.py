@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.format.read.bulk import ragged
 from conceptloader.format.spec.codecs import concept_records
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.write.track import BulkSpans
@@ -14,7 +15,7 @@ from conceptloader.ingest.place.align import find_places
 from conceptloader.ingest.place.overlap import resolve
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
-from conceptloader.ingest.rows.columns import METADATA_TRACK
+from conceptloader.ingest.rows.columns import METADATA_TRACK, PREFIX_TRACK
 
 
 @dataclass
@@ -71,19 +72,42 @@ def place(
 def with_bos(placed: Placed, bos: int) -> Placed:
     """The same with the token `bos` in front of each document. A span of a whole document holds it; no other one does.
     Its fields are those of the document's first token, 0 if there is none."""
-    offsets = placed.tokens.offsets
+    documents = len(placed.tokens)
+    return _in_front(placed, Ragged(np.full(documents, bos, np.uint32), np.arange(documents + 1)), held=True)
+
+
+def with_prefix(placed: Placed, prefix: Ragged) -> Placed:
+    """The same with the tokens of a prefix in front of each document: they belong to a track of their own and to no
+    other span, and all others have a loss. Cut off again, they leave what there would be without them."""
+    found = _in_front(placed, prefix, held=False)
+    some = np.diff(prefix.offsets) > 0
+    start, end = found.tokens.offsets[:-1][some], (found.tokens.offsets[:-1] + np.diff(prefix.offsets))[some]
+    data, offsets = concept_records(np.zeros(len(start), "<u4"), np.arange(len(start) + 1))  # each with the only name
+    marked = BulkSpans(start=start, end=end, record=np.arange(len(start)), data=data, offsets=offsets)
+    loss = np.ones(len(found.tokens.values), np.uint8)
+    loss[ragged(start, end - start)] = 0
+    return replace(found, spans={**found.spans, PREFIX_TRACK: marked}, fields={**found.fields, "loss_mask": loss})
+
+
+def _in_front(placed: Placed, front: Ragged, held: bool) -> Placed:
+    """The same with some tokens in front of each document, with the fields of its first one. held: by spans of all of
+    it."""
+    offsets, counts = placed.tokens.offsets, np.diff(front.offsets)
     first, stop = offsets[:-1], offsets[1:]
     spans = {}
     for track, bulk in placed.spans.items():
         row = np.searchsorted(first, bulk.start, "right") - 1
-        whole = (bulk.start == first[row]) & (bulk.end == stop[row])
-        spans[track] = replace(bulk, start=bulk.start + row + ~whole, end=bulk.end + row + 1)
-    values = np.insert(placed.tokens.values, first, bos)
+        without = ~((bulk.start == first[row]) & (bulk.end == stop[row]) & held)
+        start, end = bulk.start + front.offsets[row + without], bulk.end + front.offsets[row + 1]
+        spans[track] = replace(bulk, start=start, end=end)
+    at = np.repeat(first, counts)
+    values = placed.tokens.values
+    values = np.insert(values.astype(np.result_type(values, front.values), copy=False), at, front.values)
     fields = {}
     for name, column in placed.fields.items():
         leading = np.where(first < stop, np.append(column, 0)[first], 0).astype(column.dtype)
-        fields[name] = np.insert(column, first, leading)
-    return replace(placed, tokens=Ragged(values, offsets + np.arange(len(offsets))), spans=spans, fields=fields)
+        fields[name] = np.insert(column, at, np.repeat(leading, counts))
+    return replace(placed, tokens=Ragged(values, offsets + front.offsets), spans=spans, fields=fields)
 
 
 def place_spans(

@@ -63,7 +63,7 @@ class RowBatch:
     """Documents as read. texts, or tokens (n lists), is given. An empty id means none.
 
     metadata: one encoded record per document. fields: values aligned with all tokens of the batch. truncated:
-    conversations of which turns were left out.
+    conversations of which turns were left out. prefixes: texts to put in front of the documents'.
     """
 
     ids: list[str]
@@ -73,3 +73,4 @@ class RowBatch:
     metadata: list[bytes] | None = None
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
     truncated: int = 0
+    prefixes: list[str] | None = None

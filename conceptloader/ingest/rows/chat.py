@@ -17,6 +17,7 @@ from conceptloader.ingest.rows.batch import BadRow, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import RecordParser, check_id, parse_json
 from conceptloader.ingest.rows.tokenizer import TextTokenizer
+from conceptloader.ingest.template import sandbox, without_null
 
 _BEGIN, _END = "\ufdd0", "\ufdd1"  # around what the assistant says; no characters, so in no text
 _AFTER = {
@@ -68,14 +69,10 @@ def load_rules(tokenizer: str, template: str | None, max_tokens: int | None, mul
 
 def _compiled(rules: ChatRules) -> Any:
     """The template, ready to be rendered. Raises: ConfigError for one that is none, or names a token nobody knows."""
-    jinja = need("jinja2", "--chat: the jinja2 package is not installed", "ingest")
-    sandbox, meta = need("jinja2.sandbox", "--chat"), need("jinja2.meta", "--chat")
+    environment = sandbox("--chat", trim_blocks=True, lstrip_blocks=True)
+    jinja, meta = need("jinja2", "--chat"), need("jinja2.meta", "--chat")
     # {% generation %}, by which transformers knows what the assistant says, becomes a pair of marks.
     text = re.sub(r"\{%(-?)\s*(end)?generation\s*(-?)%\}", _mark, rules.template)
-    environment = sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     environment.globals["raise_exception"] = _refuse
     try:
         named = meta.find_undeclared_variables(environment.parse(text))
@@ -117,7 +114,7 @@ class ChatParser(RecordParser):
         self._truncated = 0
         for number, row in enumerate(rows if isinstance(rows, list) else rows.to_pylist()):
             try:
-                found = self._documents(parse_json(row) if isinstance(row, bytes) else _without_null(row))
+                found = self._documents(parse_json(row) if isinstance(row, bytes) else without_null(row))
             except ValueError as error:
                 raise BadRow(number, str(error)) from error
             documents += map(self._filled, found) if self._rules.multiple > 1 else found
@@ -250,10 +247,3 @@ def _check(messages: list[Any], where: str) -> None:
                 f"{where}: found role {role!r} {f'after {before!r}' if before else 'at the beginning'}, expected it "
                 f"after {' or '.join(sorted(filter(None, _AFTER[role]))) or 'nothing'}"
             )
-
-
-def _without_null(value: Any) -> Any:
-    """Rows of parquet have every key that any row has."""
-    if isinstance(value, dict):
-        return {key: _without_null(item) for key, item in value.items() if item is not None}
-    return [_without_null(item) for item in value] if isinstance(value, list) else value

@@ -5,9 +5,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conceptloader.errors import ConfigError
+from conceptloader.format.spec.manifest import Manifest
+from conceptloader.ingest.template import load_prefix
 
 MAIN_TRACK = "concepts"
 METADATA_TRACK = "metadata"
+PREFIX_TRACK, PREFIX_NAME = "prefix", "metadata"  # the track of what is put in front, and its only name
+
+
+def marked_prefixes(manifest: Manifest) -> set[str]:
+    """The track of the prefixes that a build put in front of documents, if it did."""
+    return {PREFIX_TRACK} if "prefix" in manifest.extra.get("ingest", {}) else set()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +24,7 @@ class Columns:
     id: column of the document's name. tracks: column of the spans, by track.
     metadata: column of a metadata object, or None; metadata_columns: further columns that go into it.
     fields: token-aligned columns and their types, e.g. {"loss_mask": "u1"}. ignored: columns that may be there.
+    prefix: a template in Jinja over the columns of a record, for a text that is put in front of the document's.
     """
 
     text: str | None = "text"
@@ -26,13 +35,17 @@ class Columns:
     metadata_columns: Sequence[str] = ()
     fields: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
+    prefix: str | None = None
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.tokens is None):
             raise ConfigError("columns: found both or none of text and tokens, expected one of them")
         if self.fields and self.text is not None:
             raise ConfigError("columns: found token-aligned fields with text, expected them only with tokens")
-        used = [*self.wanted()]
+        if self.prefix is not None and (self.text is None or PREFIX_TRACK in self.tracks):
+            found = "tokens" if self.text is None else f"a track {PREFIX_TRACK!r} of the input"
+            raise ConfigError(f"prefix: found {found}, expected text and no such track; rename it or leave it out")
+        used = self._roles()
         repeated = sorted({name for name in used if used.count(name) > 1})
         if repeated:
             raise ConfigError(f"columns: found {repeated} in two roles, expected each column in one; rename one")
@@ -45,10 +58,14 @@ class Columns:
     def has_metadata(self) -> bool:
         return self.metadata is not None or bool(self.metadata_columns)
 
-    def wanted(self) -> list[str]:
-        """Every column that is read."""
+    def _roles(self) -> list[str]:
         metadata = [self.metadata] if self.metadata is not None else []
         return [self.content, self.id, *self.tracks.values(), *metadata, *self.metadata_columns, *self.fields]
+
+    def wanted(self) -> list[str]:
+        """Every column that is read."""
+        named = () if self.prefix is None else sorted(load_prefix(self.prefix).names)
+        return list(dict.fromkeys([*self._roles(), *named]))
 
     def problem(self, found: Collection[str]) -> str | None:
         """Why a record or table with the columns `found` cannot be read, or None. Only the content is mandatory."""
@@ -67,4 +84,6 @@ class Columns:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        """What was in a dataset's options before there were prefixes, which stand beside it."""
+        found = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {name: value for name, value in found.items() if name != "prefix"}

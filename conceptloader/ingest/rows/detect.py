@@ -1,5 +1,6 @@
 """Which columns the input has, from its first records, so that usual inputs need no options."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from conceptloader.errors import ConfigError, InputError
@@ -8,6 +9,9 @@ from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv, read_csv, read_lines
 from conceptloader.ingest.rows.records import parse_json
 from conceptloader.ingest.rows.table import column_types
+from conceptloader.ingest.template import load_prefix
+
+log = logging.getLogger(__name__)
 
 _PREFIX = "spans_"
 
@@ -22,19 +26,21 @@ def detect_columns(
     metadata_columns: Sequence[str] = (),
     fields: Mapping[str, str] | None = None,
     ignored: Sequence[str] = (),
+    prefix: str | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     strict: bool = False,
 ) -> Columns:
     """Columns as given, and for the rest as the first block of records has them.
 
     `text` or `tokens` is the content, whichever is there; `spans` is the track concepts and `spans_<track>` the track
-    of that name, in addition to `tracks`; `metadata` is the metadata object. strict: the first records have no others.
+    of that name, in addition to `tracks`; `metadata` is the metadata object. strict: the first records have no others
+    but those that the prefix names.
 
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
-    and with `strict` for columns that are not known, all of them.
+    and with `strict` for columns that are not known, all of them. A name of the prefix that they lack is a warning.
     """
-    path, found = first_columns(sources, max_line_bytes)
-    found -= set(ignored)
+    path, there = first_columns(sources, max_line_bytes)
+    found = there - set(ignored)
     if text is None and tokens is None:
         if {"text", "tokens"} <= found:
             raise ConfigError(
@@ -54,7 +60,10 @@ def detect_columns(
         metadata_columns=metadata_columns,
         fields=fields or {},
         ignored=ignored,
+        prefix=prefix,
     )
+    for name in sorted(load_prefix(prefix).names - there) if prefix is not None else ():
+        log.warning("%s: the prefix names %r, which none of the first records has", path, name)
     problem = result.problem(found) if strict else None
     if problem:
         raise InputError(f"{path}: the first records: {problem}")

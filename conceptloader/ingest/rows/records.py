@@ -13,6 +13,7 @@ from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.lines import CsvRow
 from conceptloader.ingest.rows.vocabulary import Concepts
+from conceptloader.ingest.template import load_prefix
 
 
 class RecordParser:
@@ -23,6 +24,7 @@ class RecordParser:
         self._concepts = concepts
         self._known = frozenset([*columns.wanted(), *columns.ignored])
         self._packer = MsgpackCodec() if columns.has_metadata else None
+        self._prefix = None if columns.prefix is None else load_prefix(columns.prefix)
 
     def read(self, row: Any) -> dict[str, Any]:
         """The record that a row is. Raises: ValueError that says what is wrong with it."""
@@ -36,6 +38,7 @@ class RecordParser:
         tokens: list[Any] = []
         spans = {track: SpanCollector(self._concepts[track]) for track in columns.tracks}
         metadata: list[bytes] = []
+        prefixes: list[str] = []
         fields: dict[str, list[Any]] = {name: [] for name in columns.fields}
         for row, given in enumerate(rows):
             try:
@@ -57,6 +60,8 @@ class RecordParser:
                         raise ValueError(f"{column}: found {found!r:.100}, expected a list of spans")
                 if self._packer:
                     metadata.append(self._packer.encode(collect_metadata(record, columns)))
+                if self._prefix:
+                    prefixes.append(self._prefix.render(record))
             except ValueError as error:
                 raise BadRow(row, str(error)) from error
         return RowBatch(
@@ -66,6 +71,7 @@ class RecordParser:
             spans={track: collector.finish() for track, collector in spans.items()},
             metadata=metadata if self._packer else None,
             fields={name: np.concatenate([*values, np.empty(0, np.int64)]) for name, values in fields.items()},
+            prefixes=prefixes if self._prefix else None,
         )
 
 

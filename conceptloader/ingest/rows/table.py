@@ -3,7 +3,7 @@
 import datetime
 import decimal
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import check_id, check_text, collect_metadata
 from conceptloader.ingest.rows.vocabulary import Concepts
+from conceptloader.ingest.template import load_prefix
 
 _BATCH_BYTES = 8 << 20
 _SPAN_TYPE = "a list of structs {start: integer, end: integer, concepts: list of strings or integers}"
@@ -125,19 +126,24 @@ class TableParser:
             if name not in given:
                 raise BadRow(-1, f"found no column {name!r}, expected one value per token")
             fields[name] = _aligned(given[name], name, tokens)
-        return RowBatch(ids=ids, texts=texts, tokens=tokens, spans=spans, metadata=self._metadata(given), fields=fields)
+        batch = RowBatch(ids=ids, texts=texts, tokens=tokens, spans=spans, fields=fields)
+        if (packer := self._packer) is not None:
+            names = (columns.metadata, *columns.metadata_columns)
+            batch.metadata = _objects(given, names, lambda found: packer.encode(collect_metadata(found, columns)))
+        if columns.prefix is not None:
+            prefix = load_prefix(columns.prefix)
+            batch.prefixes = _objects(given, sorted(prefix.names), prefix.render)
+        return batch
 
-    def _metadata(self, given: Mapping[str, Any]) -> list[bytes] | None:
-        import pyarrow as pa
 
-        if self._packer is None:
-            return None
-        columns, packer = self._columns, self._packer
-        names = [name for name in (columns.metadata, *columns.metadata_columns) if name is not None and name in given]
-        if not names:
-            return [packer.encode({})] * len(next(iter(given.values())))
-        objects = pa.StructArray.from_arrays([given[name] for name in names], names=names)
-        return _each(objects, lambda found: packer.encode(collect_metadata(plain(found), columns)))
+def _objects(given: Mapping[str, Any], names: Iterable[str | None], check: Callable[[Any], Any]) -> list[Any]:
+    """`check` of every row as an object of some of the columns, those that are there."""
+    import pyarrow as pa
+
+    kept = {name: given[name] for name in names if name is not None and name in given}
+    rows = len(next(iter(given.values())))
+    objects = pa.StructArray.from_arrays(list(kept.values()), names=list(kept)) if kept else pa.array([{}] * rows)
+    return _each(objects, lambda found: check(plain(found)))
 
 
 def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:

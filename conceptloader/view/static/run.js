@@ -116,16 +116,19 @@ export async function stepView(parameters, about) {
         link(count(one.i), "window", { d: one.d, i: one.i }), one.epoch, lossOf(found, one), parts(one)]))));
 }
 
-const lossOf = (found, one) => found.loss?.samples[one.sample]?.toFixed(4) ?? "-";
+const number = (loss) => (typeof loss === "number" ? loss.toFixed(4) : loss); // or a word: nan, inf
+const height = (loss) => (typeof loss === "number" ? loss : Infinity);
+const lossOf = (found, one) => number(found.loss?.samples[one.sample] ?? "-");
 
 function lossCard(found) {
   if (found.loss === null) return quiet("Not shown: start the page with --losses, the directory of the run's loss log.");
   const logged = Object.keys(found.loss.samples).length;
   if (!logged) return quiet("None of this step was logged.");
+  const of = (one) => height(found.loss.samples[one.sample]);
   const most = found.samples.filter((one) => one.sample in found.loss.samples)
-    .sort((a, b) => found.loss.samples[b.sample] - found.loss.samples[a.sample]).slice(0, 10);
-  const top = Math.max(1e-9, ...most.map((one) => found.loss.samples[one.sample]));
-  return [h("p", {}, `${found.loss.mean.toFixed(4)} on average of ${plural(logged, "sample")}; the highest:`),
+    .sort((a, b) => (of(b) > of(a)) - (of(b) < of(a))).slice(0, 10);
+  const top = Math.max(1e-9, ...most.map(of).filter(Number.isFinite));
+  return [h("p", {}, `${number(found.loss.mean)} on average of ${plural(logged, "sample")}; the highest:`),
     bars(most.map((one) => [link(`sample ${count(one.sample)}`, "window", { d: one.d, i: one.i }),
-      found.loss.samples[one.sample] / top, lossOf(found, one), hue(one.k)]))];
+      Math.min(1, of(one) / top), lossOf(found, one), hue(one.k)]))];
 }

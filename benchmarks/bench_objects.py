@@ -1,7 +1,9 @@
 """Windows of 4,097 tokens from an object store that answers after 20 ms (a server on this machine), batches of 16.
 
 A process each, at once from an empty cache: samples a second after the first batch, that batch, requests and bytes a
-window. Peers that are not installed are left out: datatrove reads through fsspec's http, litdata through boto3.
+window. Peers that are not installed are left out: datatrove reads through fsspec's http, litdata through obstore, which
+has to be told that http will do, mosaicml-streaming through boto3; of torchvision, which it imports for its images
+alone, there is a stand-in.
 """
 
 import importlib.util
@@ -47,12 +49,34 @@ DATATROVE = """
         multiprocessing_context="spawn"))
 """
 LITDATA = """
+    import litdata.streaming.downloader as downloader
+    downloader._OBSTORE_CLIENT_OPTIONS = {{**downloader._OBSTORE_CLIENT_OPTIONS, "allow_http": True}}
     from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
     began = time.perf_counter()
     dataset = StreamingDataset("s3://litdata", item_loader=TokensLoader(4097), shuffle=True, cache_dir={cache!r},
         storage_options={{"endpoint_url": {endpoint!r}, "aws_access_key_id": "x", "aws_secret_access_key": "x",
                           "region_name": "us-east-1"}})
     batches = iter(StreamingDataLoader(dataset, batch_size={batch}, num_workers=2))
+"""
+NO_IMAGES = """
+import importlib.machinery, sys, types
+class Absent(types.ModuleType):
+    __path__ = []
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+for name in ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional"):
+    sys.modules[name] = Absent(name)
+    sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
+"""
+STREAMING = """
+    from streaming import StreamingDataset
+    from torch.utils.data import DataLoader
+    began = time.perf_counter()
+    dataset = StreamingDataset(remote="s3://streaming", local={cache!r} + "/streaming", shuffle=True,
+        batch_size={batch}, shuffle_seed=1)
+    batches = iter(DataLoader(dataset, batch_size={batch}, num_workers=1))
 """
 FINISH = """
     next(batches)
@@ -80,6 +104,20 @@ def litdata_chunks(stream: Path, folder: Path) -> None:
         writer.merge()
 
 
+def streaming_shards(stream: Path, folder: Path) -> None:
+    """The same windows in shards of mosaicml-streaming, of 64 MiB, its default."""
+    if not (folder / "index.json").exists():
+        program = f"""{NO_IMAGES}
+import numpy as np
+from streaming import MDSWriter
+tokens = np.fromfile({str(stream)!r}, np.uint16)
+with MDSWriter(out={str(folder)!r}, columns={{"tokens": "ndarray:uint16:4097"}}, size_limit=1 << 26) as out:
+    for start in range(0, len(tokens) - 4096, 4096):
+        out.write({{"tokens": tokens[start : start + 4097]}})
+"""
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+
 report = Report("objects")
 folder = ROOT / "objects"
 path = Path(corpus("objects/web", span=0, shards=1))
@@ -99,25 +137,32 @@ with tempfile.TemporaryDirectory() as cache:
     if importlib.util.find_spec("litdata"):
         litdata_chunks(stream, folder / "litdata")
         programs["litdata, 2 workers"] = LITDATA
+    if importlib.util.find_spec("streaming"):
+        streaming_shards(stream, folder / "streaming")
+        programs["mosaicml-streaming, 1 worker"] = STREAMING
     environment = {
         **os.environ, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "x",
         "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true",
+        "S3_ENDPOINT_URL": endpoint,
     }  # fmt: skip
     found: dict[str, list[float]] = {}
     for name, program in programs.items():
         again = urllib.request.Request(f"{endpoint}/-/count", method="DELETE")
         urllib.request.urlopen(again).read()
         file = Path(cache) / "program.py"
-        file.write_text(START + (program + FINISH).format(**asked))
+        file.write_text(NO_IMAGES * (program is STREAMING) + START + (program + FINISH).format(**asked))
         began = time.perf_counter()
         try:
             run = subprocess.run(
                 [sys.executable, file], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
             )
-            first, rate = json.loads(run.stdout.splitlines()[-1])
-        except (subprocess.TimeoutExpired, IndexError) as error:
-            print(f"{name}: left out ({type(error).__name__})", file=sys.stderr)
+        except subprocess.TimeoutExpired as error:
+            print(f"{name}: left out: {error}", file=sys.stderr)
             continue
+        if run.returncode:
+            print(f"{name}: left out: {run.stderr[-2000:]}", file=sys.stderr)
+            continue
+        first, rate = json.loads(run.stdout.splitlines()[-1])
         counts = json.loads(urllib.request.urlopen(again).read())
         windows = BATCH * BATCHES
         found[name] = [1e3 / rate, first, counts["requests"] / windows, counts["bytes"] / windows / (2 * 4097)]

@@ -31,7 +31,7 @@ from conceptloader.batch.reader import (
     sample_randoms,
 )
 from conceptloader.blend import View
-from conceptloader.blend.samples import kind_of, present
+from conceptloader.blend.samples import kind_of, present, read_together
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.mixture import NO_TABLES, KernelTables
 from conceptloader.storage.descriptors import Budget
@@ -43,6 +43,7 @@ PIECES = 4096  # of documents in a block of packs; room for them at first
 _NO_ROOM = make_room(0, 0, 0)
 LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
 _LATE_BATCHES = 32
+_SPARSE = 4  # times the tokens that a block's samples can have: more are not read for their sake
 _FEW = 4  # threads; more of them have enough reads under way without announcing any
 _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for dense tracks
 
@@ -211,12 +212,17 @@ class CompiledReader:
 
     def _tokens_of_block(self, work: "_Workspace", sample: int) -> tuple[int, int] | None:
         """[start, stop) of the tokens that the order has read with those of a sample; None for its own alone."""
-        io_block = getattr(self.order, "io_block", None)
-        view = self.views[int(work.members[sample])]
-        if io_block is None or view is None or kind_of(view) != "window" or view.dataset.runs is not None:
+        order: Any = self.order
+        member, number = int(work.members[sample]), int(work.windows[sample])
+        view = self.views[member]
+        if view is None or not hasattr(order, "io_block"):
             return None
-        first, stop = io_block(int(work.members[sample]), int(work.windows[sample]))
-        return view.start + first * self.layout.seq_len, view.start + stop * self.layout.seq_len + 1
+        first, stop = order.io_block(member, number)
+        most = _SPARSE * (order.lanes.windows if stop - first > 1 else 1) * (self.layout.seq_len + 1)
+        try:
+            return read_together(view, number, (first, stop), most)
+        except (FormatError, ReadError) as cause:
+            raise in_sample(cause, self._who(work, sample)) from cause
 
     def _who(self, work: "_Workspace", sample: int) -> str:
         return f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"

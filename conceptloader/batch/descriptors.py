@@ -127,11 +127,9 @@ class Held:
             shard = self._files.tables.shards[row]
             tokens = (min(max(0, token - int(shard["base"])), int(shard["tokens"])) for token in block)
             start, stop = (int(shard["offset"]) + token * int(shard["item"]) for token in tokens)
-            offset, size, file = (
-                min(start, offset),
-                max(stop, offset + size) - min(start, offset),
-                replace(file, kept=True),
-            )
+            start, stop = min(start, offset), max(stop, offset + size)
+            if stop - start <= source.settings.memory_bytes:  # else it could not be kept
+                offset, size, file = start, stop - start, replace(file, kept=True)
         for start, stop in source.blocks(file, offset, size):
             if (number, start, stop) not in self._blocks:
                 self._wanted[source].setdefault((number, start, stop), (file, who))
@@ -165,5 +163,8 @@ class Held:
         self._number()
 
     def _number(self) -> None:
-        rows = [(*place, data.__array_interface__["data"][0]) for place, data in sorted(self._blocks.items())]
+        rows: list[tuple[int, ...]] = []
+        for place, data in sorted(self._blocks.items(), key=lambda item: (*item[0][:2], -item[0][2])):
+            if not rows or rows[-1][0] != place[0] or rows[-1][2] < place[2]:  # else it lies in the one before
+                rows.append((*place, data.__array_interface__["data"][0]))
         self.table = np.array(rows, HELD)

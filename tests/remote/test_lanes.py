@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.storage import objects
+from conceptloader.trace.select.views import Ask, select
 from tests.batch.compare import assert_same
+from tests.remote.conftest import Server
 
 SEQ_LEN, WINDOWS = 16, 12_000
 
@@ -33,13 +36,17 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return path, bucket
 
 
-def reader(path: Path | str, lanes: int = 8, **changes: Any) -> Any:
+def blend(path: Path | str, lanes: int = 8, **changes: Any) -> cl.Blend:
     config = {
         "seq_len": SEQ_LEN,
         "order": {"lanes": lanes, "windows": 64, "open": 4},
         "datasets": {"a": {"path": path}},
     }
-    return open_reader(cl.open_blend({**config, **changes}))
+    return cl.open_blend({**config, **changes})
+
+
+def reader(path: Path | str, **changes: Any) -> Any:
+    return open_reader(blend(path, **changes))
 
 
 def requests(mine: Any, theirs: Any, batches: int, monkeypatch: pytest.MonkeyPatch) -> float:
@@ -70,6 +77,55 @@ def test_with_memory_for_one_block_nothing_is_wrong_but_the_number_of_requests(
     path, url = corpus
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", "3000")
     assert 0.1 < requests(reader(url), reader(str(path)), 50, monkeypatch) <= 1.1
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Datasets of the same 6,200 short documents in shards of unequal length, as a stream and as documents, and a view
+    of four fifths of each."""
+    folder = tmp_path_factory.mktemp("short")
+    for mode in ("stream-with-metadata", "document"):
+        rng = np.random.default_rng(1)
+        options = cl.BuildOptions(mode=mode, tracks={"d": cl.TrackOptions(encoding="dense")})
+        build = cl.create_build(folder / mode, options, plan=[None] * 3)
+        for shard, documents in enumerate((2001, 1300, 2899)):
+            with build.shard(shard) as writer:
+                for number in range(documents):
+                    tokens = rng.integers(0, 60_000, int(rng.integers(0 if mode == "document" else 1, 31)))
+                    spans = [(0, len(tokens) // 2, [number])] if number % 3 == 0 and len(tokens) > 1 else []
+                    writer.add_document(tokens, spans={"d": spans})
+        cl.finalize(folder / mode)
+        select(folder / mode, folder / f"{mode}.view", Ask(where="share < 0.8"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("stream-with-metadata", {"concepts": {"d": {}}}),
+        ("stream-with-metadata", {"packing": {}}),
+        ("stream-with-metadata", {"packing": {"bins": 256, "overflow": "crop"}, "concepts": {"d": {}}}),
+        ("document", {}),
+        ("stream-with-metadata.view", {}),
+        ("stream-with-metadata.view", {"packing": {}}),
+        ("document.view", {"concepts": {"d": {}}}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ", ".join(value) or "plain",
+)
+def test_all_that_a_sample_can_be_is_read_by_blocks(
+    short: Path, server: Server, name: str, changes: dict[str, Any]
+) -> None:
+    """Of a dense track, one token more on each side is read; tables of documents are counted, too."""
+    url = f"{server.upload(short, uuid.uuid4().hex)}/{name}"
+    unchecked = {"check_files": False}  # a check is some requests an object, once
+    near, far = (blend(path, loader=unchecked, **changes) for path in (str(short / name), url))
+    mine, theirs = (CompiledReader(one.order, one.views, batch_layout(one)) for one in (far, near))
+    part, count = cl.Partition(micro_batch_size=4, dp_size=2), len(near.views[0] or ()) // 8
+    samples = part.samples(0, 8 * (count - count % 16), 1).reshape(-1, 64)  # 16 batches of it at once
+    server.plan()
+    for batch in samples:
+        assert_same(mine.read(batch), theirs.read(batch))
+    assert server.count() <= 0.02 * samples.size
 
 
 def test_blocks_of_other_sizes_that_begin_at_the_same_token(corpus: tuple[Path, str]) -> None:

@@ -6,6 +6,7 @@ rank of the configured pipeline stages, in step with the micro batch, whatever t
 follow from the config, so that nobody has to announce them: one broadcast of one buffer per micro batch.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from conceptloader.errors import ConfigError
 
 from .dataset import STOCK_KEYS, Field, SampleRules, stock_fields
 from .options import Stage
+
+logger = logging.getLogger(__name__)
 
 Tensors = dict[str, torch.Tensor]
 
@@ -114,8 +117,15 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
         super().__init__(iterable)
         self._took = took
         self._kept: Tensors | None = None  # of the micro batch that Megatron took last
+        self._weighs = True  # unless it was said that nobody does
 
     def __next__(self) -> Tensors:
+        if self._weighs and self._kept is not None and "loss_weight" in self._kept:
+            self._weighs = False
+            logger.warning(  # no error: iterations that Megatron skips take none either
+                "outputs.loss_weight: the last forward step did not take the weights, and Megatron's own loss trains "
+                "as if all were 1: multiply the losses by concepts(data_iterator)['loss_weight'], or leave it out"
+            )
         stock, kept = self._pull()
         self._kept = kept if stock else None
         return stock

@@ -129,6 +129,11 @@ class MegatronData:
             )
         if self.rules.fim and self._configs[0].order == "megatron":
             raise ConfigError("order: megatron: found with --fim-data, whose draws depend on all samples before")
+        stage = stage if isinstance(stage, Stage) else Stage(stage)
+        if stage.name == "none" and self._configs[0].outputs.loss_weight is not None:
+            raise ConfigError(
+                "outputs.loss_weight: found with concept stage none, so that no loss would have it; drop it"
+            )
         self._evaluates = any(files[name] is not None for name in ("valid", "test", "split"))
         self._stock: Sequence[StockSplit | None] | None = None
         self.readers: list[Any] = []  # of the training
@@ -155,7 +160,6 @@ class MegatronData:
         aligned = [field.name for field in fields if field.along]
         if aligned and self.rules.moves_tokens:
             raise ConfigError(f"{self.rules.moves_tokens}: found {aligned[0]}, which would not fit its tokens; drop it")
-        stage = stage if isinstance(stage, Stage) else Stage(stage)
         self.batches = BatchReader(
             rules=self.rules, fields=fields, stage=stage,
             micro_batch_size=micro_batch_size, pipeline_layout=pipeline_layout,

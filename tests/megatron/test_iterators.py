@@ -118,6 +118,20 @@ def test_concepts_belong_to_the_micro_batch(asks: list[bool]) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
+def test_weights_that_nobody_takes_are_heard(caplog: pytest.LogCaptureFixture) -> None:
+    """Megatron's own forward step trains as if all of them were 1."""
+    iterator = SplitIterator({**batch, "loss_weight": torch.ones(2, 4)} for batch in micro_batches())
+    for _ in range(2):
+        next(iterator)
+        iterator.take_concepts()
+    next(iterator)
+    assert not caplog.messages
+    for _ in range(3):
+        next(iterator)
+    assert [message.split(":")[0] for message in caplog.messages] == ["outputs.loss_weight"]
+
+
+@pytest.mark.usefixtures("one_process")
 def test_a_stage_without_tokens_reads_only_concepts() -> None:
     iterator = SplitIterator(micro_batches(tokens=False))
     assert [int(iterator.take_concepts()["topic_ids"][0, 0]) for _ in range(3)] == [0, 1, 2]

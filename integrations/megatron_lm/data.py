@@ -114,8 +114,7 @@ class MegatronData:
         sizes: Sequence[int | None] | None = None,
         pipeline_layout: Any = None,
     ) -> None:
-        self.dataset_config = dataset_config
-        self.consumed = consumed
+        self.dataset_config, self.consumed = dataset_config, consumed
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself
         length, seed = self.rules.seq_length, dataset_config.random_seed
         files: dict[str, Any] = {"config": config, "valid": valid, "test": test, "split": split}
@@ -131,9 +130,7 @@ class MegatronData:
             raise ConfigError("order: megatron: found with --fim-data, whose draws depend on all samples before")
         stage = stage if isinstance(stage, Stage) else Stage(stage)
         if stage.name == "none" and self._configs[0].outputs.loss_weight is not None:
-            raise ConfigError(
-                "outputs.loss_weight: found with concept stage none, so that no loss would have it; drop it"
-            )
+            raise ConfigError("outputs.loss_weight: found with concept stage none, whose losses have no weights")
         self._evaluates = any(files[name] is not None for name in ("valid", "test", "split"))
         self._stock: Sequence[StockSplit | None] | None = None
         self.readers: list[Any] = []  # of the training

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,6 +14,10 @@ import pytest
 from hypothesis import settings
 
 from conceptloader.batch.warm import load_engine
+
+# What a shell starts in its background ignores Ctrl-C, and so would all processes that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the first example pays for compilation, and a busy machine is not a failure.
 settings.register_profile("conceptloader", deadline=None)

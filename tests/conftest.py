@@ -1,6 +1,5 @@
 """Shared by all tests: where the checkout is, and how hypothesis runs."""
 
-import importlib
 import logging
 import signal
 import sys
@@ -27,29 +26,8 @@ settings.load_profile("conceptloader")
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_code() -> None:
     """Loaded before the first test: readers otherwise begin with plain batches, and which engine a test sees would
-    depend on when it runs. How that goes is tested in processes of their own (batch/test_start.py).
-
-    Machine code that is called without a look at its arguments' types is called with those for which it was made."""
+    depend on when it runs. How that goes is tested in processes of their own (batch/test_start.py)."""
     load_engine()
-    compiled: Any = importlib.import_module("conceptloader.batch.compiled")
-    bound = compiled.bound
-
-    def kind(value: Any) -> Any:
-        """What numba's type of it depends on, at little cost."""
-        if isinstance(value, tuple):
-            return type(value), [kind(one) for one in value]
-        return (value.dtype, value.ndim, value.flags.num & ~4) if isinstance(value, np.ndarray) else type(value)
-
-    def checked(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        code, wanted = bound(function, arguments), kind(arguments)
-
-        def call(*given: Any) -> Any:
-            assert kind(given) == wanted
-            return code(*given)
-
-        return call
-
-    compiled.bound = checked
 
 
 @pytest.fixture(autouse=True)

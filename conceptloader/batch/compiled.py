@@ -9,14 +9,13 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
-import numba
 import numpy as np
 
 from conceptloader.batch.descriptors import Held, OpenFiles
 from conceptloader.batch.kernels import native
 from conceptloader.batch.kernels.fill import fill_samples
 from conceptloader.batch.kernels.packs import fill_packs, make_room
-from conceptloader.batch.kernels.records import ARRAYS, COLUMN, OUTPUT, SLOT, STATE, Call
+from conceptloader.batch.kernels.records import ARRAYS, COLUMN, OUTPUT, SLOT, STATE, Call, Room
 from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
@@ -33,7 +32,7 @@ from conceptloader.batch.reader import (
 from conceptloader.blend import View
 from conceptloader.blend.samples import kind_of, present, read_together
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.order.mixture import NO_TABLES, KernelTables
+from conceptloader.order.kernels import NO_TABLES, KernelTables, make_scratch
 from conceptloader.storage.descriptors import Budget
 from conceptloader.storage.reads import retrying
 
@@ -141,7 +140,7 @@ class CompiledReader:
         work, block = _Workspace(self.layout, self._tables, self._files), np.empty(shape.carving.size, np.uint8)
         work.start(shape, block, NO_TABLES)
         for kernel in (fill_samples, fill_packs) if packs else (fill_samples,):
-            bound(kernel, (work.call, work.picks, work.order, 0))(work.call, work.picks, work.order, 0)
+            kernel(work.call, work.picks, work.order)
 
     def where(self, thread: int) -> str:
         """See BatchReader."""
@@ -152,8 +151,9 @@ class CompiledReader:
         """Let the kernel go on with a batch."""
         budget = self._files.budget
         clock, began = budget.begin(), perf_counter_ns()
+        work.state["clock"] = clock
         try:
-            work.code = work.run(work.call, work.picks, work.order, clock)
+            work.code = work.run()
         finally:
             work.spent_ns += perf_counter_ns() - began
             budget.end(clock)
@@ -183,8 +183,7 @@ class CompiledReader:
                     work.grow()
                 elif work.code == native.MORE:
                     room = work.call.room
-                    more = make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms))
-                    work.replace(room=more)
+                    work.use_room(make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms)))
                 elif work.code == native.MISSING:
                     column = int(state["column"])
                     if files.files[row, column] == native.OBJECT:
@@ -298,20 +297,11 @@ class _Shape:
         return cls(samples, carving, records, in_block, ragged)
 
 
-def bound(kernel: Any, arguments: tuple[Any, ...]) -> Callable[..., int]:
-    """The machine code of a kernel for arguments of these types. It takes the types for granted, to look at which takes
-    numba longer than to unpack record arrays; so whoever calls it answers for them."""
-    types = tuple(map(numba.typeof, arguments))
-    known = kernel.overloads.get(types)
-    code: Callable[..., int] = kernel.compile(types) if known is None else known.entry_point
-    return code
-
-
 class _Workspace:
     """What one batch needs for itself. values: of each ragged track, empty for others; scores: of these; picks,
-    order: see fill_samples; run: the kernel, or its machine code for their types once these are settled, which takes a
-    millisecond; code: what it returned; spent_ns: in it; left_out: whether samples were, in this round; state: of the
-    call. numbers, progress: its arrays and its outputs, and its state up to `reads`, as the int64 that they are."""
+    order: see fill_samples; run: the kernel with these arguments; code: what it returned; spent_ns: in it; left_out:
+    whether samples were, in this round; state: of the call. numbers, progress: its arrays and its outputs, and its
+    state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
         most_spans = max((track.max_spans for track in layout.tracks), default=1)
@@ -331,7 +321,6 @@ class _Workspace:
             left_out=tables.left_out,
             runs=tables.runs,
             files=files.files,
-            held=self.held.table,
             used=files.used,
             arrays=self.numbers[: ends[0]].view(ARRAYS),
             outputs=self.numbers[ends[0] : ends[1]].view(OUTPUT),
@@ -347,28 +336,24 @@ class _Workspace:
         self.state["packed_member"] = -1
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
-        self.order: KernelTables | None = None
-        self.kernel: Callable[..., int] = fill_packs if bins else fill_samples
-        self.run, self.settled = self.kernel, False
+        self.tables: KernelTables | None = None
+        self.kernel = fill_packs if bins else fill_samples
 
-    def start(self, shape: _Shape, block: Array, order: KernelTables) -> None:
+    def start(self, shape: _Shape, block: Array, tables: KernelTables) -> None:
         """Begin with a batch, whose arrays are in a block of memory."""
-        if self.shape is not shape:
-            self.shape = shape
+        if self.shape is not shape or self.tables is not tables:
+            self.shape, self.tables = shape, tables
             self.members = np.empty(shape.samples, np.int64)
             self.samples, self.windows, draws = np.empty((3, shape.samples), np.uint64)
-            self.picks: tuple[Any, ...] = self.samples, self.members, self.windows, draws
+            self.picks = self.samples, self.members, self.windows, draws
+            self.order = tables, make_scratch(*tables.room)
+            self.run = self.kernel.bind(self.call, self.picks, self.order)
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
         self.numbers += shape.records
         for t in shape.ragged:
             self.use_values(t, self.values[t], self.scores[t])
         self.progress[:] = 0
         self.left_out, self.spent_ns = False, 0
-        if order is not self.order:
-            self.order, self.run, self.settled = order, self.kernel, False
-        elif self.settled and self.run is self.kernel:
-            self.run = bound(self.kernel, (self.call, self.picks, order, 0))
-        self.settled = True
 
     def place(self) -> list[int]:
         """Of the read that is under way."""
@@ -384,18 +369,23 @@ class _Workspace:
         """Begin anew, with what samples that were left out asked for."""
         if self.held:
             self.held.fetch()
-            self.replace(held=self.held.table)
+            self.use_held()
         self.state["announced"] = len(self.samples)
         self.restart()
 
     def let_go(self) -> None:
         """Keep no more of objects than what the next batches are likely to need."""
         self.held.drop()
-        self.replace(held=self.held.table)
+        self.use_held()
 
-    def replace(self, **parts: Any) -> None:
-        """Other arrays for the kernel."""
-        self.call, self.run, self.settled = self.call._replace(**parts), self.kernel, False
+    def use_held(self) -> None:
+        """Let kernels have what is held of objects."""
+        self.state["held"], self.state["num_held"] = self.held.table.__array_interface__["data"][0], len(self.held.table)
+
+    def use_room(self, room: Room) -> None:
+        """Pack in other arrays."""
+        self.call = self.call._replace(room=room)
+        self.run = self.kernel.bind(self.call, self.picks, self.order)
 
     def leave_out_sample(self) -> None:
         """Let the next call begin with the next sample."""

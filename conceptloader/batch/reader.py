@@ -12,7 +12,7 @@ from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.format.read.values import decode_all
 from conceptloader.order import reference
-from conceptloader.order.mixture import KernelTables
+from conceptloader.order.kernels import KernelTables
 
 U64Array = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]

@@ -113,7 +113,7 @@ def load_engine() -> None:
 def warm_up() -> list[str]:
     """Compile all that is not in the cache yet, for an installation, an image or a prologue. Returns: the directories
     of the cache, the one that is written to first."""
-    from conceptloader.base.compiled import cache_directories
+    from conceptloader.base.compiled.cache import cache_directories
     from conceptloader.ingest.rows.digits import parse_digits
 
     global _packs
@@ -153,10 +153,10 @@ def _load() -> None:
     if _loaded:
         return
     with forks_wait:
-        from conceptloader.base import compiled
+        from conceptloader.base.compiled import cache
     if _loads():
         return
-    with compiled.one_of_a_machine(f"compiles into {compiled.cache_directories()}", _PATIENCE_S):
+    with cache.one_of_a_machine(f"compiles into {cache.cache_directories()}", _PATIENCE_S):
         if not _loads():  # still: no other process of this machine did it meanwhile
             _compile_beside()
             if not _ending and not _loads():
@@ -164,7 +164,7 @@ def _load() -> None:
 
 
 def _loads() -> bool:
-    from conceptloader.base.compiled import NotCompiledError, only_loading
+    from conceptloader.base.compiled.cache import NotCompiledError, only_loading
 
     try:
         with only_loading():

@@ -4,15 +4,12 @@ All arithmetic is uint64. A literal without a type would turn numba's uint64 int
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from conceptloader.base.compiled import inlined, inner, kernel
+from conceptloader.base.compiled.kernel import Lowered, inlined, inner, kernel
 from conceptloader.order import reference
 
 U64 = np.uint64
@@ -24,19 +21,11 @@ GOLDEN, MIX_A, MIX_B = U64(reference.GOLDEN), U64(reference.MIX_A), U64(referenc
 GOLDEN2, GOLDEN4, GOLDEN6 = (U64(k * reference.GOLDEN & reference.MASK) for k in (2, 4, 6))
 S27, S30, S31, S32 = U64(27), U64(30), U64(31), U64(32)
 TABLE_MAX = U64(reference.TABLE_MAX)
+NO_EPOCH = U64(reference.MASK)
 
 
-def _mulhi(typing_context: Any, x: Any, y: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wide = ir.IntType(128)
-        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
-        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), generate
-
-
-mulhi = cast(Callable[[np.uint64, np.uint64], np.uint64], intrinsic(_mulhi))
-"""High 64 bits of the 128-bit product of two uint64, for which numba has no name; only callable from a kernel."""
+mulhi: Callable[[U64, U64], U64] = Lowered("mulhi")
+"""High 64 bits of the 128-bit product of two uint64, for which numba has no name."""
 
 
 @inner
@@ -156,62 +145,68 @@ def tree_walk(j: U64, root: np.int64, left: I64Array, right: I64Array, share: U6
     return ~node, j
 
 
+class KernelTables(NamedTuple):
+    """What kernels find windows by: arguments of locate_many and windows_many, the two arrays of Skips; room:
+    what make_scratch is given for them."""
+
+    phases: Any
+    sizes: Any
+    skip_at: U64Array
+    skip_total: U64Array
+    room: tuple[int, int, int]
+
+
+_U64, _I64 = np.zeros(0, U64), np.zeros(0, np.int64)
+NO_TABLES = KernelTables(
+    (_U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), U64), np.int64(1)),
+    (_U64, _U64, _U64, _U64, _I64),
+    _U64,
+    _U64,
+    (0, 0, 0),
+)
+"""Of no order, in the same types."""
+
+
+def make_scratch(block: int, datasets: int, tables: int = 0) -> tuple[U64Array, U64Array, U64Array]:
+    """What kernels work with, for one call at a time: by place in a mixture block [4, block], by dataset [3, datasets],
+    and the tables of small datasets."""
+    return np.empty((4, block), np.uint64), np.empty((3, datasets), np.uint64), np.empty(tables, np.uint64)
+
+
 @inner
-def fill_block(
-    number: U64,
-    key: U64,
-    root: np.int64,
-    left: I64Array,
-    right: I64Array,
-    share: U64Array,
-    order: U64Array,
-    strict: I64Array,
-    following: U64Array,
-    seen: npt.NDArray[np.bool_],
-    leaves: I64Array,
-    draws: U64Array,
-) -> None:
-    """Write (leaf, draw) of every place of mixture block `number` to `leaves` and `draws`; the rest is scratch."""
+def fill_block(number: U64, key: U64, root: np.int64, tree: Any, scratch: Any) -> None:
+    """Write leaf and draw of every place of mixture block `number` into the last two rows of scratch[0]. tree: (left,
+    right, share); scratch: see make_scratch; `seen`, its row of datasets, is 0 before and after."""
+    left, right, share = tree
+    order, strict, leaves, draws = scratch[0][0], scratch[0][1], scratch[0][2], scratch[0][3]
+    following, seen = scratch[1][0], scratch[1][1]
     block = len(leaves)
     first = number * U64(block)
     for s in range(block):
         leaf, draw = tree_walk(first + U64(s), root, left, right, share)
-        strict[s] = leaf
-        if not seen[leaf]:
-            seen[leaf] = True
+        strict[s] = U64(leaf)
+        if seen[leaf] == ZERO:
+            seen[leaf] = ONE
             following[leaf] = draw
     keyed_shuffle(order, mix64(key + mix64(number + GOLDEN)))
     for r in range(block):
-        leaf = strict[order[r]]
-        leaves[r] = leaf
-        draws[r] = following[leaf]
-        following[leaf] += ONE
+        taken = strict[order[r]]
+        leaves[r] = taken
+        draws[r] = following[taken]
+        following[taken] += ONE
     for s in range(block):
-        seen[strict[s]] = False
+        seen[strict[s]] = ZERO
 
 
 @kernel
-def locate_many(
-    positions: U64Array,
-    datasets: I64Array,
-    draws: U64Array,
-    starts: U64Array,
-    keys: U64Array,
-    roots: I64Array,
-    left: I64Array,
-    right: I64Array,
-    share: U64Array,
-    bases: U64Array,
-    block: np.int64,
-) -> None:
-    """(dataset, draw) of every position. Phase f has its tree at roots[f] and continues the draws of bases[f]."""
+def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases: Any, scratch: Any) -> None:
+    """(dataset, draw) of every position. phases: (starts, keys, roots, left, right, share, bases, block); phase f has
+    its tree at roots[f] and continues the draws of bases[f]. scratch: see make_scratch."""
+    starts, keys, roots, left, right, share, bases, block = phases
     width = U64(block)
-    order = np.empty(block, np.uint64)
-    strict = np.empty(block, np.int64)
-    following = np.empty(bases.shape[1], np.uint64)
-    seen = np.zeros(bases.shape[1], np.bool_)
-    leaves = np.empty(block, np.int64)
-    block_draws = np.empty(block, np.uint64)
+    leaves, block_draws, seen = scratch[0][2], scratch[0][3], scratch[1][1]
+    for d in range(len(seen)):
+        seen[d] = ZERO
     held_phase = np.int64(-1)
     held_block = ZERO
     phase = np.int64(0)
@@ -227,14 +222,11 @@ def locate_many(
         else:
             number = j // width
             if phase != held_phase or number != held_block:
-                fill_block(
-                    number, keys[phase], roots[phase], left, right, share, order, strict, following, seen, leaves,
-                    block_draws,
-                )  # fmt: skip
+                fill_block(number, keys[phase], roots[phase], (left, right, share), scratch)
                 held_phase = phase
                 held_block = number
             r = j - number * width
-            leaf = leaves[r]
+            leaf = np.int64(leaves[r])
             draw = block_draws[r]
         datasets[x] = leaf
         draws[x] = bases[phase, leaf] + draw
@@ -242,23 +234,18 @@ def locate_many(
 
 @kernel
 def windows_many(
-    datasets: I64Array,
-    draws: U64Array,
-    epochs: U64Array,
-    windows: U64Array,
-    sizes: U64Array,
-    dataset_keys: U64Array,
-    shape_a: U64Array,
-    shape_bits: U64Array,
-    table_starts: I64Array,
-    table_total: np.int64,
+    datasets: I64Array, draws: U64Array, epochs: U64Array, windows: U64Array, sizes: Any, scratch: Any
 ) -> None:
-    """(epoch, window) of every draw. Small datasets get a table of the epoch at hand, kept while the epoch lasts."""
-    tables = np.empty(table_total, np.uint64)
-    held = np.full(len(sizes) if table_total > 0 else 0, -1, np.int64)
+    """(epoch, window) of every draw. sizes: (windows of each dataset, their keys, a and bits of their shapes, where
+    their tables begin); scratch: see make_scratch. Small datasets get a table of the epoch at hand, kept while the epoch
+    lasts."""
+    counts, dataset_keys, shape_a, shape_bits, table_starts = sizes
+    held, tables = scratch[1][2], scratch[2]
+    for d in range(len(held)):
+        held[d] = NO_EPOCH
     for x in range(len(datasets)):
         d = datasets[x]
-        n = sizes[d]
+        n = counts[d]
         draw = draws[x]
         epoch = ZERO
         if draw >= n:
@@ -268,9 +255,9 @@ def windows_many(
         if n <= TABLE_MAX:
             start = table_starts[d]
             table = tables[start : start + np.int64(n)]
-            if held[d] != np.int64(epoch):
+            if held[d] != epoch:
                 keyed_shuffle(table, key)
-                held[d] = np.int64(epoch)
+                held[d] = epoch
             windows[x] = table[draw]
         else:
             windows[x] = feistel(draw, n, shape_a[d], shape_bits[d], key)
@@ -279,6 +266,5 @@ def windows_many(
 
 def load() -> None:
     """Compile what many samples are found with, or load it."""
-    u64, i64 = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    locate_many(u64, i64, u64, u64, u64, i64, i64, i64, u64, np.zeros((0, 0), np.uint64), np.int64(1))
-    windows_many(i64, u64, u64, u64, u64, u64, u64, u64, i64, np.int64(0))
+    locate_many(_U64, _I64, _U64, NO_TABLES.phases, make_scratch(*NO_TABLES.room))
+    windows_many(_I64, _U64, _U64, _U64, NO_TABLES.sizes, make_scratch(*NO_TABLES.room))

@@ -14,8 +14,9 @@ from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
-from conceptloader.order import reference
-from conceptloader.order.permutation import MAX_N, as_positions, kernels_for
+from conceptloader.order import kernels, reference
+from conceptloader.order.kernels import KernelTables
+from conceptloader.order.permutation import MAX_N, as_positions, is_compiled
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
@@ -29,19 +30,6 @@ class Phase:
 
     start: int
     weights: Mapping[str, float]
-
-
-KernelTables = tuple[Any, Any, Any, Any]
-"""Arguments of kernels.locate_many and kernels.windows_many behind their arrays; the two arrays of Skips."""
-
-_U64, _I64 = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-NO_TABLES: KernelTables = (
-    (_U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), np.uint64), np.int64(1)),
-    (_U64, _U64, _U64, _U64, _I64, np.int64(0)),
-    _U64,
-    _U64,
-)
-"""Of no order, in the same types."""
 
 
 class Mixture(Shown):
@@ -165,15 +153,20 @@ class Mixture(Shown):
         u64 = np.uint64
         return (
             np.array(self.sizes, u64), np.array(self._keys, u64), np.array([a for a, _ in shapes], u64),
-            np.array([bits for _, bits in shapes], u64), starts[:-1], starts[-1],
+            np.array([bits for _, bits in shapes], u64), starts[:-1],
         )  # fmt: skip
+
+    @lazy
+    def _room(self) -> tuple[int, int, int]:
+        """See KernelTables."""
+        return self.block, len(self.sizes), sum(n for n in self.sizes if n <= reference.TABLE_MAX)
 
     @lazy
     def kernel_tables(self) -> KernelTables | None:
         """What kernels need to find windows by themselves; None without a shuffle, which they know nothing of."""
         if not self.shuffle:
             return None
-        return self._phase_arrays, self._window_arrays, *self.skips.arrays
+        return KernelTables(self._phase_arrays, self._window_arrays, *self.skips.arrays, self._room)
 
     @property
     def deviation(self) -> float:
@@ -184,13 +177,13 @@ class Mixture(Shown):
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
         g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
         datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
-        kernels = kernels_for(g.size)
-        if kernels is None:
+        if not is_compiled(g.size):
             found = reference.locate_many(self._phases, self.block, g.ravel().tolist())
             datasets.reshape(-1)[:] = [k for k, _ in found]
             draws.reshape(-1)[:] = np.array([draw for _, draw in found], np.uint64)
         else:
-            kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), *self._phase_arrays)
+            flat = [array.reshape(-1) for array in (g, datasets, draws)]
+            kernels.locate_many(*flat, self._phase_arrays, kernels.make_scratch(*self._room))
         return datasets, draws
 
     def sample_many(
@@ -202,15 +195,14 @@ class Mixture(Shown):
         if not self.shuffle:
             return datasets, draws // sizes[datasets], draws % sizes[datasets]
         epochs, windows = np.empty_like(draws), np.empty_like(draws)
-        kernels = kernels_for(draws.size)
-        if kernels is None:
+        if not is_compiled(draws.size):
             pairs = zip(datasets.ravel().tolist(), draws.ravel().tolist(), strict=True)
             found = [reference.window_of(draw, self.sizes[k], self._keys[k]) for k, draw in pairs]
             epochs.reshape(-1)[:] = np.array([epoch for epoch, _ in found], np.uint64)
             windows.reshape(-1)[:] = np.array([window for _, window in found], np.uint64)
         else:
             flat = [array.reshape(-1) for array in (datasets, draws, epochs, windows)]
-            kernels.windows_many(*flat, *self._window_arrays)
+            kernels.windows_many(*flat, self._window_arrays, kernels.make_scratch(*self._room))
         return datasets, epochs, windows
 
     def locate(self, g: int) -> tuple[int, int]:

@@ -6,28 +6,27 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.errors import ConfigError
+from conceptloader.order import kernels
 from conceptloader.order.reference import TABLE_MAX, feistel_shape, keyed_shuffle, mix64, permute, unpermute
 
 MAX_N = 1 << 63
 FEW = 4096  # numbers at a time, for which nobody waits until compiled code is loaded, or compiled
 
-_kernels: Any = None
+_loaded = False
 
 
 def load_kernels() -> None:
     """Have the order computed by compiled code from now on, as it is for more than FEW numbers anyway."""
-    from conceptloader.order import kernels
-
+    global _loaded
     kernels.load()
-    global _kernels
-    _kernels = kernels
+    _loaded = True
 
 
-def kernels_for(count: int) -> Any:
-    """The module kernels, if it is loaded or `count` numbers are worth it; None for so few that plain Python does."""
-    if _kernels is None and count > FEW:
+def is_compiled(count: int) -> bool:
+    """Whether kernels do it: they are loaded, or `count` numbers are worth it; plain Python does few."""
+    if not _loaded and count > FEW:
         load_kernels()
-    return _kernels
+    return _loaded
 
 
 def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
@@ -104,8 +103,7 @@ class Permutation:
             raise ConfigError(f"position: found {position}, expected 0 <= position < {self.n}")
         if self._tables:
             return int(self._tables[back][position])
-        kernels = kernels_for(1)
-        if kernels is None:
+        if not is_compiled(1):
             return (permute, unpermute)[back](int(position), self.n, self._key)
         return int((kernels.feistel, kernels.unfeistel)[back](np.uint64(position), *self._parameters))
 
@@ -113,8 +111,7 @@ class Permutation:
         array = as_positions(positions, self.n, "position")
         if self._tables:
             return self._tables[back][array]
-        kernels = kernels_for(array.size)
-        if kernels is None:
+        if not is_compiled(array.size):
             plain = [(permute, unpermute)[back](position, self.n, self._key) for position in array.ravel().tolist()]
             return np.array(plain, np.uint64).reshape(array.shape)
         out = np.empty_like(array)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.base.compiled import kernel
+from conceptloader.base.compiled.kernel import inner, kernel
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import Pieces, concepts_of, documents_of, gather, ragged, spans_of
@@ -184,6 +184,21 @@ def concepts_in(
         room *= 2
 
 
+@inner
+def sort(values: Ints) -> None:
+    """Shell sort: numba's makes arrays, which kernels cannot."""
+    gap = len(values) // 2
+    while gap > 0:
+        for i in range(gap, len(values)):
+            value = values[i]
+            j = i
+            while j >= gap and values[j - gap] > value:
+                values[j] = values[j - gap]
+                j -= gap
+            values[j] = value
+        gap //= 2
+
+
 @kernel
 def distinct_concepts(
     parts: tuple[Ints, Ints, Ints], spans: tuple[Ints, Ints, Ints], offsets: Ints, ids: Ints, counts: Ints, found: Ints
@@ -207,7 +222,7 @@ def distinct_concepts(
                 found[at] = ids[k]
                 at += 1
             span += 1
-        found[base:at].sort()
+        sort(found[base:at])
         top = base
         for k in range(base, at):
             if k == base or found[k] != found[top - 1]:

@@ -166,16 +166,16 @@ def test_with_a_cold_cache_nobody_waits_and_a_machine_compiles_once(config: dict
         import conceptloader.batch.kernels.fill as fill
         from conceptloader.batch.warm import warm_up
         warm_up()
-        print(len(fill.fill_samples.signatures), sum(fill.fill_samples.stats.cache_misses.values()))
+        print([code.cached for code in fill.fill_samples.codes.values()])
     """
-    assert finish(start(textwrap.dedent(script), **environment))[0] == "1 0\n"
+    assert finish(start(textwrap.dedent(script), **environment))[0] == "[True]\n"
 
 
 # In place of the reader, something that compiles quickly, in the process and in the one that compiles for it.
 STAND_IN = """
 import os, time
 import numpy as np
-from conceptloader.base.compiled import kernel
+from conceptloader.base.compiled.kernel import kernel
 from conceptloader.batch import warm
 
 @kernel
@@ -211,7 +211,7 @@ from conceptloader.batch import warm
 warm._begin()
 {rest}
 """
-UNTIL_READY = "while not warm._ready(): time.sleep(0.01)\nprint(sum(stand_in.add.stats.cache_misses.values()))"
+UNTIL_READY = "while not warm._ready(): time.sleep(0.01)\nprint(sum(not c.cached for c in stand_in.add.codes.values()))"
 
 
 @pytest.fixture

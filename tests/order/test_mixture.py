@@ -67,7 +67,7 @@ def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
 def test_few_samples_need_no_kernels_and_are_the_same(m: cl.Mixture, ts: list[int]) -> None:
     compiled = m.sample_many(ts), m.locate_many(ts), m.sample_many(np.array(ts).reshape(1, -1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(permutation, "_kernels", None)
+        patch.setattr(permutation, "_loaded", False)
         patch.setattr(permutation, "load_kernels", lambda: pytest.fail("few samples loaded compiled code"))
         plain = m.sample_many(ts), m.locate_many(ts), m.sample_many(np.array(ts).reshape(1, -1))
     for found, wanted in zip(plain, compiled, strict=True):
@@ -81,7 +81,7 @@ def test_few_numbers_of_a_permutation_need_no_kernels(n: int, key: int, data: st
     p, numbers = cl.Permutation(n, key), data.draw(st.lists(st.integers(0, n - 1), max_size=5))
     compiled = p.forward_many(np.array(numbers, np.uint64)), p.inverse_many(np.array(numbers, np.uint64))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(permutation, "_kernels", None)
+        patch.setattr(permutation, "_loaded", False)
         plain = p.forward_many(np.array(numbers, np.uint64)), p.inverse_many(np.array(numbers, np.uint64))
         single = [p.forward(i) for i in numbers], [p.inverse(i) for i in numbers]
     for found, one_by_one, wanted in zip(plain, single, compiled, strict=True):

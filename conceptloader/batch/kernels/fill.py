@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled import inner, kernel
+from conceptloader.base.compiled.kernel import inner, kernel
 from conceptloader.batch.kernels.items import add_document, fill_track, walk_items
 from conceptloader.batch.kernels.native import (
     ABSENT,
@@ -224,23 +224,24 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
 
 
 @kernel
-def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
+def fill_samples(call: Call, picks: Any, order: Any) -> Code:
     """Fill the samples from state.sample, state.position on. Returns a code; the state says where it stopped.
 
     picks: u64 [B] sample indices, i64 [B] members, u64 [B] windows of these, u64 [B] to work in. order: the
-    kernel_tables of a mixture, to pick by; NO_TABLES if members and windows are given. clock: of this call. Both are
-    tuples without names, which cost less to take in.
+    KernelTables of a mixture, to pick by, with what make_scratch gives for them; NO_TABLES if members and windows are
+    given.
     """
     samples, members, windows, draws = picks
-    phases, sizes, skip_at, skip_total = order
+    tables, scratch = order
+    phases, sizes, skip_at, skip_total = tables.phases, tables.sizes, tables.skip_at, tables.skip_total
     if len(phases[0]) > 0:
         for k in range(len(samples)):
             passed = 0
             while passed < len(skip_at) and skip_at[passed] <= samples[k]:
                 passed += 1
             windows[k] = samples[k] + skip_total[passed]
-        locate_many(windows, members, draws, *phases)
-        windows_many(members, draws, draws, windows, *sizes)  # the epochs, which nobody asks for, replace draws
+        locate_many(windows, members, draws, phases, scratch)
+        windows_many(members, draws, draws, windows, sizes, scratch)  # the epochs, which nobody asks for, replace draws
     batch, state, shards = call.arrays[0], call.state[0], call.shards
     while state.sample < len(samples):
         sample, window = state.sample, np.int64(windows[state.sample])
@@ -269,7 +270,7 @@ def fill_samples(call: Call, picks: Any, order: Any, clock: int) -> Code:
             if at >= end:
                 row += 1
                 continue
-            call.used[row] = clock
+            call.used[row] = state.clock
             if call.files[row, STREAM] < 0:
                 state.row = row
                 return NOT_OPEN

@@ -1,15 +1,11 @@
 """What kernels need from outside: libc's pread, and memory at an address. Linux, glibc or musl, little-endian."""
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
-from numba.np import arrayobj as _arrayobj
 
-from conceptloader.base.compiled import inner
-from conceptloader.batch.kernels.records import Call
+from conceptloader.base.compiled.kernel import Lowered, inner
+from conceptloader.batch.kernels.records import HELD, Call
 from conceptloader.batch.layout import Array
 
 Code = Any
@@ -38,43 +34,12 @@ EINTR = np.int32(4)
 WILL_NEED = np.int32(3)  # of posix_fadvise: the system reads on its own account, beside us
 MAX_READ = 1 << 30  # Linux reads at most 2 GiB - 4 KiB in one call
 
-# External functions stay cacheable; a ctypes pointer would be a number of this process.
-arrayobj: Any = _arrayobj
-_external: Any = types.ExternalFunction
-_pread = _external("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
-_fadvise = _external("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
-_errno_location = _external("__errno_location", types.int64())
+_pread, _fadvise, _errno_location = map(Lowered, ("pread", "fadvise", "errno_location"))
 
-
-def _array_at(typing_context: Any, address: Any, first: Any, count: Any, dtype: Any) -> Any:
-    kind = types.Array(dtype.dtype, 1, "C")
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-        begin = builder.add(args[0], builder.mul(args[1], size))
-        absent = builder.icmp_signed("==", args[0], context.get_constant(types.intp, 0))
-        shape = builder.select(absent, context.get_constant(types.intp, 0), args[2])
-        array = arrayobj.make_array(kind)(context, builder)
-        data = builder.inttoptr(begin, context.get_data_type(kind.dtype).as_pointer())
-        arrayobj.populate_array(array, data, [shape], [size], size, None)
-        return array._getvalue()
-
-    return kind(types.int64, types.int64, types.int64, dtype), generate
-
-
-array_at = cast(Callable[[Any, Any, Any, Any], Any], intrinsic(_array_at))
+array_at: Any = Lowered("array_at")
 """array_at(address, first, count, dtype): items [first, first + count) of the array at `address`; none at address 0."""
 
-
-def _load(typing_context: Any, address: Any, dtype: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], context.get_value_type(dtype.dtype).as_pointer())
-        return builder.load(pointer, align=1)
-
-    return dtype.dtype(types.int64, dtype), generate
-
-
-load = cast(Callable[[Any, Any], Any], intrinsic(_load))
+load: Any = Lowered("load")
 """load(address, dtype): the number at any address, also where an array of that type could not begin."""
 
 
@@ -139,7 +104,8 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
 @inner
 def copy_held(call: Call, row: int, column: int, target: Array, size: int, offset: int) -> Code:
     """The same from memory, out of as many neighbouring blocks as it takes. MISSING unless all of them are there."""
-    held, file = call.held, row * call.files.shape[1] + column
+    held = array_at(call.state[0].held, 0, call.state[0].num_held, HELD)
+    file = row * call.files.shape[1] + column
     low, high = 0, len(held)
     while low < high:
         middle = (low + high) // 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled import inner, kernel
+from conceptloader.base.compiled.kernel import inner, kernel
 from conceptloader.batch.kernels.fill import NO_DOCUMENT, blank_row, fill_piece
 from conceptloader.batch.kernels.items import PIECES, walk_items
 from conceptloader.batch.kernels.native import ABSENT, DAMAGED, MORE, NOT_OPEN, OK, STREAM, Code, array_at
@@ -183,7 +183,7 @@ def walk_runs(call: Call, member: Any, first: int, last: int) -> Code:
 
 
 @inner
-def find_parts(call: Call, number: int, block: int, clock: int) -> Code:
+def find_parts(call: Call, number: int, block: int) -> Code:
     """The parts of a block of packs of member `number`, unless they are known: two bounded reads of its document table,
     or the runs of a view.
 
@@ -209,7 +209,7 @@ def find_parts(call: Call, number: int, block: int, clock: int) -> Code:
             left_out |= tokens > 0 and known.start <= base and base + tokens <= known.stop and known.at == 0
         low, high = max(first - base, 0), min(last - base, tokens)
         if low < high and not left_out:
-            call.used[row] = clock
+            call.used[row] = state.clock
             code = walk_items(call, Piece(row, low, high, high, 0, 0, NO_DOCUMENT, NO_DOCUMENT), PIECES)
             if code != OK:
                 return code
@@ -231,11 +231,11 @@ def find_parts(call: Call, number: int, block: int, clock: int) -> Code:
 
 
 @inner
-def fill_pack(call: Call, picked: Any, number: int, pack: int, clock: int) -> Code:
+def fill_pack(call: Call, picked: Any, number: int, pack: int) -> Code:
     """The parts of a pack of member `number` that are not in the row yet. picked: its sample index."""
     state, member, sample = call.state[0], call.members[number], call.state[0].sample
     size, ranges = call.arrays[0].seq_len, call.left_out
-    code = find_parts(call, number, pack // member.bins, clock)
+    code = find_parts(call, number, pack // member.bins)
     if code != OK:
         return code
     if state.position == 0:
@@ -266,7 +266,7 @@ def fill_pack(call: Call, picked: Any, number: int, pack: int, clock: int) -> Co
                 run = call.runs[member.first_run + part.document]
                 shift = run.source - run.first
             row = find_row(call, member, start + shift)
-            call.used[row] = clock
+            call.used[row] = state.clock
             if call.files[row, STREAM] < 0:
                 state.row = row
                 return NOT_OPEN
@@ -301,7 +301,7 @@ def end_sequence(call: Call, begin: int, stop: int) -> None:
 
 
 @kernel
-def fill_packs(call: Call, picks: Any, order: Any, clock: int) -> Code:
+def fill_packs(call: Call, picks: Any, order: Any) -> Code:
     """fill_samples for packs; order: not used, members and windows are given."""
     samples, members, windows, _ = picks
     state = call.state[0]
@@ -311,7 +311,7 @@ def fill_packs(call: Call, picks: Any, order: Any, clock: int) -> Code:
             return ABSENT
         if state.position == 0:
             state.sequences_before = state.sequences
-        code = fill_pack(call, samples[state.sample], number, window, clock)
+        code = fill_pack(call, samples[state.sample], number, window)
         if code != OK:
             return code
         state.sample += 1

@@ -74,10 +74,10 @@ SLOT = record("key begin count taken target")
 # hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. announced: of samples behind this one,
 # the first read is only announced to the system, so that those of a batch are under way together. packed_member,
 # packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of
-# all calls so far.
+# all calls so far. clock: of this call. held, num_held: address and number of HELD records.
 STATE = record(
     "sample position sequences sequences_before longest row column at size error track needed announced "
-    "reads read_bytes packed_member packed_block pieces parts"
+    "reads read_bytes packed_member packed_block pieces parts clock held num_held"
 )
 
 # Of a document that ends at token `end` of the dataset: tokens [start, start + tokens). And where they are packed, once
@@ -103,8 +103,7 @@ HELD = record("file start stop address")
 class Call(NamedTuple):
     """All that one thread's calls work with. Arrays of the records above; arrays and state have one each.
 
-    files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; held: of such, in order;
-    used: i64 [shards], clock of the last use. slots: one for each span that a sample may have. scratch: u8, room for
+    files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; used: i64 [shards], clock of the last use. slots: one for each span that a sample may have. scratch: u8, room for
     the stream items of a sample. buffer: u8, for other reads.
     """
 
@@ -114,7 +113,6 @@ class Call(NamedTuple):
     left_out: Array
     runs: Array
     files: Array
-    held: Array
     used: Array
     arrays: Array
     outputs: Array  # [tracks]

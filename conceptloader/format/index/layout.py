@@ -5,7 +5,7 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.base.compiled import kernel
+from conceptloader.base.compiled.kernel import kernel
 from conceptloader.base.hashing import fingerprint
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest

@@ -6,7 +6,7 @@ Whatever is not plainly such a list is left to the `json` module, which is also 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.base.compiled import kernel
+from conceptloader.base.compiled.kernel import kernel
 
 _MOST_DIGITS = 18  # fit int64
 

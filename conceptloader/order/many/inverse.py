@@ -1,11 +1,12 @@
 """The inverse of the order for many windows at once: compiled twins of reference.draw_of and reference.position."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.base.compiled import inner, kernel
+from conceptloader.base.compiled.kernel import inner, kernel
 from conceptloader.order import kernels, reference
 from conceptloader.order.kernels import HALF, ONE, ZERO, I64Array, U64Array
 
@@ -51,9 +52,8 @@ def _in_phase(phase: reference.PhaseOrder, block: int, dataset: int, draws: U64A
     order = np.argsort(strict, kind="stable")
     places = np.empty(len(draws), np.int64)
     arrays = np.array(tree.left, np.int64), np.array(tree.right, np.int64), np.array(tree.share, np.uint64)
-    root = np.int64(tree.root)
-    key = np.uint64(phase.key)
-    places_in_blocks(strict[order], draws[order], np.int64(leaf), key, root, arrays, np.int64(block), places)
+    scratch = kernels.make_scratch(block, len(phase.members))
+    places_in_blocks(strict[order], draws[order], leaf, np.uint64(phase.key), (tree.root, arrays), scratch, places)
     found = np.empty(len(draws), np.int64)
     found[order] = places
     return found + (phase.start - phase.passed * block)
@@ -89,31 +89,27 @@ def climb(draws: U64Array, divisors: U64Array, lower: U64Array, out: U64Array) -
 def places_in_blocks(
     strict: U64Array,
     draws: U64Array,
-    leaf: np.int64,
+    leaf: int,
     key: np.uint64,
-    root: np.int64,
-    tree: tuple[I64Array, I64Array, U64Array],
-    block: np.int64,
+    rooted: tuple[int, tuple[I64Array, I64Array, U64Array]],
+    scratch: Any,
     out: npt.NDArray[np.int64],
 ) -> None:
-    """Positions in the phase, inside of their permuted blocks, of draws at these positions of the strict sequence."""
-    left, right, share = tree
-    order = np.empty(block, np.uint64)
-    walked = np.empty(block, np.int64)
-    following = np.empty(len(left) + 1, np.uint64)
-    seen = np.zeros(len(left) + 1, np.bool_)
-    leaves = np.empty(block, np.int64)
-    block_draws = np.empty(block, np.uint64)
+    """Positions in the phase, inside of their permuted blocks, of draws at these positions of the strict sequence.
+    rooted: the root of a tree, and the tree; scratch: see make_scratch."""
+    root, tree = rooted
+    leaves, block_draws, seen = scratch[0][2], scratch[0][3], scratch[1][1]
+    for d in range(len(seen)):
+        seen[d] = ZERO
+    block = len(leaves)
     width = np.uint64(block)
     held = np.uint64(0xFFFFFFFFFFFFFFFF)
     for x in range(len(strict)):
         number = strict[x] // width
         if number != held:
-            kernels.fill_block(
-                number, key, root, left, right, share, order, walked, following, seen, leaves, block_draws
-            )
+            kernels.fill_block(number, key, root, tree, scratch)
             held = number
         for r in range(block):
-            if leaves[r] == leaf and block_draws[r] == draws[x]:
+            if np.int64(leaves[r]) == leaf and block_draws[r] == draws[x]:
                 out[x] = np.int64(number) * block + r
                 break

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conceptloader.base.compiled import inlined, kernel
+from conceptloader.base.compiled.kernel import inlined, kernel
 from conceptloader.order.kernels import GOLDEN, ONE, TABLE_MAX, ZERO, U64Array, feistel, keyed_shuffle, mix64, unfeistel
 
 U64 = np.uint64
@@ -32,10 +32,11 @@ def permute_one(i: U64, n: U64, key: U64, back: bool, table: U64Array) -> U64:
 
 
 @kernel
-def permute_many(numbers: U64Array, n: U64, key: U64, back: bool, out: U64Array) -> None:
-    table = np.zeros(np.int64(TABLE_MAX) + 2, np.uint64)
+def permute_many(numbers: U64Array, n: U64, key: U64, back: bool, tables: U64Array, out: U64Array) -> None:
+    """permute_one of many numbers. tables: u64 [2, TABLE_MAX + 2], to work in."""
+    tables[0, np.int64(TABLE_MAX)] = ZERO
     for x in range(len(numbers)):
-        out[x] = permute_one(numbers[x], n, key, back, table)
+        out[x] = permute_one(numbers[x], n, key, back, tables[0])
 
 
 @inlined
@@ -48,9 +49,12 @@ def opened(place: U64, each: U64, lane_key: U64, windows: U64, at_once: U64) -> 
 
 @kernel
 def lane_permute_many(
-    numbers: U64Array, n: U64, key: U64, count: U64, windows: U64, at_once: U64, back: bool, out: U64Array
+    numbers: U64Array, n: U64, key: U64, lanes: tuple[U64, U64, U64], back: bool, tables: U64Array, out: U64Array
 ) -> None:
-    blocks, places = np.zeros((2, np.int64(TABLE_MAX) + 2), np.uint64)
+    """lane_permute, or its inverse, of many numbers. lanes: count, windows and open; tables: as in permute_many."""
+    blocks, places = tables[0], tables[1]
+    blocks[np.int64(TABLE_MAX)] = places[np.int64(TABLE_MAX)] = ZERO
+    count, windows, at_once = lanes
     each = n // count
     full = (each - ONE) // windows
     in_full, rest = full * count * windows, each - full * windows

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from conceptloader.base.checks import as_count
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
-from conceptloader.order import reference
-from conceptloader.order.mixture import KernelTables, Mixture
+from conceptloader.order import kernels, reference
+from conceptloader.order.kernels import KernelTables
+from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition
-from conceptloader.order.permutation import MAX_N, as_positions, kernels_for
+from conceptloader.order.permutation import MAX_N, as_positions, is_compiled
 from conceptloader.order.reference import (
     LANES_VERSION,
     MAX_LANE_WINDOWS,
@@ -83,8 +84,7 @@ class LaneMixture(Mixture):
     def _of_lane(self, lane: int, places: U64Array) -> tuple[I64Array, U64Array]:
         """(datasets, draws in the lane) of samples of a lane, rising."""
         datasets, draws = np.empty(places.shape, np.int64), np.empty(places.shape, np.uint64)
-        kernels = kernels_for(places.size)
-        if kernels is None:
+        if not is_compiled(places.size):
             found = reference.locate_many(self._lane_phases[lane], self.block, places.tolist())
             datasets[:], draws[:] = np.array(found, np.int64).reshape(-1, 2).T
             return datasets, draws
@@ -95,15 +95,10 @@ class LaneMixture(Mixture):
             part = slice(borders[number], borders[number + 1])
             if len(datasets[part]):
                 start = np.uint64((phase.start - phase.passed * self.block) % (1 << 64))
-                table = (
-                    np.zeros(1, np.uint64),
-                    np.array([phase.key], np.uint64),
-                    roots[number : number + 1],
-                    left,
-                    right,
-                )
-                base = self._bases[lane, number : number + 1]
-                kernels.locate_many(places[part] - start, datasets[part], draws[part], *table, share, base, block)
+                key, one = np.array([phase.key], np.uint64), slice(number, number + 1)
+                table = np.zeros(1, np.uint64), key, roots[one], left, right, share, self._bases[lane, one], block
+                scratch = kernels.make_scratch(*self._room)
+                kernels.locate_many(places[part] - start, datasets[part], draws[part], table, scratch)
         return datasets, draws
 
     def _by_lane(self, numbers: U64Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -117,7 +112,7 @@ class LaneMixture(Mixture):
         """See Mixture."""
         g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
         flat, count = g.reshape(-1), np.uint64(self.lanes.count)
-        kernels_for(flat.size)
+        is_compiled(flat.size)
         datasets, draws = np.empty(flat.shape, np.int64), np.empty(flat.shape, np.uint64)
         for lane, chosen in self._by_lane(flat):
             datasets[chosen], found = self._of_lane(lane, flat[chosen] // count)
@@ -138,8 +133,8 @@ class LaneMixture(Mixture):
     def _permute(self, member: int, epoch: int, numbers: U64Array, back: bool = False) -> U64Array:
         """Windows of places in an epoch of a dataset, or the other way round."""
         size, key = self.sizes[member], reference.epoch_key(self._keys[member], epoch)
-        plain, kernels = self.names[member] in self.plain, kernels_for(numbers.size)
-        if kernels is None:
+        plain = self.names[member] in self.plain
+        if not is_compiled(numbers.size):
             if plain:
                 one: Any = (reference.permute, reference.unpermute)[back]
                 return np.array([one(i, size, key) for i in numbers.tolist()], np.uint64)
@@ -147,18 +142,18 @@ class LaneMixture(Mixture):
             return np.array([one(i, size, key, self.lanes) for i in numbers.tolist()], np.uint64)
         from conceptloader.order.many.lane_kernels import lane_permute_many, permute_many
 
-        out = np.empty(len(numbers), np.uint64)
+        out, tables = np.empty(len(numbers), np.uint64), np.empty((2, reference.TABLE_MAX + 2), np.uint64)
         if plain:
-            permute_many(numbers, np.uint64(size), np.uint64(key), back, out)
+            permute_many(numbers, np.uint64(size), np.uint64(key), back, tables, out)
         else:
-            count, windows, at_once = map(np.uint64, (self.lanes.count, self.lanes.windows, self.lanes.open))
-            lane_permute_many(numbers, np.uint64(size), np.uint64(key), count, windows, at_once, back, out)
+            lanes = tuple(map(np.uint64, (self.lanes.count, self.lanes.windows, self.lanes.open)))
+            lane_permute_many(numbers, np.uint64(size), np.uint64(key), lanes, back, tables, out)
         return out
 
     def _lane_counts(self, g: int) -> npt.NDArray[np.uint64]:
         """Draws of each dataset in each lane before global sample g: [lanes, datasets]."""
         counts = np.zeros((self.lanes.count, len(self.sizes)), np.uint64)
-        kernels_for(self.lanes.count * self.block)
+        is_compiled(self.lanes.count * self.block)
         for lane, phases in enumerate(self._lane_phases):
             place = -((lane - g) // self.lanes.count)
             phase = [phase for phase in phases if phase.start <= place][-1]

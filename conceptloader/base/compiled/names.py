@@ -2,16 +2,17 @@
 
 import functools
 import hashlib
+import importlib.util
 import inspect
+import os
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
-import llvmlite
-import llvmlite.binding
-import numba
 import numpy as np
+
+from conceptloader.base.compiled.kernel import ArrayKind, Kernel, Lowered
 
 # What of numba's configuration decides about machine code.
 _DECISIVE = (
@@ -20,37 +21,44 @@ _DECISIVE = (
 )
 
 
-def file_name(function: Any, signature: str, *files: str) -> str:
-    """Of the machine code of a function for a signature. files: that say how it is compiled."""
+def file_name(function: Any, kinds: tuple[Any, ...]) -> str:
+    """Of the machine code of a kernel for arguments of some kinds. Raises: OSError if a source is not there."""
     digest = hashlib.blake2b(digest_size=16)
-    versions = numba.__version__, llvmlite.__version__, np.__version__, sys.implementation.cache_tag
-    settings = [getattr(numba.config, name, None) for name in _DECISIVE]
-    digest.update(repr((signature, inspect.getfile(function), _processor(), versions, settings)).encode())
-    for file in (*files, __file__):
-        digest.update(Path(file).read_bytes())
+    settings = [os.environ.get(f"NUMBA_{name}") for name in _DECISIVE]
+    digest.update(repr((_text(kinds), inspect.getfile(function), _platform(), settings)).encode())
     _add(digest, function, set())
     return f"{function.__name__}-{digest.hexdigest()}.kernel"
 
 
-def text_of(kind: Any) -> str:
-    """A type, or a signature, as text; numba's own leaves the fields of named tuples out."""
-    fields = getattr(getattr(kind, "instance_class", None), "_fields", ())
-    parts = kind if isinstance(kind, (tuple, list)) else getattr(kind, "types", ())
-    return f"{kind} {fields} {[text_of(part) for part in parts]}"
+def _text(kind: Any) -> str:
+    if isinstance(kind, ArrayKind):
+        return repr(kind)
+    if isinstance(kind, tuple):
+        return f"({', '.join(map(_text, kind))})"
+    return f"{kind.__name__}{getattr(kind, '_fields', '')}"
 
 
 @functools.cache
-def _processor() -> tuple[str, str]:
-    return llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()
+def _platform() -> tuple[Any, ...]:
+    """The processor, what compiles for it, and how."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    numba = importlib.util.find_spec("numba")  # not imported: that would take longer than all else
+    version = Path(str(numba and numba.origin)).with_name("_version.py").read_bytes()
+    ours = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    parts = hashlib.blake2b(b"".join([version, *ours])).hexdigest()
+    processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return processor, llvmlite.__version__, np.__version__, sys.implementation.cache_tag, parts
 
 
 def _add(digest: Any, value: Any, seen: set[Any]) -> None:
     """What machine code depends on of a function, or of anything else that a function refers to: of what is ours the
     whole file, and whatever the function's names stand for."""
-    value = inspect.unwrap(value)
+    value = value.py_func if isinstance(value, Kernel) else value
     if isinstance(value, (bool, int, float, str, bytes, tuple, np.generic, np.dtype)):
         digest.update(repr(value).encode())
-    elif isinstance(value, types.FunctionType) and value not in seen and not value.__module__.startswith("numba."):
+    elif isinstance(value, types.FunctionType) and value not in seen:
         seen.add(value)
         file = value.__code__.co_filename
         if file not in seen:
@@ -61,6 +69,8 @@ def _add(digest: Any, value: Any, seen: set[Any]) -> None:
             _add(digest, value.__globals__[name], seen)
     elif isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "conceptloader":
         digest.update(Path(str(value.__file__)).read_bytes())
+    elif isinstance(value, Lowered):
+        digest.update(value.name.encode())
     else:
         fields = getattr(value, "_fields", ())  # of a named tuple that is made
         digest.update(f"{getattr(value, '__name__', type(value).__name__)} {fields}".encode())

@@ -1,12 +1,7 @@
-"""The one way in which this project compiles: the `kernel` decorator, `inlined` and `inner` for the pieces of kernels.
+"""Machine code on disk: a file for each kernel and kinds of arguments, named by the hash of all that it depends on.
 
-Machine code is cached on disk, a file for each function and signature, named by the hash of all that it depends on. So
-files are never changed, only added, and processes of any versions on any machines may share a directory. A file holds
-numba's own cache of that one function with a checksum, unpacked into a directory of this process for numba to load:
-by itself numba does not go by what a function calls in other files, believes damage, needs a directory it can write
-to, and names files by a counter that writers on two machines may both use.
-
-Machine code runs as whoever loads it, so none is loaded that somebody else could have written (owned.py).
+So files are never changed, only added, and processes of any versions on any machines may share a directory. Machine
+code runs as whoever loads it, so none is loaded that somebody else could have written (owned.py).
 """
 
 import contextlib
@@ -15,65 +10,30 @@ import functools
 import hashlib
 import logging
 import os
-import pickle
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-import numba
-
-from conceptloader.base.lazy import forks_wait
-from conceptloader.base.machine_code import file_name, text_of
+from conceptloader.base.compiled.names import file_name
 from conceptloader.base.owned import distrust, distrust_file, make_directory
 
 logger = logging.getLogger(__name__)
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-config: Any = numba.config
 _LOCK_WAIT_S = 120.0
 _CHECKSUM = 32
 _PATIENCE_S = 2.0  # of silence, over all functions of a process
 _BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__", "kernels")
-_compile: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy")
-_inline: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy", inline="always")
-# No way in from Python, and no counting of references: an inner function owns no array. Halves the time to compile.
-_BARE: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
-_inner: Callable[[Any], Any] = numba.njit(nogil=True, error_model="numpy", **_BARE)
 
 
-def kernel(function: F) -> F:
-    """Compile on first call, with the GIL released; the machine code is cached on disk.
+class Made(NamedTuple):
+    """An object file. symbol: of the function in it, whose only argument is the address of a block of words; result:
+    what it leaves in the first of these: "int64", "uint64", "bool" or "none"."""
 
-    Division by zero follows numpy (no exception), so a kernel must check its divisors itself.
-    """
-    dispatcher = _compile(function)
-    compile_signature = dispatcher.compile
-
-    def compile_cached(signature: Any) -> Any:
-        with forks_wait:
-            if signature in dispatcher.overloads:
-                return compile_signature(signature)
-            return _compile_cached(dispatcher, functools.partial(compile_signature, signature), text_of(signature))
-
-    dispatcher.compile = compile_cached
-    compiled: F = dispatcher
-    return compiled
-
-
-def inlined(function: F) -> F:
-    """A piece of a kernel that is pasted into it before LLVM sees it: a loop with a call in it is never vectorized."""
-    compiled: F = _inline(function)
-    return compiled
-
-
-def inner(function: F) -> F:
-    """A function that only kernels call: a part of their machine code. It cannot make arrays nor return them."""
-    compiled: F = _inner(function)
-    return compiled
+    symbol: str
+    result: str
+    code: bytes
 
 
 def cache_directories() -> list[str]:
@@ -81,8 +41,8 @@ def cache_directories() -> list[str]:
 
     $NUMBA_CACHE_DIR if it is set; or else beside the package, which an administrator can warm, and the user's cache.
     """
-    if config.CACHE_DIR:
-        return [os.path.abspath(os.path.join(config.CACHE_DIR, "conceptloader"))]
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        return [os.path.abspath(os.path.join(given, "conceptloader"))]
     user = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return [_BESIDE, *([os.path.abspath(os.path.join(user, "conceptloader"))] if os.path.isabs(user) else [])]
 
@@ -113,53 +73,28 @@ def only_loading() -> Iterator[None]:
         _thread.only_loads = False
 
 
-def _compile_cached(dispatcher: Any, compile_now: Callable[[], Any], signature: str) -> Any:
-    """compile_now(), while numba's cache of this function is a directory of our own that holds what the disk has."""
-    only_loads = getattr(_thread, "only_loads", False)
-    with contextlib.suppress(OSError):  # without sources or room on a disk it is compiled nevertheless
-        name = file_name(dispatcher.py_func, signature, __file__)
-        directories = _directories()
-        packed = _load(directories, name)
-        with contextlib.ExitStack() as stack:
-            if packed is None:
-                if only_loads:
-                    raise NotCompiledError(name)
-                stack.enter_context(_announced())
-                stack.enter_context(_machine_lock(directories[0]) if directories else contextlib.nullcontext())
-            packed = packed or _load(directories, name)
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="conceptloader-"))
-            if _let_numba_cache(dispatcher, scratch, packed):
-                entry = compile_now()
-                now = {str(file.relative_to(scratch)): file.read_bytes() for file in Path(scratch).rglob("*.nb?")}
-                if now and now != packed:
-                    _save(directories, name, now)
-                return entry
-    if only_loads:
-        raise NotCompiledError(dispatcher.py_func.__name__)
-    return compile_now()
+def machine_code(function: Callable[..., Any], kinds: tuple[Any, ...]) -> tuple[Made, bool]:
+    """Of a kernel for arguments of some kinds, and whether it was there. Raises: NotCompiledError, see only_loading."""
+    name, directories = None, list[str]()
+    with contextlib.suppress(OSError):  # without sources it is compiled nevertheless
+        name, directories = file_name(function, kinds), _directories()
+    if name is not None and (made := _load(directories, name)):
+        return made, True
+    if getattr(_thread, "only_loads", False):
+        raise NotCompiledError(function.__name__)
+    with _announced(), one_of_a_machine(directories[0]) if directories else contextlib.nullcontext():
+        if name is not None and (made := _load(directories, name)):  # another process did it meanwhile
+            return made, True
+        from conceptloader.base.compiled.lowering import compile_kernel
+
+        made = compile_kernel(function, kinds)
+        if name is not None:
+            _save(directories, name, made)
+        return made, False
 
 
-def _let_numba_cache(dispatcher: Any, scratch: str, packed: dict[str, bytes] | None) -> bool:
-    """Whether numba agrees to keep its cache of a function in `scratch`, and nowhere else."""
-    for path, data in (packed or {}).items():
-        os.makedirs(os.path.dirname(os.path.join(scratch, path)), exist_ok=True)
-        Path(scratch, path).write_bytes(data)
-    before, config.CACHE_DIR = config.CACHE_DIR, scratch
-    try:
-        attempt = _compile(dispatcher.py_func)
-        attempt.enable_caching()
-        agreed = str(attempt.stats.cache_path).startswith(scratch)
-        if agreed:
-            dispatcher.enable_caching()
-    except RuntimeError:  # a function without a file
-        return False
-    finally:
-        config.CACHE_DIR = before
-    return agreed
-
-
-def _load(directories: list[str], name: str) -> dict[str, bytes] | None:
-    """The files of numba's cache that `name` holds; None if it is nowhere, damaged, or not ours."""
+def _load(directories: list[str], name: str) -> Made | None:
+    """What the file `name` holds; None if it is nowhere, damaged, or not ours."""
     for directory in directories:
         path = os.path.join(directory, name)
         with contextlib.suppress(OSError):
@@ -169,14 +104,14 @@ def _load(directories: list[str], name: str) -> dict[str, bytes] | None:
                     continue
                 checksum, data = file.read(_CHECKSUM), file.read()
             if hashlib.blake2b(data, digest_size=_CHECKSUM).digest() == checksum:
-                packed: dict[str, bytes] = pickle.loads(data)
-                return packed
+                symbol, result, code = data.split(b"\n", 2)
+                return Made(symbol.decode(), result.decode(), code)
     return None
 
 
-def _save(directories: list[str], name: str, packed: dict[str, bytes]) -> None:
+def _save(directories: list[str], name: str, made: Made) -> None:
     """Into the first directory that takes it; the file has its name only when it is complete."""
-    data = pickle.dumps(packed)
+    data = b"\n".join([made.symbol.encode(), made.result.encode(), made.code])
     for directory in directories:
         with contextlib.suppress(OSError):
             descriptor, temporary = tempfile.mkstemp(dir=directory, suffix=".tmp")
@@ -244,19 +179,6 @@ def _warn(path: str, reason: str) -> None:
 
 
 _thread = threading.local()
-_held = 0
-
-
-@contextlib.contextmanager
-def _machine_lock(directory: str) -> Iterator[None]:
-    """One process of a machine compiles into a directory; the others wait for its file."""
-    global _held
-    _held += 1
-    try:
-        with one_of_a_machine(directory) if _held == 1 else contextlib.nullcontext():  # a kernel calls another one
-            yield
-    finally:
-        _held -= 1
 
 
 @contextlib.contextmanager

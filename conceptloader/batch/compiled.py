@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
@@ -345,7 +345,7 @@ class _Workspace:
             self.shape, self.tables = shape, tables
             self.members = np.empty(shape.samples, np.int64)
             self.samples, self.windows, draws = np.empty((3, shape.samples), np.uint64)
-            self.picks = self.samples, self.members, self.windows, draws
+            self.picks: tuple[Any, ...] = self.samples, self.members, self.windows, draws
             self.order = tables, make_scratch(*tables.room)
             self.run = self.kernel.bind(self.call, self.picks, self.order)
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
@@ -380,7 +380,10 @@ class _Workspace:
 
     def use_held(self) -> None:
         """Let kernels have what is held of objects."""
-        self.state["held"], self.state["num_held"] = self.held.table.__array_interface__["data"][0], len(self.held.table)
+        self.state["held"], self.state["num_held"] = (
+            self.held.table.__array_interface__["data"][0],
+            len(self.held.table),
+        )
 
     def use_room(self, room: Room) -> None:
         """Pack in other arrays."""

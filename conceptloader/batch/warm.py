@@ -45,7 +45,7 @@ def open_engine(order: Order, views: Sequence[View | None], layout: BatchLayout,
     global _packs, _loaded, _loading
     if not _packs and any(view is not None and kind_of(view) == "pack" for view in views):
         _packs, _loaded, _loading = True, False, None
-    if _loaded:
+    if _loaded or _loads():
         return _compiled_reader(order, views, layout, dp_rank)
     return StartingReader(order, views, layout, dp_rank)
 

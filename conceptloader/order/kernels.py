@@ -237,7 +237,7 @@ def windows_many(
     datasets: I64Array, draws: U64Array, epochs: U64Array, windows: U64Array, sizes: Any, scratch: Any
 ) -> None:
     """(epoch, window) of every draw. sizes: (windows of each dataset, their keys, a and bits of their shapes, where
-    their tables begin); scratch: see make_scratch. Small datasets get a table of the epoch at hand, kept while the epoch
+    their tables begin); scratch: see make_scratch. Small datasets get a table of the epoch at hand, kept while it
     lasts."""
     counts, dataset_keys, shape_a, shape_bits, table_starts = sizes
     held, tables = scratch[1][2], scratch[2]

@@ -182,8 +182,8 @@ class Mixture(Shown):
             datasets.reshape(-1)[:] = [k for k, _ in found]
             draws.reshape(-1)[:] = np.array([draw for _, draw in found], np.uint64)
         else:
-            flat = [array.reshape(-1) for array in (g, datasets, draws)]
-            kernels.locate_many(*flat, self._phase_arrays, kernels.make_scratch(*self._room))
+            scratch = kernels.make_scratch(*self._room)
+            kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), self._phase_arrays, scratch)
         return datasets, draws
 
     def sample_many(
@@ -201,8 +201,10 @@ class Mixture(Shown):
             epochs.reshape(-1)[:] = np.array([epoch for epoch, _ in found], np.uint64)
             windows.reshape(-1)[:] = np.array([window for _, window in found], np.uint64)
         else:
-            flat = [array.reshape(-1) for array in (datasets, draws, epochs, windows)]
-            kernels.windows_many(*flat, self._window_arrays, kernels.make_scratch(*self._room))
+            scratch = self._window_arrays, kernels.make_scratch(*self._room)
+            kernels.windows_many(
+                datasets.reshape(-1), draws.reshape(-1), epochs.reshape(-1), windows.reshape(-1), *scratch
+            )
         return datasets, epochs, windows
 
     def locate(self, g: int) -> tuple[int, int]:

@@ -1,14 +1,14 @@
 """Kernels: functions that are compiled and run without the GIL; `inlined` and `inner` for the pieces of kernels.
 
-Numba is their compiler, and nothing more: what it makes of a kernel is kept as an object file, which llvmlite alone puts
-into memory and ctypes calls. So a process whose cache has all it needs never imports numba, and a call costs no look at
-types: arguments are laid out as numbers in a block of memory, once where they stay the same (`Kernel.bind`, `Given`).
+Numba is their compiler, and nothing more: what it makes of a kernel is kept as an object file, which llvmlite puts into
+memory and ctypes calls. So a process whose cache has all it needs never imports numba. Arguments are laid out as
+numbers in a block of memory, once for all calls with the same arrays (`Kernel.bind`).
 """
 
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -19,31 +19,23 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Kind = Any
-"""A type as far as machine code depends on it: ArrayKind, the class of a number, or (class of a tuple, its kinds)."""
+"""A type as far as machine code depends on it: the class of a number; (class of a tuple, its kinds); (ndarray, dtype,
+dimensions, those of numpy's flags that count)."""
 
-_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
-_RESULTS: dict[str, Any] = {"int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "bool": ctypes.c_bool, "none": None}
+CONTIGUOUS, ALIGNED, WRITABLE = 0x1, 0x100, 0x400  # as numpy's C API numbers them
+_FLAGS = CONTIGUOUS | ALIGNED | WRITABLE
 _INT64 = range(-(1 << 63), 1 << 63)
-
-
-class ArrayKind(NamedTuple):
-    dtype: Any
-    dimensions: int
-    contiguous: bool
-    writable: bool
-    aligned: bool
-
-
-class Given:
-    """An argument that is laid out once for many calls: a tuple of arrays whose memory stays."""
-
-    def __init__(self, value: Any) -> None:
-        self.value, self.words = value, list[int]()
-        self.kind = lay_out(value, self.words)
+_NUMBERS = {int, bool, np.bool_, *(np.dtype(code).type for code in "bhilqBHILQ")}
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
+_RESULTS: dict[str, tuple[Any, Any]] = {
+    "int64": (ctypes.c_int64, None), "uint64": (ctypes.c_uint64, None), "bool": (ctypes.c_uint64, bool),
+    "none": (ctypes.c_uint64, lambda _: None),
+}  # fmt: skip
 
 
 class Code:
-    """Machine code in memory. made: see cache.py; cached: whether it was on disk; result: ctypes of what it returns."""
+    """Machine code in memory. made: see cache.py; cached: whether it was on disk; word: ctypes of what it returns;
+    result: makes something else of it, unless it is None."""
 
     def __init__(self, made: Any, cached: bool) -> None:
         import llvmlite.binding as llvm
@@ -55,7 +47,7 @@ class Code:
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(made.code))
         self._engine.finalize_object()
         self.run = _RUN(self._engine.get_function_address(made.symbol))
-        self.result, self.cached = _RESULTS[made.result], cached
+        (self.word, self.result), self.cached = _RESULTS[made.result], cached
 
 
 class Kernel(Generic[P, R]):
@@ -80,15 +72,14 @@ class Kernel(Generic[P, R]):
         kinds = tuple([lay_out(value, words) for value in args])
         code = self.codes.get(kinds) or self._find(kinds)
         # What it returns first; at the end what numba's calling convention writes of its own.
-        block = (ctypes.c_uint64 * (len(words) + 2))(*words)
+        block = (code.word * (len(words) + 2))(*words)
         address = ctypes.addressof(block)
-        own = address + 8 * len(words)
-        run, result = code.run, None if code.result is None else code.result.from_buffer(block)
+        own, run, result = address + 8 * len(words), code.run, code.result
 
-        def call(kept: Any = (args, block)) -> Any:
+        def call(kept: Any = args) -> Any:
             if run(own, own + 8, address):
                 raise IndexError(f"{self.py_func.__name__}: an index is out of its array's bounds")
-            return None if result is None else result.value
+            return result(block[0]) if result else block[0]
 
         return call
 
@@ -102,24 +93,17 @@ class Kernel(Generic[P, R]):
 
 
 def lay_out(value: Any, words: list[int]) -> Kind:
-    """Append an argument to `words`. Returns: its kind."""
+    """Append an argument to `words`, an array as its address as an object. Returns: its kind."""
     kind = type(value)
-    if isinstance(value, np.ndarray):
-        flags = value.flags
-        words += (value.__array_interface__["data"][0], *value.shape, *value.strides)
-        return ArrayKind(value.dtype, value.ndim, flags.c_contiguous, flags.writeable, flags.aligned)
-    if kind is Given:
-        words += value.words
-        return value.kind
+    if kind is np.ndarray:
+        words.append(id(value))
+        return kind, value.dtype, value.ndim, value.flags.num & _FLAGS
+    if kind in _NUMBERS:
+        words.append(int(value))
+        return np.uint64 if kind is int and value not in _INT64 else kind
     if isinstance(value, tuple):
         return kind, tuple([lay_out(part, words) for part in value])
-    if not isinstance(value, (int, np.integer, np.bool_)):
-        raise TypeError(f"found a {kind.__name__} for a kernel, expected arrays, integers and tuples of them")
-    number = int(value)
-    if kind is int and number not in _INT64:
-        kind = np.uint64
-    words.append(number)
-    return kind
+    raise TypeError(f"found a {kind.__name__} for a kernel, expected arrays, integers and tuples of them")
 
 
 def kernel(function: Callable[P, R]) -> Kernel[P, R]:

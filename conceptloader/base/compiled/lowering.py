@@ -1,6 +1,6 @@
 """Kernels to object files, by numba, which is imported here alone; and what kernels need that it has no name for."""
 
-import importlib
+import itertools
 import types as python
 from collections.abc import Callable
 from typing import Any
@@ -9,16 +9,18 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import types as _types
 from numba.extending import intrinsic
 from numba.np import arrayobj as _arrayobj
 from numba.np.numpy_support import from_dtype as _from_dtype
 
 from conceptloader.base.compiled.cache import Made
-from conceptloader.base.compiled.kernel import ArrayKind, Kernel, Lowered
+from conceptloader.base.compiled.kernel import ALIGNED, CONTIGUOUS, WRITABLE, Kernel, Lowered
 
+types: Any = _types
 arrayobj: Any = _arrayobj
 from_dtype: Any = _from_dtype
+config: Any = numba.config
 # No way in from Python, and no counting of references: nothing that is compiled owns an array.
 _OPTIONS: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False, "error_model": "numpy"}
 
@@ -27,6 +29,9 @@ _external: Any = types.ExternalFunction
 pread = _external("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
 fadvise = _external("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
 errno_location = _external("__errno_location", types.int64())
+# Where an array as an object has them, in words; as extensions that are compiled against numpy rely on.
+_HEAD = object.__basicsize__ // 8
+_DATA, _SHAPE, _STRIDES = _HEAD, _HEAD + 2, _HEAD + 3
 _OUTSIDE = {"pread", "posix_fadvise", "__errno_location", "memcpy", "memset", "memmove"}
 
 
@@ -36,7 +41,7 @@ def compile_kernel(function: Callable[..., Any], kinds: tuple[Any, ...]) -> Made
     What is compiled is a function of one number, the address of a block of words: the first takes what the kernel
     returns, the others are its arguments one after another, as `lay_out` of kernel.py has put them there.
     """
-    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    if config.DISABLE_JIT:
         raise RuntimeError("found NUMBA_DISABLE_JIT in the environment; unset it, or set loader.engine: reference")
     given = tuple(map(_type_of, kinds))
     body, arguments = _dispatcher(function), _unpack(types.Tuple(given))
@@ -63,10 +68,10 @@ def compile_kernel(function: Callable[..., Any], kinds: tuple[Any, ...]) -> Made
 
 def _type_of(kind: Any) -> Any:
     """Numba's type of arguments of a kind; see kernel.py."""
-    if isinstance(kind, ArrayKind):
-        layout = "C" if kind.contiguous else "A"
-        dtype, aligned = from_dtype(kind.dtype), kind.aligned
-        return types.Array(dtype, kind.dimensions, layout, readonly=not kind.writable, aligned=aligned)
+    if isinstance(kind, tuple) and kind[0] is np.ndarray:
+        _, dtype, dimensions, flags = kind
+        layout, readonly = "C" if flags & CONTIGUOUS else "A", not flags & WRITABLE
+        return types.Array(from_dtype(dtype), dimensions, layout, readonly=readonly, aligned=bool(flags & ALIGNED))
     if isinstance(kind, tuple):
         return types.BaseTuple.from_types([_type_of(part) for part in kind[1]], kind[0])
     return types.int64 if kind is int else types.boolean if kind is bool else from_dtype(np.dtype(kind))
@@ -121,23 +126,22 @@ def _unpack(kind: Any) -> Any:
 
     def typed(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            words = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
-            number = 0
+            numbers = itertools.count(1)
 
-            def word() -> Any:
-                nonlocal number
-                number += 1
+            def word(address: Any, number: int) -> Any:
+                words = builder.inttoptr(address, ir.IntType(64).as_pointer())
                 return builder.load(builder.gep(words, [context.get_constant(types.intp, number)]))
 
             def take(part: Any) -> Any:
                 if isinstance(part, types.BaseTuple):
                     return context.make_tuple(builder, part, [take(inside) for inside in part.types])
+                value = word(args[0], next(numbers))
                 if not isinstance(part, types.Array):
-                    return context.cast(builder, word(), types.int64, part)
+                    return context.cast(builder, value, types.int64, part)
                 item = context.get_data_type(part.dtype)
                 size = context.get_constant(types.intp, context.get_abi_sizeof(item))
-                data = builder.inttoptr(word(), item.as_pointer())
-                shape, strides = ([word() for _ in range(part.ndim)] for _ in range(2))
+                data = builder.inttoptr(word(value, _DATA), item.as_pointer())
+                shape, strides = ([word(word(value, at), k) for k in range(part.ndim)] for at in (_SHAPE, _STRIDES))
                 array = arrayobj.make_array(part)(context, builder)
                 arrayobj.populate_array(array, data, shape, strides, size, None)
                 return array._getvalue()

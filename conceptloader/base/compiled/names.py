@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.kernel import ArrayKind, Kernel, Lowered
+from conceptloader.base.compiled.kernel import Kernel, Lowered
 
 # What of numba's configuration decides about machine code.
 _DECISIVE = (
@@ -31,11 +31,9 @@ def file_name(function: Any, kinds: tuple[Any, ...]) -> str:
 
 
 def _text(kind: Any) -> str:
-    if isinstance(kind, ArrayKind):
-        return repr(kind)
     if isinstance(kind, tuple):
         return f"({', '.join(map(_text, kind))})"
-    return f"{kind.__name__}{getattr(kind, '_fields', '')}"
+    return f"{kind.__name__}{getattr(kind, '_fields', '')}" if isinstance(kind, type) else repr(kind)
 
 
 @functools.cache
@@ -49,7 +47,8 @@ def _platform() -> tuple[Any, ...]:
     ours = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     parts = hashlib.blake2b(b"".join([version, *ours])).hexdigest()
     processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    return processor, llvmlite.__version__, np.__version__, sys.implementation.cache_tag, parts
+    versions = llvmlite.__version__, np.__version__, sys.implementation.cache_tag, object.__basicsize__
+    return processor, versions, parts
 
 
 def _add(digest: Any, value: Any, seen: set[Any]) -> None:

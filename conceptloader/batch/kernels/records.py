@@ -103,8 +103,9 @@ HELD = record("file start stop address")
 class Call(NamedTuple):
     """All that one thread's calls work with. Arrays of the records above; arrays and state have one each.
 
-    files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; used: i64 [shards], clock of the last use. slots: one for each span that a sample may have. scratch: u8, room for
-    the stream items of a sample. buffer: u8, for other reads.
+    files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; used: i64 [shards], clock
+    of the last use. slots: one for each span that a sample may have. scratch: u8, room for the stream items of a
+    sample. buffer: u8, for other reads.
     """
 
     shards: Array

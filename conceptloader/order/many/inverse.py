@@ -53,7 +53,9 @@ def _in_phase(phase: reference.PhaseOrder, block: int, dataset: int, draws: U64A
     places = np.empty(len(draws), np.int64)
     arrays = np.array(tree.left, np.int64), np.array(tree.right, np.int64), np.array(tree.share, np.uint64)
     scratch = kernels.make_scratch(block, len(phase.members))
-    places_in_blocks(strict[order], draws[order], leaf, np.uint64(phase.key), (tree.root, arrays), scratch, places)
+    places_in_blocks(
+        strict[order], draws[order], leaf, np.uint64(phase.key), (np.int64(tree.root), arrays), scratch, places
+    )
     found = np.empty(len(draws), np.int64)
     found[order] = places
     return found + (phase.start - phase.passed * block)
@@ -91,7 +93,7 @@ def places_in_blocks(
     draws: U64Array,
     leaf: int,
     key: np.uint64,
-    rooted: tuple[int, tuple[I64Array, I64Array, U64Array]],
+    rooted: tuple[np.int64, tuple[I64Array, I64Array, U64Array]],
     scratch: Any,
     out: npt.NDArray[np.int64],
 ) -> None:

@@ -32,7 +32,7 @@ from conceptloader.batch.reader import (
 from conceptloader.blend import View
 from conceptloader.blend.samples import kind_of, present, read_together
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.order.kernels import NO_TABLES, KernelTables, make_scratch
+from conceptloader.order.kernels import NO_TABLES, KernelTables
 from conceptloader.storage.descriptors import Budget
 from conceptloader.storage.reads import retrying
 
@@ -153,7 +153,9 @@ class CompiledReader:
         clock, began = budget.begin(), perf_counter_ns()
         work.state["clock"] = clock
         try:
-            work.code = work.run()
+            if work.run():
+                raise work.kernel.stopped()
+            work.code = work.run.block[0]
         finally:
             work.spent_ns += perf_counter_ns() - began
             budget.end(clock)
@@ -346,7 +348,7 @@ class _Workspace:
             self.members = np.empty(shape.samples, np.int64)
             self.samples, self.windows, draws = np.empty((3, shape.samples), np.uint64)
             self.picks: tuple[Any, ...] = self.samples, self.members, self.windows, draws
-            self.order = tables, make_scratch(*tables.room)
+            self.order = tables, np.empty(tables.room, np.uint64)
             self.run = self.kernel.bind(self.call, self.picks, self.order)
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
         self.numbers += shape.records

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.base.compiled.kernel import Lowered, inlined, inner, kernel
+from conceptloader.base.compiled.code import Lowered, inlined, inner
+from conceptloader.base.compiled.kernel import kernel
 from conceptloader.order import reference
 
 U64 = np.uint64
@@ -146,67 +147,66 @@ def tree_walk(j: U64, root: np.int64, left: I64Array, right: I64Array, share: U6
 
 
 class KernelTables(NamedTuple):
-    """What kernels find windows by: arguments of locate_many and windows_many, the two arrays of Skips; room:
-    what make_scratch is given for them."""
+    """What kernels find windows by: arguments of locate_many and windows_many, the two arrays of Skips; room: u64 that
+    these work in (see scratch_of)."""
 
     phases: Any
     sizes: Any
     skip_at: U64Array
     skip_total: U64Array
-    room: tuple[int, int, int]
+    room: int
 
 
 _U64, _I64 = np.zeros(0, U64), np.zeros(0, np.int64)
 NO_TABLES = KernelTables(
-    (_U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), U64), np.int64(1)),
+    (_U64, _U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), U64), np.int64(1)),
     (_U64, _U64, _U64, _U64, _I64),
     _U64,
     _U64,
-    (0, 0, 0),
+    0,
 )
 """Of no order, in the same types."""
 
 
-def make_scratch(block: int, datasets: int, tables: int = 0) -> tuple[U64Array, U64Array, U64Array]:
-    """What kernels work with, for one call at a time: by place in a mixture block [4, block], by dataset [3, datasets],
-    and the tables of small datasets."""
-    return np.empty((4, block), np.uint64), np.empty((3, datasets), np.uint64), np.empty(tables, np.uint64)
+def scratch_of(block: int, datasets: int, tables: int = 0) -> int:
+    """How many u64 kernels work in: for the places of a mixture block, four times, and for datasets, twice; or else for
+    datasets once and for the tables of small ones."""
+    return max(4 * block + 2 * datasets, datasets + tables)
 
 
 @inner
-def fill_block(number: U64, key: U64, root: np.int64, tree: Any, scratch: Any) -> None:
-    """Write leaf and draw of every place of mixture block `number` into the last two rows of scratch[0]. tree: (left,
-    right, share); scratch: see make_scratch; `seen`, its row of datasets, is 0 before and after."""
+def fill_block(number: U64, key: U64, root: np.int64, tree: Any, block: int, scratch: U64Array) -> None:
+    """Write the leaves of all places of mixture block `number`, and their draws, into scratch[: 2 * block]. tree:
+    (left, right, share). Behind 4 * block there are, for each leaf, 0 before and after, and its next draw."""
     left, right, share = tree
-    order, strict, leaves, draws = scratch[0][0], scratch[0][1], scratch[0][2], scratch[0][3]
-    following, seen = scratch[1][0], scratch[1][1]
-    block = len(leaves)
+    leaves, draws = scratch[:block], scratch[block : 2 * block]
+    order, strict, by_leaf = scratch[2 * block : 3 * block], scratch[3 * block : 4 * block], scratch[4 * block :]
     first = number * U64(block)
     for s in range(block):
         leaf, draw = tree_walk(first + U64(s), root, left, right, share)
         strict[s] = U64(leaf)
-        if seen[leaf] == ZERO:
-            seen[leaf] = ONE
-            following[leaf] = draw
+        if by_leaf[2 * leaf] == ZERO:
+            by_leaf[2 * leaf] = ONE
+            by_leaf[2 * leaf + 1] = draw
     keyed_shuffle(order, mix64(key + mix64(number + GOLDEN)))
     for r in range(block):
-        taken = strict[order[r]]
-        leaves[r] = taken
-        draws[r] = following[taken]
-        following[taken] += ONE
+        leaf = np.int64(strict[order[r]])
+        leaves[r] = U64(leaf)
+        draws[r] = by_leaf[2 * leaf + 1]
+        by_leaf[2 * leaf + 1] += ONE
     for s in range(block):
-        seen[strict[s]] = ZERO
+        by_leaf[2 * np.int64(strict[s])] = ZERO
 
 
 @kernel
-def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases: Any, scratch: Any) -> None:
-    """(dataset, draw) of every position. phases: (starts, keys, roots, left, right, share, bases, block); phase f has
-    its tree at roots[f] and continues the draws of bases[f]. scratch: see make_scratch."""
-    starts, keys, roots, left, right, share, bases, block = phases
+def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases: Any, scratch: U64Array) -> None:
+    """(dataset, draw) of every position. phases: (starts, origins, keys, roots, left, right, share, bases, block):
+    phase f counts from origins[f], has its tree at roots[f] and continues the draws of bases[f]. scratch: see
+    scratch_of."""
+    starts, origins, keys, roots, left, right, share, bases, block = phases
     width = U64(block)
-    leaves, block_draws, seen = scratch[0][2], scratch[0][3], scratch[1][1]
-    for d in range(len(seen)):
-        seen[d] = ZERO
+    for k in range(4 * block, 4 * block + 2 * bases.shape[1]):
+        scratch[k] = ZERO
     held_phase = np.int64(-1)
     held_block = ZERO
     phase = np.int64(0)
@@ -216,31 +216,31 @@ def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases
             phase += 1
         while g < starts[phase]:
             phase -= 1
-        j = g - starts[phase]
+        j = g - origins[phase]
         if block == 1:
             leaf, draw = tree_walk(j, roots[phase], left, right, share)
         else:
             number = j // width
             if phase != held_phase or number != held_block:
-                fill_block(number, keys[phase], roots[phase], (left, right, share), scratch)
+                fill_block(number, keys[phase], roots[phase], (left, right, share), block, scratch)
                 held_phase = phase
                 held_block = number
-            r = j - number * width
-            leaf = np.int64(leaves[r])
-            draw = block_draws[r]
+            r = np.int64(j - number * width)
+            leaf = np.int64(scratch[r])
+            draw = scratch[block + r]
         datasets[x] = leaf
         draws[x] = bases[phase, leaf] + draw
 
 
 @kernel
 def windows_many(
-    datasets: I64Array, draws: U64Array, epochs: U64Array, windows: U64Array, sizes: Any, scratch: Any
+    datasets: I64Array, draws: U64Array, epochs: U64Array, windows: U64Array, sizes: Any, scratch: U64Array
 ) -> None:
     """(epoch, window) of every draw. sizes: (windows of each dataset, their keys, a and bits of their shapes, where
-    their tables begin); scratch: see make_scratch. Small datasets get a table of the epoch at hand, kept while it
+    their tables begin); scratch: see scratch_of. Small datasets get a table of the epoch at hand, kept while it
     lasts."""
     counts, dataset_keys, shape_a, shape_bits, table_starts = sizes
-    held, tables = scratch[1][2], scratch[2]
+    held, tables = scratch[: len(counts)], scratch[len(counts) :]
     for d in range(len(held)):
         held[d] = NO_EPOCH
     for x in range(len(datasets)):
@@ -266,5 +266,5 @@ def windows_many(
 
 def load() -> None:
     """Compile what many samples are found with, or load it."""
-    locate_many(_U64, _I64, _U64, NO_TABLES.phases, make_scratch(*NO_TABLES.room))
-    windows_many(_I64, _U64, _U64, _U64, NO_TABLES.sizes, make_scratch(*NO_TABLES.room))
+    locate_many(_U64, _I64, _U64, NO_TABLES.phases, np.empty(4, U64))
+    windows_many(_I64, _U64, _U64, _U64, NO_TABLES.sizes, _U64)

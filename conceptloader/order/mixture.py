@@ -139,8 +139,9 @@ class Mixture(Shown):
             share += phase.tree.share
             roots.append(offset if phase.tree.share else ~phase.members[0])
         u64, i64 = np.uint64, np.int64
+        starts = np.array(self._starts, u64)
         return (
-            np.array(self._starts, u64), np.array([p.key for p in self._phases], u64), np.array(roots, i64),
+            starts, starts, np.array([p.key for p in self._phases], u64), np.array(roots, i64),
             np.array(left, i64), np.array(right, i64), np.array(share, u64),
             np.array([p.base for p in self._phases], u64), np.int64(self.block),
         )  # fmt: skip
@@ -157,9 +158,10 @@ class Mixture(Shown):
         )  # fmt: skip
 
     @lazy
-    def _room(self) -> tuple[int, int, int]:
+    def _room(self) -> int:
         """See KernelTables."""
-        return self.block, len(self.sizes), sum(n for n in self.sizes if n <= reference.TABLE_MAX)
+        small = sum(n for n in self.sizes if n <= reference.TABLE_MAX)
+        return kernels.scratch_of(self.block, len(self.sizes), small)
 
     @lazy
     def kernel_tables(self) -> KernelTables | None:
@@ -182,7 +184,7 @@ class Mixture(Shown):
             datasets.reshape(-1)[:] = [k for k, _ in found]
             draws.reshape(-1)[:] = np.array([draw for _, draw in found], np.uint64)
         else:
-            scratch = kernels.make_scratch(*self._room)
+            scratch = np.empty(self._room, np.uint64)
             kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), self._phase_arrays, scratch)
         return datasets, draws
 
@@ -201,7 +203,7 @@ class Mixture(Shown):
             epochs.reshape(-1)[:] = np.array([epoch for epoch, _ in found], np.uint64)
             windows.reshape(-1)[:] = np.array([window for _, window in found], np.uint64)
         else:
-            scratch = self._window_arrays, kernels.make_scratch(*self._room)
+            scratch = self._window_arrays, np.empty(self._room, np.uint64)
             kernels.windows_many(
                 datasets.reshape(-1), draws.reshape(-1), epochs.reshape(-1), windows.reshape(-1), *scratch
             )

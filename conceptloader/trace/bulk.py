@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.base.compiled.kernel import inner, kernel
+from conceptloader.base.compiled.code import inner
+from conceptloader.base.compiled.kernel import kernel
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import Pieces, concepts_of, documents_of, gather, ragged, spans_of

@@ -24,7 +24,8 @@ print(int(add(40)), int(code.cached), int(not code.cached))
 """
 KERNELS = """
 import numpy as np
-from conceptloader.base.compiled.kernel import inner, kernel
+from conceptloader.base.compiled.code import inner
+from conceptloader.base.compiled.kernel import kernel
 
 SHIFT = np.int64({shift})
 
@@ -106,7 +107,8 @@ class Made(NamedTuple):
 """
 TYPED_KERNELS = """
 import numpy as np
-from conceptloader.base.compiled.kernel import inner, kernel
+from conceptloader.base.compiled.code import inner
+from conceptloader.base.compiled.kernel import kernel
 from types_of_kernels import Made
 
 @inner

@@ -42,6 +42,7 @@ def test_a_reader_that_takes_over_changes_no_byte(tmp_path: Path, monkeypatch: p
     picked = case.datasets, case.windows
     wanted = ReferenceReader(None, case.views, case.layout).read(case.samples, picked=picked)
     monkeypatch.setattr(warm, "_loaded", False)
+    monkeypatch.setattr(warm, "_loads", lambda: False)
     reader = warm.open_engine(None, case.views, case.layout)
     assert isinstance(reader, warm.StartingReader)
     copy = pickle.loads(pickle.dumps(reader))
@@ -73,7 +74,9 @@ def test_an_order_that_is_followed_is_so_after_the_change_of_engines(
     samples = np.arange(40, dtype=np.uint64)
     for when in ("before", "after"):
         monkeypatch.setattr(warm, "_loaded", False)
+        monkeypatch.setattr(warm, "_loads", lambda: False)
         reader = open_reader(first)
+        assert isinstance(reader, warm.StartingReader)
         monkeypatch.setattr(warm, "_ready", lambda: True)
         if when == "after":
             reader.read(samples)
@@ -90,11 +93,13 @@ import numpy as np
 import conceptloader as cl
 from conceptloader.batch import open, warm
 warm._begin = lambda: None
+warm._loads = lambda: {loads} and warm.load_engine() is None
 reader = open.open_reader(cl.open_blend({config!r}))
 reader.read(np.arange(16, dtype=np.uint64))
 shuffle = cl.Permutation(10**6, key=1)
 assert shuffle.inverse(shuffle.forward(5)) == 5 and cl.Mixture([3, 5000]).sample(7)
-assert not {{"numba", "llvmlite"}} & sys.modules.keys()
+assert (type(reader).__name__, "llvmlite" in sys.modules) == ({engine!r}, {loads})
+assert "numba" not in sys.modules
 """
 
 FIRST = """
@@ -131,23 +136,26 @@ def finish(process: subprocess.Popen, code: int = 0) -> tuple[str, str]:
     return output, log
 
 
-def test_the_first_batches_need_no_numba(config: dict) -> None:
-    finish(start(WITHOUT_NUMBA.format(config=config)))
+@pytest.mark.parametrize(("loads", "engine"), [(False, "StartingReader"), (True, "CompiledReader")])
+def test_neither_the_first_batches_nor_compiled_code_that_is_there_need_numba(
+    config: dict, loads: bool, engine: str
+) -> None:
+    finish(start(WITHOUT_NUMBA.format(config=config, loads=loads, engine=engine)))
 
 
-def check_batches(config: dict, outputs: list[str]) -> None:
-    """Their first batches were plain, the last ones compiled, and all what the reference engine reads."""
+def check_batches(config: dict, outputs: list[str], begins_plain: bool = True) -> None:
+    """Their first batches were plain, or not, the last ones compiled, and all what the reference engine reads."""
     reader = open_reader(cl.open_blend({**config, "loader": {"engine": "reference"}}))
     for plain, engine, digests in map(json.loads, outputs):
-        assert plain >= 1
+        assert (plain >= 1) == begins_plain
         assert engine == "CompiledReader"
         samples = [np.arange(8 * k, 8 * k + 8, dtype=np.uint64) for k in range(len(digests))]
         assert digests == [cl.batch_digest(reader.read(part)) for part in samples]
 
 
-def test_with_a_warm_cache_compiled_code_takes_over_and_nothing_is_said(config: dict) -> None:
+def test_with_a_warm_cache_the_first_batch_is_compiled_and_nothing_is_said(config: dict) -> None:
     output, log = finish(start(FIRST.format(config=config)))
-    check_batches(config, [output])
+    check_batches(config, [output], begins_plain=False)
     assert log == ""
 
 
@@ -295,8 +303,10 @@ FORKED = """
 import os, sys, time
 import numpy as np
 import conceptloader as cl
-from conceptloader.batch import open
+from conceptloader.batch import open, warm
+loads, warm._loads = warm._loads, lambda: False
 reader = open.open_reader(cl.open_blend({config!r}))
+warm._loads = loads
 samples = np.arange(8, dtype=np.uint64)
 digests = {{cl.batch_digest(reader.read(samples))}}
 time.sleep({delay})
@@ -311,5 +321,5 @@ if child:
 
 @pytest.mark.parametrize("delay", [0.0, 0.2])
 def test_a_fork_while_code_is_loaded_leaves_both_processes_able_to(config: dict, delay: float) -> None:
-    """As workers are forked, while numba is half imported: a child could never complete that."""
+    """As workers are forked, while what loads code is half imported: a child could never complete that."""
     finish(start(FORKED.format(config=config, delay=delay)))

@@ -199,21 +199,17 @@ class Tracer:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """A reader calls machine code without the dispatcher, which would tell of it."""
-        from conceptloader.batch import compiled
+        """Machine code tells of nothing: a kernel is noted when it is bound to its arguments."""
+        from conceptloader.base.compiled.kernel import Kernel
 
-        bound = compiled.bound
+        bind = Kernel.bind
 
-        def told(kernel: Any, arguments: Any) -> Any:
-            run, code = bound(kernel, arguments), kernel.py_func.__code__
+        def told(kernel: Any, *arguments: Any) -> Any:
+            code = kernel.py_func.__code__
+            self.found[code.co_filename, f"{code.co_name}:{code.co_firstlineno}"] = code
+            return bind(kernel, *arguments)
 
-            def call(*given: Any) -> Any:
-                self.found[code.co_filename, f"{code.co_name}:{code.co_firstlineno}"] = code
-                return run(*given)
-
-            return call
-
-        compiled.bound = told
+        Kernel.bind = told  # type: ignore[method-assign]
         threading.setprofile(self)
         sys.setprofile(self)
         try:
@@ -221,7 +217,7 @@ class Tracer:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)  # type: ignore[arg-type]
-            compiled.bound = bound
+            Kernel.bind = bind  # type: ignore[method-assign]
 
     def take(self) -> Functions:
         found, self.found = self.found, {}
@@ -230,23 +226,24 @@ class Tracer:
 
 def compiled_below(traced: Functions) -> Functions:
     """The traced functions that are compiled, and those that they reach."""
-    from numba.core.dispatcher import Dispatcher
+    from conceptloader.base.compiled.kernel import Kernel
 
     entered = set(traced.values())
     modules = [module for name, module in sys.modules.copy().items() if name.split(".")[0] == "conceptloader"]
     waiting = [
         value for module in modules for value in vars(module).values()
-        if isinstance(value, Dispatcher) and value.py_func.__code__ in entered
+        if isinstance(value, Kernel) and value.py_func.__code__ in entered
     ]  # fmt: skip
     found: Functions = {}
     while waiting:
-        function = waiting.pop().py_func
+        function = waiting.pop()
+        function = getattr(function, "py_func", function)
         code = function.__code__
         key = (code.co_filename, f"{code.co_name}:{code.co_firstlineno}")
         if key not in found:
             found[key] = code
             values = [function.__globals__.get(name) for name in code.co_names]
-            waiting += [value for value in values if isinstance(value, Dispatcher)]
+            waiting += [value for value in values if isinstance(value, Kernel) or hasattr(value, "inline")]
     return found
 
 

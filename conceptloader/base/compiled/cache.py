@@ -14,8 +14,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+from conceptloader.base.compiled.code import Made
 from conceptloader.base.compiled.names import file_name
 from conceptloader.base.owned import distrust, distrust_file, make_directory
 
@@ -25,15 +26,6 @@ _LOCK_WAIT_S = 120.0
 _CHECKSUM = 32
 _PATIENCE_S = 2.0  # of silence, over all functions of a process
 _BESIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__", "kernels")
-
-
-class Made(NamedTuple):
-    """An object file. symbol: of the function in it, whose only argument is the address of a block of words; result:
-    what it leaves in the first of these: "int64", "uint64", "bool" or "none"."""
-
-    symbol: str
-    result: str
-    code: bytes
 
 
 def cache_directories() -> list[str]:

@@ -14,8 +14,7 @@ from numba.extending import intrinsic
 from numba.np import arrayobj as _arrayobj
 from numba.np.numpy_support import from_dtype as _from_dtype
 
-from conceptloader.base.compiled.cache import Made
-from conceptloader.base.compiled.kernel import ALIGNED, CONTIGUOUS, WRITABLE, Kernel, Lowered
+from conceptloader.base.compiled.code import ALIGNED, CONTIGUOUS, WRITABLE, Lowered, Made
 
 types: Any = _types
 arrayobj: Any = _arrayobj
@@ -105,10 +104,9 @@ def _namespace(names: dict[str, Any]) -> dict[str, Any]:
 
 
 def _twin(value: Any) -> Any:
-    if isinstance(value, Kernel):
-        return _dispatcher(value.py_func)
+    value = getattr(value, "py_func", value)  # of a kernel
     if isinstance(value, Lowered):
-        return globals()[value.name]
+        return globals()[value.__name__]
     if isinstance(value, python.FunctionType) and hasattr(value, "inline"):
         return _dispatcher(value)
     if isinstance(value, python.ModuleType) and value.__name__.startswith("conceptloader."):

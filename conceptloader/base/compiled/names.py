@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.kernel import Kernel, Lowered
-
 # What of numba's configuration decides about machine code.
 _DECISIVE = (
     *("BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO_DEFAULT"),
@@ -54,7 +52,7 @@ def _platform() -> tuple[Any, ...]:
 def _add(digest: Any, value: Any, seen: set[Any]) -> None:
     """What machine code depends on of a function, or of anything else that a function refers to: of what is ours the
     whole file, and whatever the function's names stand for."""
-    value = value.py_func if isinstance(value, Kernel) else value
+    value = getattr(value, "py_func", value)  # of a kernel
     if isinstance(value, (bool, int, float, str, bytes, tuple, np.generic, np.dtype)):
         digest.update(repr(value).encode())
     elif isinstance(value, types.FunctionType) and value not in seen:
@@ -68,8 +66,6 @@ def _add(digest: Any, value: Any, seen: set[Any]) -> None:
             _add(digest, value.__globals__[name], seen)
     elif isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "conceptloader":
         digest.update(Path(str(value.__file__)).read_bytes())
-    elif isinstance(value, Lowered):
-        digest.update(value.name.encode())
     else:
         fields = getattr(value, "_fields", ())  # of a named tuple that is made
         digest.update(f"{getattr(value, '__name__', type(value).__name__)} {fields}".encode())

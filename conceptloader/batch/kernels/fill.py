@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.kernel import inner, kernel
+from conceptloader.base.compiled.code import inner
+from conceptloader.base.compiled.kernel import kernel
 from conceptloader.batch.kernels.items import add_document, fill_track, walk_items
 from conceptloader.batch.kernels.native import (
     ABSENT,
@@ -228,8 +229,8 @@ def fill_samples(call: Call, picks: Any, order: Any) -> Code:
     """Fill the samples from state.sample, state.position on. Returns a code; the state says where it stopped.
 
     picks: u64 [B] sample indices, i64 [B] members, u64 [B] windows of these, u64 [B] to work in. order: the
-    KernelTables of a mixture, to pick by, with what make_scratch gives for them; NO_TABLES if members and windows are
-    given.
+    KernelTables of a mixture, to pick by, with an array of the room that they need; NO_TABLES if members and windows
+    are given.
     """
     samples, members, windows, draws = picks
     tables, scratch = order

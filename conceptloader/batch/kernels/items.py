@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conceptloader.base.compiled.kernel import inner
+from conceptloader.base.compiled.code import inner
 from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read, take
 from conceptloader.batch.kernels.records import DENSE, Call, Piece
 from conceptloader.batch.layout import CUT_OFF

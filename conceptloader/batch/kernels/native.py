@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.kernel import Lowered, inner
+from conceptloader.base.compiled.code import Lowered, inner
 from conceptloader.batch.kernels.records import HELD, Call
 from conceptloader.batch.layout import Array
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.kernel import inner, kernel
+from conceptloader.base.compiled.code import inner
+from conceptloader.base.compiled.kernel import kernel
 from conceptloader.batch.kernels.fill import NO_DOCUMENT, blank_row, fill_piece
 from conceptloader.batch.kernels.items import PIECES, walk_items
 from conceptloader.batch.kernels.native import ABSENT, DAMAGED, MORE, NOT_OPEN, OK, STREAM, Code, array_at

@@ -1,12 +1,12 @@
 """The inverse of the order for many windows at once: compiled twins of reference.draw_of and reference.position."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.base.compiled.kernel import inner, kernel
+from conceptloader.base.compiled.code import inner
+from conceptloader.base.compiled.kernel import kernel
 from conceptloader.order import kernels, reference
 from conceptloader.order.kernels import HALF, ONE, ZERO, I64Array, U64Array
 
@@ -52,10 +52,8 @@ def _in_phase(phase: reference.PhaseOrder, block: int, dataset: int, draws: U64A
     order = np.argsort(strict, kind="stable")
     places = np.empty(len(draws), np.int64)
     arrays = np.array(tree.left, np.int64), np.array(tree.right, np.int64), np.array(tree.share, np.uint64)
-    scratch = kernels.make_scratch(block, len(phase.members))
-    places_in_blocks(
-        strict[order], draws[order], leaf, np.uint64(phase.key), (np.int64(tree.root), arrays), scratch, places
-    )
+    rooted, scratch = (np.int64(tree.root), arrays), np.empty(kernels.scratch_of(block, len(phase.members)), np.uint64)
+    places_in_blocks(strict[order], draws[order], leaf, np.uint64(phase.key), rooted, block, scratch, places)
     found = np.empty(len(draws), np.int64)
     found[order] = places
     return found + (phase.start - phase.passed * block)
@@ -94,24 +92,23 @@ def places_in_blocks(
     leaf: int,
     key: np.uint64,
     rooted: tuple[np.int64, tuple[I64Array, I64Array, U64Array]],
-    scratch: Any,
+    block: int,
+    scratch: U64Array,
     out: npt.NDArray[np.int64],
 ) -> None:
     """Positions in the phase, inside of their permuted blocks, of draws at these positions of the strict sequence.
-    rooted: the root of a tree, and the tree; scratch: see make_scratch."""
+    rooted: the root of a tree, and the tree; scratch: see scratch_of."""
     root, tree = rooted
-    leaves, block_draws, seen = scratch[0][2], scratch[0][3], scratch[1][1]
-    for d in range(len(seen)):
-        seen[d] = ZERO
-    block = len(leaves)
+    for k in range(4 * block, 4 * block + 2 * (len(tree[0]) + 1)):
+        scratch[k] = ZERO
     width = np.uint64(block)
     held = np.uint64(0xFFFFFFFFFFFFFFFF)
     for x in range(len(strict)):
         number = strict[x] // width
         if number != held:
-            kernels.fill_block(number, key, root, tree, scratch)
+            kernels.fill_block(number, key, root, tree, block, scratch)
             held = number
         for r in range(block):
-            if np.int64(leaves[r]) == leaf and block_draws[r] == draws[x]:
+            if np.int64(scratch[r]) == leaf and scratch[block + r] == draws[x]:
                 out[x] = np.int64(number) * block + r
                 break

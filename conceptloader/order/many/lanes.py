@@ -11,8 +11,9 @@ import numpy.typing as npt
 from conceptloader.base.checks import as_count
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
-from conceptloader.order import kernels, reference
+from conceptloader.order import reference
 from conceptloader.order.kernels import KernelTables
+from conceptloader.order.many.lane_kernels import locate_in_lanes, permute_many
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition
 from conceptloader.order.permutation import MAX_N, as_positions, is_compiled
@@ -66,10 +67,21 @@ class LaneMixture(Mixture):
         return [reference.lane_phases(self._phases, self.seed, self.block, lane, len(lanes)) for lane in lanes]
 
     @lazy
-    def _bases(self) -> U64Array:
-        """[lanes, phases, datasets], modulo 2**64, in which kernels calculate."""
-        bases = [[phase.base for phase in phases] for phases in self._lane_phases]
-        return np.array(bases, np.int64).astype(np.uint64)
+    def _lane_arrays(self) -> Any:
+        """Of locate_in_lanes. Some numbers are below 0, and kernels calculate modulo 2**64."""
+        _, _, _, *trees, _, block = self._phase_arrays
+        of_phases = [[(p.start, p.start - p.passed * self.block, p.key, *p.base) for p in q] for q in self._lane_phases]
+        table = np.array([[[x % (1 << 64) for x in numbers] for numbers in lane] for lane in of_phases], np.uint64)
+        starts, origins, keys, bases = (np.ascontiguousarray(table[..., k]) for k in (0, 1, 2, slice(3, None)))
+        return starts, origins, keys, *trees, bases, block
+
+    @lazy
+    def _lane_numbers(self) -> tuple[np.uint64, np.uint64, np.uint64]:
+        return np.uint64(self.lanes.count), np.uint64(self.lanes.windows), np.uint64(self.lanes.open)
+
+    @lazy
+    def _is_plain(self) -> npt.NDArray[np.bool_]:
+        return np.array([name in self.plain for name in self.names])
 
     @lazy
     def kernel_tables(self) -> KernelTables | None:
@@ -81,24 +93,16 @@ class LaneMixture(Mixture):
         """As ever, but of a lane, which begins in the midst of a mixture; all together rarely come near their sum."""
         return 2 * super().deviation
 
-    def _of_lane(self, lane: int, places: U64Array) -> tuple[I64Array, U64Array]:
-        """(datasets, draws in the lane) of samples of a lane, rising."""
+    def _in_lanes(self, lanes: I64Array, places: U64Array) -> tuple[I64Array, U64Array]:
+        """(datasets, draws in their lane) of samples of lanes; quickest where lanes, and places in each, rise."""
         datasets, draws = np.empty(places.shape, np.int64), np.empty(places.shape, np.uint64)
-        if not is_compiled(places.size):
-            found = reference.locate_many(self._lane_phases[lane], self.block, places.tolist())
-            datasets[:], draws[:] = np.array(found, np.int64).reshape(-1, 2).T
+        if is_compiled(places.size):
+            scratch = np.empty(self._room, np.uint64)
+            locate_in_lanes(places, lanes, datasets, draws, self._lane_arrays, scratch)
             return datasets, draws
-        _, _, roots, left, right, share, _, block = self._phase_arrays
-        phases = self._lane_phases[lane]
-        borders = [*np.searchsorted(places, np.array([phase.start for phase in phases], np.uint64)).tolist(), None]
-        for number, phase in enumerate(phases):
-            part = slice(borders[number], borders[number + 1])
-            if len(datasets[part]):
-                start = np.uint64((phase.start - phase.passed * self.block) % (1 << 64))
-                key, one = np.array([phase.key], np.uint64), slice(number, number + 1)
-                table = np.zeros(1, np.uint64), key, roots[one], left, right, share, self._bases[lane, one], block
-                scratch = kernels.make_scratch(*self._room)
-                kernels.locate_many(places[part] - start, datasets[part], draws[part], table, scratch)
+        for lane in np.unique(lanes).tolist():
+            found = reference.locate_many(self._lane_phases[lane], self.block, places[lanes == lane].tolist())
+            datasets[lanes == lane], draws[lanes == lane] = np.array(found, np.int64).reshape(-1, 2).T
         return datasets, draws
 
     def _by_lane(self, numbers: U64Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -112,42 +116,37 @@ class LaneMixture(Mixture):
         """See Mixture."""
         g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
         flat, count = g.reshape(-1), np.uint64(self.lanes.count)
-        is_compiled(flat.size)
+        lanes, places = flat % count, flat // count
+        order = np.lexsort((places, lanes))
         datasets, draws = np.empty(flat.shape, np.int64), np.empty(flat.shape, np.uint64)
-        for lane, chosen in self._by_lane(flat):
-            datasets[chosen], found = self._of_lane(lane, flat[chosen] // count)
-            draws[chosen] = found * count + np.uint64(lane)
-        return datasets.reshape(g.shape), draws.reshape(g.shape)
+        datasets[order], draws[order] = self._in_lanes(lanes[order].astype(np.int64), places[order])
+        return datasets.reshape(g.shape), (draws * count + lanes).reshape(g.shape)
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]:
         """See Mixture."""
         datasets, draws = self.locate_many(positions)
         sizes = self._window_arrays[0][datasets]
-        epochs, windows = draws // sizes, np.empty_like(draws)
-        for member in np.unique(datasets).tolist():
-            for epoch in np.unique(epochs[datasets == member]).tolist():
-                chosen = (datasets == member) & (epochs == epoch)
-                windows[chosen] = self._permute(member, epoch, draws[chosen] % sizes[chosen])
-        return datasets, epochs, windows
+        epochs = draws // sizes
+        order = np.argsort(datasets, kind="stable", axis=None)
+        windows, places = np.empty(draws.size, np.uint64), (draws % sizes).reshape(-1)[order]
+        windows[order] = self._permute(datasets.reshape(-1)[order], epochs.reshape(-1)[order], places)
+        return datasets, epochs, windows.reshape(draws.shape)
 
-    def _permute(self, member: int, epoch: int, numbers: U64Array, back: bool = False) -> U64Array:
-        """Windows of places in an epoch of a dataset, or the other way round."""
-        size, key = self.sizes[member], reference.epoch_key(self._keys[member], epoch)
-        plain = self.names[member] in self.plain
-        if not is_compiled(numbers.size):
-            if plain:
-                one: Any = (reference.permute, reference.unpermute)[back]
-                return np.array([one(i, size, key) for i in numbers.tolist()], np.uint64)
-            one = (reference.lane_permute, reference.lane_unpermute)[back]
-            return np.array([one(i, size, key, self.lanes) for i in numbers.tolist()], np.uint64)
-        from conceptloader.order.many.lane_kernels import lane_permute_many, permute_many
-
+    def _permute(self, datasets: I64Array, epochs: U64Array, numbers: U64Array, back: bool = False) -> U64Array:
+        """Windows of places in epochs of datasets, or the other way round; quickest where datasets rise."""
         out, tables = np.empty(len(numbers), np.uint64), np.empty((2, reference.TABLE_MAX + 2), np.uint64)
-        if plain:
-            permute_many(numbers, np.uint64(size), np.uint64(key), back, tables, out)
-        else:
-            lanes = tuple(map(np.uint64, (self.lanes.count, self.lanes.windows, self.lanes.open)))
-            lane_permute_many(numbers, np.uint64(size), np.uint64(key), lanes, back, tables, out)
+        if is_compiled(len(numbers)):
+            known = *self._window_arrays[:2], self._is_plain
+            permute_many(numbers, datasets, epochs, known, self._lane_numbers, back, tables, out)
+            return out
+        given = datasets.tolist(), epochs.tolist(), numbers.tolist()
+        for x, (dataset, epoch, i) in enumerate(zip(*given, strict=True)):
+            size, key = self.sizes[dataset], reference.epoch_key(self._keys[dataset], epoch)
+            if self._is_plain[dataset]:
+                out[x] = reference.unpermute(i, size, key) if back else reference.permute(i, size, key)
+            else:
+                one = reference.lane_unpermute if back else reference.lane_permute
+                out[x] = one(i, size, key, self.lanes)
         return out
 
     def _lane_counts(self, g: int) -> npt.NDArray[np.uint64]:
@@ -160,7 +159,8 @@ class LaneMixture(Mixture):
             border = place - (place - phase.start) % self.block
             counts[lane] = phase.counts(border, self.block)
             if place > border:
-                datasets, _ = self._of_lane(lane, np.arange(border, place, dtype=np.uint64))
+                places = np.arange(border, place, dtype=np.uint64)
+                datasets, _ = self._in_lanes(np.full(len(places), lane), places)
                 counts[lane] += np.bincount(datasets, minlength=len(self.sizes)).astype(np.uint64)
         return counts
 
@@ -187,7 +187,8 @@ class LaneMixture(Mixture):
         return int(self._draws(dataset, epoch, np.array([window], np.uint64))[0])
 
     def _draws(self, dataset: int, epoch: int, windows: U64Array) -> U64Array:
-        draws = self._permute(dataset, epoch, windows, back=True)
+        of = np.full(len(windows), dataset), np.full(len(windows), epoch, np.uint64)
+        draws = self._permute(*of, windows, back=True)
         draws += np.uint64(epoch * self.sizes[dataset])
         return draws
 

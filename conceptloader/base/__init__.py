@@ -1,4 +1,4 @@
 """What everything stands on: keys, compiled code, text for a terminal.
 
-Open compiled.py first: the one way in which this project compiles.
+Open compiled/kernel.py first: the one way in which this project compiles.
 """

@@ -74,9 +74,9 @@ class Kernel(Generic[P, R]):
 def lay_out(value: Any, words: list[int]) -> Kind:
     """Append an argument to `words`, an array as its address as an object. Returns: its kind."""
     kind = type(value)
-    if kind is np.ndarray:
+    if isinstance(value, np.ndarray):
         words.append(id(value))
-        return kind, value.dtype, value.ndim, value.flags.num & _FLAGS
+        return np.ndarray, value.dtype, value.ndim, value.flags.num & _FLAGS
     if kind in _NUMBERS:
         words.append(int(value))
         return np.uint64 if kind is int and value not in _INT64 else kind

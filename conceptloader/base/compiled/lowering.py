@@ -10,6 +10,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types as _types
+from numba.core import codegen as _codegen
 from numba.extending import intrinsic
 from numba.np import arrayobj as _arrayobj
 from numba.np.numpy_support import from_dtype as _from_dtype
@@ -17,6 +18,7 @@ from numba.np.numpy_support import from_dtype as _from_dtype
 from conceptloader.base.compiled.code import ALIGNED, CONTIGUOUS, WRITABLE, Lowered, Made
 
 types: Any = _types
+codegen: Any = _codegen
 arrayobj: Any = _arrayobj
 from_dtype: Any = _from_dtype
 config: Any = numba.config
@@ -56,7 +58,8 @@ def compile_kernel(function: Callable[..., Any], kinds: tuple[Any, ...]) -> Made
     missing = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - _OUTSIDE
     if missing:
         raise RuntimeError(f"{function.__name__}: needs {', '.join(sorted(missing))}, which is nowhere at run time")
-    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    cpu = config.CPU_NAME or llvm.get_host_cpu_name()
+    features = codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
     target = llvm.Target.from_triple(llvm.get_process_triple())
     machine = target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
     returned = body.overloads[given].signature.return_type

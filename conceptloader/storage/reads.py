@@ -112,14 +112,26 @@ def waits_for(thread: int) -> str | None:
     return f"{size} bytes at offset {offset} of {name}" if size else f"the opening of {name}"
 
 
-def read_file(path: str, limit: int) -> bytes:
+def open_file(path: str, flags: int = 0) -> int:
+    """A read-only descriptor. flags: of the system, besides. Raises: ReadError naming the file."""
+    thread = threading.get_ident()
+    _waiting[thread] = path, 0, 0
+    try:
+        with named(path, "opened"):
+            # Not blocking: a fifo in place of a file must not wait for a writer.
+            return open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    finally:
+        _waiting.pop(thread, None)
+
+
+def read_file(path: str, limit: int, opener: Callable[[str], int] = open_file) -> bytes:
     """A whole small file (a manifest, a vocabulary).
 
     Raises: ReadError if it cannot be read, FormatError if it is larger than `limit` bytes.
     """
 
     def whole() -> bytes:
-        with opened(path) as descriptor, named(path, "read"):
+        with opened(path, opener) as descriptor, named(path, "read"):
             wanted = min(os.fstat(descriptor).st_size, limit) + 1
             parts, offset = [], 0
             while offset < wanted and (part := pread(descriptor, min(wanted - offset, _MAX_PREAD), offset)):
@@ -144,22 +156,10 @@ def named(path: str, done: str) -> Iterator[None]:
         raise ReadError(error.errno, f"{path}: cannot be {done}: {error.strerror or error}") from error
 
 
-def open_file(path: str) -> int:
-    """A read-only descriptor. Raises: ReadError naming the file."""
-    thread = threading.get_ident()
-    _waiting[thread] = path, 0, 0
-    try:
-        with named(path, "opened"):
-            # Not blocking: a fifo in place of a file must not wait for a writer.
-            return open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    finally:
-        _waiting.pop(thread, None)
-
-
 @contextmanager
-def opened(path: str) -> Iterator[int]:
-    """A descriptor of `open_file`, closed at the end."""
-    descriptor = open_file(path)
+def opened(path: str, opener: Callable[[str], int] = open_file) -> Iterator[int]:
+    """A descriptor of `opener`, closed at the end."""
+    descriptor = opener(path)
     try:
         yield descriptor
     finally:

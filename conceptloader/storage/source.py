@@ -27,7 +27,8 @@ class Expected:
 
     path: or URL. sample: checksum, None if nobody recorded it. mtime_ns: of a file that was adopted. once: no part of
     it is likely to be read again soon, so that none is worth a place in memory. admit: raises if it may not be opened.
-    kept: what is asked for is read whole and kept, `once` or not, since other samples need the rest of it.
+    opener: of a local file. kept: what is asked for is read whole and kept, `once` or not, since other samples need the
+    rest of it.
     """
 
     path: str
@@ -36,6 +37,7 @@ class Expected:
     mtime_ns: int | None = None
     once: bool = False
     admit: Callable[[], object] = bool
+    opener: Callable[[str], int] = open_file
     kept: bool = False
 
     def other_size(self, found: int, remedy: str) -> FormatError:
@@ -124,7 +126,7 @@ class LocalFiles:
         """
         file.admit()
         path = file.path
-        descriptor = open_file(path)
+        descriptor = file.opener(path)
         try:
             with named(path, "looked at"):
                 found = os.fstat(descriptor)

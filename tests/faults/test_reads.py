@@ -104,9 +104,11 @@ def test_a_link_that_cannot_be_read_for_a_moment_is_followed_later(
 ) -> None:
     """Until it is known where it leads, nobody can say that the files are outside of where the dataset may reach."""
     wanted = everything(cl.open_dataset(corpus))
-    link = tmp_path_factory.mktemp("elsewhere") / "link"
+    folder = tmp_path_factory.mktemp("elsewhere")
+    link = folder / "link"
     link.symlink_to(corpus.parent)
-    ds = cl.open_dataset(link / corpus.name)
+    cl.join([link / corpus.name], folder / "joined")
+    ds = cl.open_dataset(folder / "joined", roots=[folder, corpus.parent])
     lstat, left = os.lstat, [2]
 
     def failing(path: Any, **options: Any) -> os.stat_result:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
+from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ReadError
 from conceptloader.format.spec.jsonfile import dump_json
 from conceptloader.format.tools.verify import verify
 from tests.corpora.small import small_corpus
@@ -265,6 +265,22 @@ def test_symbolic_links_out_of_the_roots_are_refused(copy: Path, tmp_path_factor
     assert cl.open_dataset(copy, roots=[outside]).tokens(0, 1).tolist() == [10]
     (problem,) = verify(copy)
     assert problem.file == str(file)
+
+
+def test_symbolic_links_below_the_roots_are_followed(copy: Path) -> None:
+    file, beside = copy / "00000.stream.bin", copy.parent / "beside"
+    beside.mkdir()
+    file.rename(beside / "stream")
+    (beside / "link").symlink_to("stream")
+    file.symlink_to("../beside/link")
+    assert cl.open_dataset(copy).tokens(0, 1).tolist() == [10]
+    assert verify(copy) == []
+    (beside / "stream").unlink()
+    with pytest.raises(ReadError, match=r"stream: cannot be opened: No such file"):
+        cl.open_dataset(copy).tokens(0, 1)
+    (beside / "stream").symlink_to("link")
+    with pytest.raises(ReadError, match=r"00000\.stream\.bin: cannot be looked at: Too many levels of symbolic links"):
+        cl.open_dataset(copy).tokens(0, 1)
 
 
 def test_a_dataset_behind_a_symbolic_link_is_fine(original: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, InputError
 from conceptloader.format.spec.jsonfile import dump_json, seal
 from conceptloader.ingest.rows.lines import read_lines
+from conceptloader.storage import reads as io
 
 
 class Owned:
@@ -124,6 +125,61 @@ def test_a_directory_swapped_for_a_link_is_not_followed(tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FormatError, match=r"elsewhere.*roots=\["):
         ds.files.roots.read_whole(str(path / "00000.documents.bin"), 1 << 20)
+
+
+def swap_while_opening(monkeypatch: pytest.MonkeyPatch, path: Path, elsewhere: Path, back: bool) -> None:
+    """After all looks, `path` becomes a link to elsewhere; back: for the opening alone."""
+    swaps = [path.parent / "before"]
+
+    def swapping(file: str, flags: int) -> int:
+        if not file.endswith("stream.bin") or not swaps:
+            return os.open(file, flags)
+        before = swaps.pop()
+        path.rename(before)
+        path.symlink_to(elsewhere)
+        try:
+            return os.open(file, flags)
+        finally:
+            if back:
+                path.unlink()
+                before.rename(path)
+
+    monkeypatch.setattr(io, "open_descriptor", swapping)
+
+
+@pytest.mark.parametrize("name", ["", "00000.stream.bin"])
+def test_a_link_swapped_in_while_opening_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = build(tmp_path / "root/ds")
+    shutil.copytree(path, tmp_path / "elsewhere")
+    ds = cl.open_dataset(path)
+    swap_while_opening(monkeypatch, path / name, tmp_path / "elsewhere" / name, back=False)
+    with pytest.raises(FormatError, match=r"elsewhere.*expected a file below .*roots=\["):
+        ds.tokens(0, 2)
+
+
+@pytest.mark.parametrize("proc", ["as it is", "not there", "of other names"])
+def test_a_link_for_the_time_of_the_opening_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proc: str
+) -> None:
+    """Also where the system cannot say, or says in another spelling, what was opened."""
+    path, readlink = build(tmp_path / "root/ds"), os.readlink
+    shutil.copytree(path, tmp_path / "elsewhere")
+
+    def other(link: Any, **options: Any) -> str:
+        if proc == "not there" and os.fspath(link).startswith("/proc/self/fd"):
+            raise FileNotFoundError(link)
+        found = readlink(link, **options)
+        return found.upper() if os.fspath(link).startswith("/proc/self/fd") else found
+
+    if proc != "as it is":
+        monkeypatch.setattr(os, "readlink", other)
+    ds = cl.open_dataset(path)
+    swap_while_opening(monkeypatch, path, tmp_path / "elsewhere", back=True)
+    with pytest.raises(FormatError, match=r"expected a file below .*roots=\["):
+        ds.tokens(0, 2)
+    assert ds.tokens(0, 2).tolist() == [1, 2], "the file itself"
 
 
 @pytest.mark.parametrize("special", ["fifo", "directory", "device"])

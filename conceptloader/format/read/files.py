@@ -85,7 +85,8 @@ class Files:
                 known_sample(size, column.sample[shard], column.checksum[shard]),
                 foreign.mtime_ns if foreign is not None else None,
                 stream,
-                partial(self._admit, path, shard),
+                partial(self._admit, shard),
+                self.roots.open,
             )
         return known
 
@@ -117,9 +118,8 @@ class Files:
         """Let go of what is open."""
         self.source.close()
 
-    def _admit(self, path: str, shard: int) -> None:
+    def _admit(self, shard: int) -> None:
         """Whether a file may be opened; looks at the manifest once for each shard. Raises: FormatError, ReadError."""
-        self.roots.check_real(path)
         guard = self._guard
         if guard is None or shard in self._looked:
             return

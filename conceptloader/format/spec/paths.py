@@ -1,14 +1,14 @@
 """Which files a manifest may refer to: those below the roots that the caller allows, and nothing else."""
 
+import contextlib
 import errno
 import os
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.layout import DAMAGED, bad
-from conceptloader.storage.reads import named, read_file, retrying
+from conceptloader.storage.reads import named, open_file, read_file, retrying
 from conceptloader.storage.stores import is_url, object_size, read_range
 from conceptloader.storage.urls import below, normal, parent
 
@@ -23,8 +23,8 @@ class Roots:
     def __init__(self, directory: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
         self._choose(os.path.abspath(directory), os.path.dirname, roots, os.path.abspath)
         self._lexical = [os.path.join(root, "") for root in self.roots]
-        self._followed: dict[tuple[str, int, int], str] = {}  # directory, and which -> where it is, links followed
-        self._real = [os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory)]
+        self._real = tuple(os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory))
+        self._met = {self.directory}  # directories that were below the roots, links followed
 
     def _choose(
         self,
@@ -61,32 +61,61 @@ class Roots:
         """Whether files of a resolved directory may be read, links aside."""
         return os.path.join(directory, "").startswith(tuple(self._lexical))
 
-    def check_real(self, path: str) -> None:
-        """Refuse a file that is outside the roots once symbolic links are followed. Those to its directory are when it
-        is first met, and again if another one has its place: a look at each part of a path, for each shard and on each
-        rank, is what a file system's server feels.
+    def check_real(self, path: str) -> str:
+        """Refuse what is outside the roots once symbolic links are followed. Returns: where it is then.
 
         Raises: FormatError; ReadError if that cannot be known, since a link that cannot be read is not followed.
         """
         with named(path, "looked at"):
-            directory, name = os.path.split(path)
             try:
-                now = os.stat(directory)
-                key = directory, now.st_dev, now.st_ino
-                if key not in self._followed:
-                    self._followed[key] = os.path.realpath(directory, strict=True)
-                real = os.path.join(self._followed[key], name)
-                if stat.S_ISLNK(os.lstat(real).st_mode):
-                    real = os.path.realpath(real, strict=True)
+                real = os.path.realpath(path, strict=True)
             except FileNotFoundError:
                 real = os.path.realpath(path)  # whoever opens it will say so
-        if not real.startswith(tuple(self._real)):
+        if not os.path.join(real, "").startswith(self._real):
             raise self._outside(path, real)
+        return real
+
+    def open(self, path: str) -> int:
+        """A read-only descriptor of a file below the roots, links followed.
+
+        The directory is looked at when it is first met, the file only if it is a link: a look at each part of a path,
+        for each file and on each rank, is what a file system's server feels. What is swapped in later is not read,
+        since the descriptor itself says where it leads.
+
+        Raises: FormatError, ReadError.
+        """
+        directory = os.path.dirname(path)
+        if directory not in self._met:
+            self.check_real(directory)
+            self._met.add(directory)
+        try:
+            descriptor = open_file(path, os.O_NOFOLLOW)
+        except ReadError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            descriptor = open_file(self.check_real(path), os.O_NOFOLLOW)
+        try:
+            with named(path, "looked at"):
+                self._check_opened(descriptor, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _check_opened(self, descriptor: int, path: str) -> None:
+        """Refuse an open file that is outside the roots. Raises: FormatError, ReadError, OSError."""
+        found = f"/proc/self/fd/{descriptor}"
+        with contextlib.suppress(OSError):  # there is no /proc
+            found = os.readlink(found)
+        if found.startswith(self._real):
+            return
+        real = self.check_real(path)  # it may be a file system that spells names in its own way
+        if not os.path.samestat(os.fstat(descriptor), os.stat(real)):
+            raise self._outside(path, found)
 
     def read_whole(self, path: str, limit: int) -> bytes:
         """A small file, its path resolved. Raises: FormatError if it is outside or larger than `limit`, ReadError."""
-        retrying(lambda: self.check_real(path))
-        return read_file(path, limit)
+        return read_file(path, limit, self.open)
 
     def _outside(self, where: str, found: str) -> Exception:
         remedy = "if you trust this dataset, allow the directory: roots=[...]"
@@ -122,8 +151,9 @@ class UrlRoots(Roots):
         """Whether a file may be read there, by its name or since a server redirects to it."""
         return any(below(url, root) for root in self.roots)
 
-    def check_real(self, path: str) -> None:
+    def check_real(self, path: str) -> str:
         """There are no symbolic links; redirects are checked as they come."""
+        return path
 
     def read_whole(self, path: str, limit: int) -> bytes:
         """A small object. Raises: ReadError, FormatError if it is larger than `limit` bytes."""

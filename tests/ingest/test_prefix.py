@@ -18,6 +18,7 @@ from conceptloader.batch.open import open_reader
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.rows.chat import ChatRules
 from conceptloader.ingest.template import Prefix
 from conceptloader.order.progress.runlog import History
 from conceptloader.trace import Run, trace_sample, when_document
@@ -350,6 +351,9 @@ def test_what_it_cannot_go_with(folder: Path, tmp_path: Path, capsys: pytest.Cap
         command = ["build", str(tmp_path / name), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes", *more]
         assert main([*command, "--prefix", "x"]) == 2
         assert problem in capsys.readouterr().err
+    chat = ChatRules(template="{{ messages }}", specials={})
+    with pytest.raises(ConfigError, match="build: found chat and prefix, expected one of them"):
+        cl.build(tmp_path / "taken.jsonl", tmp_path / "ds", tokenizer="bytes", prefix="x", chat=chat)
 
 
 def test_with_chunks_of_their_own(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The configuration, one schema for every framework. docs/config.md explains it to users; keys here and there agree."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from conceptloader.base.checks import falls
@@ -112,6 +113,14 @@ class Outputs(Section):
     def needs_documents(self) -> bool:
         """Whether the document table has to be read."""
         return self.position_ids == "document" or self.document_ids or self.cu_seqlens or self.loss_mask_borders
+
+    def check_weights(self, names: Collection[str], option: str) -> None:
+        """Raise ConfigError if the loss has weights, but the model gets `names` of a batch only, as `option` says."""
+        if self.loss_weight is not None and "loss_weight" not in names:
+            raise ConfigError(
+                f"outputs.loss_weight: found weights, but {option} does not name loss_weight, so that the model would "
+                "train as if all were 1; name it there and multiply the losses by it, or leave the weights out"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

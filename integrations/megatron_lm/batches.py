@@ -120,7 +120,7 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
         self._weighs = True  # unless it was said that nobody does
 
     def __next__(self) -> Tensors:
-        if self._weighs and self._kept is not None and "loss_weight" in self._kept:
+        if self._weighs and torch.is_grad_enabled() and "loss_weight" in (self._kept or ()):  # evaluations may leave it
             self._weighs = False
             logger.warning(  # no error: iterations that Megatron skips take none either
                 "outputs.loss_weight: the last forward step did not take the weights, and Megatron's own loss trains "

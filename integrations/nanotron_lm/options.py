@@ -146,9 +146,11 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
     if "config" in values and inline:
         raise ConfigError(f"{where}: has config and also {', '.join(inline)}; put everything there, or everything here")
     args = cls(**values)
-    args.options(f"{where}.nanotron")
+    consume = args.options(f"{where}.nanotron").consume
     try:
-        args.dataset_folder = args.settings().names  # run_train.py logs how many there are
+        settings = args.settings()
+        settings.outputs.check_weights(consume, "nanotron.consume")
+        args.dataset_folder = settings.names  # run_train.py logs how many there are
     except ConfigError as error:
         raise ConfigError(f"{where}.{error}" if inline else f"{where}.config: {error}") from error
     # What Config.__post_init__ (config/config.py) compares with the model and the tokenizer: we agree with both.

@@ -56,6 +56,7 @@ def build_dataloader(
     options = NanotronOptions.parse(
         {"consume": dict(consume or {}), "allow_changed": list(allow_changed)}, "build_dataloader"
     )
+    blend.config.outputs.check_weights(options.consume, "consume")
     saved = State.read(Path(checkpoint)) if checkpoint is not None else None
     dataset = make_dataset(blend, options, saved=saved, consumed_in_stage=consumed_samples, vocabulary=vocabulary)
     if steps is not None:

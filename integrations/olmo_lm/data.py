@@ -46,6 +46,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         self._epoch: int | None = None
         self._global_batch_size: int = global_batch_size
         self.blend, self.tensors, self.epoch_samples = open_blend(config), tensors, epoch_samples
+        self.blend.config.outputs.check_weights(tensors, "tensors")
         self.loader = self._make(global_batch_size)
 
     def _make(self, tokens: int) -> TrainedLoader:

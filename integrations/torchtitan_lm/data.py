@@ -80,6 +80,7 @@ class ConceptDataLoader(BaseDataLoader):
         blend = open_blend(load_config(config.config).with_seq_len(max_context_length))
         if blend.config.outputs.position_ids == "off":
             raise ConfigError(f"{config.config}: outputs.position_ids: off, but torchtitan needs positions")
+        blend.config.outputs.check_weights(config.tensors, "dataloader.tensors")
         self._passes = isinstance(blend.order, Sequential)
         if not config.repeat and not self._passes and config.num_samples is None:
             raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from conceptloader.base.packages import imported
 from conceptloader.errors import ConfigError
-from conceptloader.torch.collate import TensorBatch, collate_fn
+from conceptloader.torch.collate import Rows, TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.trained import IGNORED, TrainedLoader, make_trained_loader, trained_labels
 
@@ -41,6 +41,8 @@ class collate:
         self.tensors = tuple(tensors)
 
     def __call__(self, samples: Sequence[TensorBatch]) -> TensorBatch:
+        if isinstance(samples, Rows):
+            samples.layout.outputs.check_weights(self.tensors, "tensors")
         return for_model(collate_fn(samples), self.tensors)
 
 
@@ -77,6 +79,11 @@ class ConceptTrainer(transformers.Trainer):
                 f"train_dataset: found a {type(self.train_dataset).__name__}, expected a conceptloader.SampleDataset, "
                 "without a sampler or a DataLoader around it"
             )
+        evaluated = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        ours = isinstance(self.data_collator, collate)  # which evaluations use
+        for dataset in (self.train_dataset, *(evaluated.values() if ours else ())):
+            if isinstance(dataset, SampleDataset):
+                dataset.blend.config.outputs.check_weights(tensors, "tensors")
         settings = self.args.accelerator_config
         for name in ("split_batches", "dispatch_batches"):
             if getattr(settings, name, None):

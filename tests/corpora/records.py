@@ -54,6 +54,20 @@ def records(draw: st.DrawFn, tokenized: bool = False, most: int = 8) -> list[Rec
     return result
 
 
+def in_characters(k: int, text: str) -> Record:
+    """Document `k`, with metadata, and with one span of all of it, with two, or with none."""
+    found = [{"start": 0, "end": len(text), "concepts": [k]}] if k % 3 == 0 and text else []
+    if k % 3 == 1 and len(text) > 4:
+        found = [{"start": 0, "end": 2, "concepts": [k]}, {"start": 3, "end": len(text), "concepts": [99]}]
+    return {"id": str(k), "text": text, "spans": found, "metadata": {"k": k}}
+
+
+def spans_of(ds: cl.Dataset, number: int, track: str) -> list[tuple[int, int, Any]]:
+    """(start, end, what it holds) of the spans of a document, counted from its first token."""
+    spans = ds.documents()[number][track]
+    return [(a, b, str(c)) for a, b, c in zip(spans.start.tolist(), spans.end.tolist(), spans.decode(), strict=True)]
+
+
 def truth(record: Record, eos: int | None, eos_span: str = "none") -> Truth:
     """What becomes of a record with the bytes tokenizer, by looking at every token. Spans do not overlap."""
     if "tokens" in record:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,8 @@ from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
-from tests.corpora.tokenizers import END, byte_level
+from tests.corpora.records import in_characters, spans_of
+from tests.corpora.tokenizers import END, with_bos
 
 TEXTS = ["the red cat sat", "", "größer 😀 café", "a", "the mat and the blue bird"]
 
@@ -25,15 +25,8 @@ TEXTS = ["the red cat sat", "", "größer 😀 café", "a", "the mat and the blu
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Documents in characters, some with spans, one with a span of all of it; a tokenizer with a token <s>."""
     folder = tmp_path_factory.mktemp("bos")
-    made: Tokenizer = byte_level()
-    made.add_special_tokens(["<s>"])
-    made.save(str(folder / "tokenizer.json"))
-    rows = []
-    for k, text in enumerate(TEXTS * 3):
-        spans = [{"start": 0, "end": len(text), "concepts": [k]}] if k % 3 == 0 and text else []
-        if k % 3 == 1 and len(text) > 4:
-            spans = [{"start": 0, "end": 2, "concepts": [k]}, {"start": 3, "end": len(text), "concepts": [99]}]
-        rows.append({"id": str(k), "text": text, "spans": spans, "metadata": {"k": k}})
+    with_bos().save(str(folder / "tokenizer.json"))
+    rows = [in_characters(k, text) for k, text in enumerate(TEXTS * 3)]
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     bare = [{key: value for key, value in row.items() if key in ("id", "text")} for row in rows]
     (folder / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare), encoding="utf-8")
@@ -47,11 +40,6 @@ def build(folder: Path, out: str, *options: str, source: str = "in.jsonl") -> cl
     assert main([*command, "--workers", "1", "--max-lost-spans", "1", *options]) == 0
     assert cl.verify(folder / out, full=True) == []
     return cl.open_dataset(folder / out)
-
-
-def spans_of(ds: cl.Dataset, number: int, track: str) -> list[tuple[int, int, Any]]:
-    spans = ds.documents()[number][track]
-    return [(a, b, str(c)) for a, b, c in zip(spans.start.tolist(), spans.end.tolist(), spans.decode(), strict=True)]
 
 
 @pytest.mark.parametrize("eos", [True, False])

@@ -18,13 +18,14 @@ from conceptloader.batch.open import open_reader
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.rows.chat import ChatRules
 from conceptloader.ingest.template import Prefix
 from conceptloader.order.progress.runlog import History
 from conceptloader.trace import Run, trace_sample, when_document
 from conceptloader.trace.select.views import Ask, select
 from tests.corpora.chunked import KINDS, make
-from tests.corpora.records import content
-from tests.corpora.tokenizers import byte_level
+from tests.corpora.records import content, in_characters, spans_of
+from tests.corpora.tokenizers import with_bos
 
 TEXTS = ["the red cat sat on the mat", "", "größer als die 😀 Katze", "a", "and the blue bird saw it ."]
 COUNT = 80
@@ -37,11 +38,7 @@ def prefix_of(row: dict[str, Any]) -> str:
 
 def record(k: int) -> dict[str, Any]:
     """One document in five is empty, one in four has no prefix."""
-    text = TEXTS[k % 5]
-    spans = [{"start": 0, "end": len(text), "concepts": [k]}] if k % 3 == 0 and text else []
-    if k % 3 == 1 and len(text) > 4:
-        spans = [{"start": 0, "end": 2, "concepts": [k]}, {"start": 3, "end": len(text), "concepts": [99]}]
-    row = {"id": str(k), "text": text, "spans": spans, "metadata": {"k": k}}
+    row = in_characters(k, TEXTS[k % 5])
     return row if k % 4 == 0 else {**row, "url": f"größe.org/{k}" if k % 4 == 1 else "cats.org"}
 
 
@@ -52,9 +49,7 @@ ROWS = [record(k) for k in range(COUNT)]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """in.jsonl; bare.jsonl without spans, which are in spans.jsonl; a tokenizer with a token <s>."""
     folder = tmp_path_factory.mktemp("prefix")
-    made: Tokenizer = byte_level()
-    made.add_special_tokens(["<s>"])
-    made.save(str(folder / "tokenizer.json"))
+    with_bos().save(str(folder / "tokenizer.json"))
     write(folder / "in.jsonl", ROWS)
     write(folder / "bare.jsonl", [{key: row[key] for key in row if key != "spans"} for row in ROWS])
     write(folder / "spans.jsonl", [{"id": row["id"], **span} for row in ROWS for span in row["spans"]])
@@ -88,11 +83,6 @@ def built(folder: Path) -> Path:
 def drop(folder: Path, source: str, out: str) -> None:
     ask = ["--spans", "not metadata", "--track", "prefix"]
     assert main(["select", str(folder / source), *ask, "--out", str(folder / out)]) == 0
-
-
-def spans_of(ds: cl.Dataset, number: int, track: str) -> list[tuple[int, int, Any]]:
-    spans = ds.documents()[number][track]
-    return [(a, b, str(c)) for a, b, c in zip(spans.start.tolist(), spans.end.tolist(), spans.decode(), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -350,6 +340,9 @@ def test_what_it_cannot_go_with(folder: Path, tmp_path: Path, capsys: pytest.Cap
         command = ["build", str(tmp_path / name), "--out", str(tmp_path / "ds"), "--tokenizer", "bytes", *more]
         assert main([*command, "--prefix", "x"]) == 2
         assert problem in capsys.readouterr().err
+    chat = ChatRules(template="{{ messages }}", specials={})
+    with pytest.raises(ConfigError, match="build: found chat and prefix, expected one of them"):
+        cl.build(tmp_path / "taken.jsonl", tmp_path / "ds", tokenizer="bytes", prefix="x", chat=chat)
 
 
 def test_with_chunks_of_their_own(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """CSV, Arrow files of saved datasets, and repositories of the hub in its cache: the datasets that jsonl gives."""
 
 import csv
+import errno
 import gzip
 import json
 import os
@@ -14,8 +15,15 @@ import zstandard
 
 import conceptloader as cl
 from conceptloader.cli import main
+from conceptloader.errors import ConfigError, ReadError
+from conceptloader.format.write.build import remove_dataset
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.rows.detect import detect_columns
+from conceptloader.ingest.rows.inputs import find_sources
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora import tokenizers as corpora
+from tests.corpora.records import content as all_files
 
 ROWS = [
     {"id": "a1", "text": 'Größe, "zählt"\r\nimmer\n', "source": "x"},
@@ -209,9 +217,24 @@ def test_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.unlink(inside)
     (out / "notes.txt").write_text("mine")
     (out / "notes").symlink_to(tmp_path)
+    (out / "empty").mkdir()
     assert build(other, out, "--overwrite") == 2
-    assert "2 files that are no dataset's (notes" in capsys.readouterr().err
+    assert "found 3 files or folders that are no dataset's (" in capsys.readouterr().err
     assert cl.verify(out, full=True) == []
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_overwrite_is_not_for_one_of_several_tasks(tmp_path: Path, number: int) -> None:
+    """It would remove what others have written."""
+    inputs = find_sources([write_csv(tmp_path / "c.csv", ROWS)])
+    columns = detect_columns(inputs, ignored=["source"])
+    options = IngestOptions(columns=columns, tokenizer=load_tokenizer("bytes"), shard_input_bytes=20)
+    build_dataset(inputs, tmp_path / "out", options, task=(0, 2))
+    before = all_files(tmp_path / "out")
+    message = f"overwrite: found task {number} of 2, expected a build alone, .*; nothing was removed"
+    with pytest.raises(ConfigError, match=message):
+        build_dataset(inputs, tmp_path / "out", options, task=(number, 2), overwrite=True)
+    assert all_files(tmp_path / "out") == before
 
 
 def test_overwrite_leaves_what_is_no_dataset_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,6 +254,47 @@ def test_overwrite_leaves_what_is_no_dataset_alone(tmp_path: Path, capsys: pytes
     assert build(inside, tmp_path / "link", "--metadata-column", "source", "--overwrite") == 2
     assert "found the input" in capsys.readouterr().err
     assert inside.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["rows", "index.json", "00000.csv", "x.concept_index", "concepts.concept_index/00000.csv"]
+)
+def test_overwrite_leaves_what_has_almost_the_name_of_a_datasets_file(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    write_dataset(out, random_documents(30, seed=1))
+    assert main(["index", str(out), "--quiet"]) == 0
+    (out / name).symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match=f"found 1 files or folders that are no dataset's .{name}., .* nothing was"):
+        remove_dataset(str(out), ())
+    assert cl.verify(out, full=True) == []
+    assert (out / "concepts.concept_index" / "index.json").exists()
+    (out / name).unlink()
+    for left in ("00001.rows", ".rows.0123456789abcdef.tmp", "00001.json"):  # of an index that was interrupted
+        (out / "concepts.concept_index" / left).touch()
+    (out / "empty.concept_index").mkdir()
+    remove_dataset(str(out), ())
+    assert os.listdir(out) == []
+
+
+def test_overwrite_removes_heads_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it can be done again after a crash; the lock of the directory is held, and stays."""
+    out, heads, unlink = tmp_path / "out", {"manifest.json", "build.json"}, os.unlink
+    write_dataset(out, random_documents(30, seed=1))
+    assert main(["index", str(out), "--quiet"]) == 0
+    (out / ".build.lock.tmp").touch()
+
+    def crashing(path: str) -> None:
+        if os.path.basename(path) in heads:
+            raise PermissionError(errno.EPERM, "crash")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", crashing)
+    with pytest.raises(ReadError, match="cannot be removed"):
+        remove_dataset(str(out), ())
+    assert set(os.listdir(out)) == {".build.lock.tmp", *heads}
+    monkeypatch.undo()
+    remove_dataset(str(out), ())
+    assert os.listdir(out) == [".build.lock.tmp"]
 
 
 def test_overwrite_of_all_that_a_dataset_may_hold(tmp_path: Path) -> None:

@@ -119,8 +119,12 @@ def test_concepts_belong_to_the_micro_batch(asks: list[bool]) -> None:
 
 @pytest.mark.usefixtures("one_process")
 def test_weights_that_nobody_takes_are_heard(caplog: pytest.LogCaptureFixture) -> None:
-    """Megatron's own forward step trains as if all of them were 1."""
+    """Megatron's own forward step trains as if all of them were 1; an evaluation trains nothing."""
     iterator = SplitIterator({**batch, "loss_weight": torch.ones(2, 4)} for batch in micro_batches())
+    with torch.no_grad():
+        for _ in range(3):
+            next(iterator)
+    iterator.take_concepts()
     for _ in range(2):
         next(iterator)
         iterator.take_concepts()

@@ -93,6 +93,14 @@ def test_states_of_checkpoints(tmp_path: Path) -> None:
         MegatronData(write_config(tmp_path / "other.yaml", seq_len=64), rules, micro_batch_size=2)
 
 
+@pytest.mark.usefixtures("one_process")
+def test_weights_need_a_stage_that_gets_them(tmp_path: Path) -> None:
+    config = write_config(write_datasets(tmp_path) / "data.yaml", outputs={"loss_weight": "weight"})
+    with pytest.raises(ConfigError, match=r"outputs\.loss_weight: found with concept stage none"):
+        MegatronData(config, dataset_config(16), micro_batch_size=2, stage="none")
+    assert MegatronData(config, dataset_config(16), micro_batch_size=2, stage="last").spec
+
+
 def test_evaluation_configs(tmp_path: Path) -> None:
     phases = [{"start": 0, "weights": {"code": 1.0}}, {"start": 100, "weights": {"web": 1.0}}]
     quarantine = [{"dataset": name, "tokens": [0, 10]} for name in ("code", "web")]

@@ -15,8 +15,10 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations.nanotron_lm import launch
 from conceptloader.integrations.nanotron_lm.data import StageDataset, make_dataset, report
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
+from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
 from conceptloader.integrations.nanotron_lm.state import NAME, State
 from conceptloader.order.progress.runlog import RunLog
+from tests.corpora.for_megatron import write_config, write_datasets
 
 
 def stage(
@@ -130,6 +132,15 @@ def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
     assert stage(dataset, None, earlier={"elsewhere": 64}).consumed == 0
     trusting = {**dataset, "nanotron": {"allow_changed": ["unverified"]}}
     assert stage(trusting, None, consumed=24).consumed == 24
+
+
+def test_weights_that_no_model_would_get_are_refused(tmp_path: Path) -> None:
+    path = write_config(write_datasets(tmp_path) / "data.yaml", outputs={"loss_weight": "weight"})
+    with pytest.raises(ConfigError, match=r"outputs\.loss_weight: found weights, .* consume does not name"):
+        build_dataloader(
+            path, seq_len=16, micro_batch_size=2, global_batch_size=4, parallel_context=None, input_pp_rank=0,
+            output_pp_rank=0,
+        )  # fmt: skip
 
 
 def test_a_vocabulary_too_small_is_refused(dataset: dict[str, Any]) -> None:

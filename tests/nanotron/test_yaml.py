@@ -41,6 +41,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any], na
         "misspelled type key": {("tpye" if key == "type" else key): value for key, value in dataset.items()},
         "missing type, file": {"config": str(folder / "mixture.yaml")},
         "bad stage": {**dataset, "nanotron": {"consume": {"concepts_ids": "middle"}}},
+        "weights": {**dataset, "outputs": {"loss_weight": "weight"}},
         "bad value": {**dataset, "block": 0},
         "both": {**dataset, "config": "mixture.yaml"},
         "wrong file": {"type": "conceptloader", "config": str(folder / "wrong.yaml")},
@@ -92,6 +93,10 @@ def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
         ),
         ("nanoset of other weights", "dataset.dataset_weights: found 1, expected one for each of 2 folders"),
         ("bad stage", "dataset.nanotron.consume.concepts_ids: found 'middle', expected first, last or a pipeline rank"),
+        (
+            "weights",
+            "data_stages[0].data.dataset.outputs.loss_weight: found weights, but nanotron.consume does not name",
+        ),
         ("bad value", "data_stages[0].data.dataset.block: found 0, expected"),
         ("both", "data_stages[0].data.dataset: has config and also datasets;"),
         ("wrong file", "blokc: unknown key; did you mean block?"),

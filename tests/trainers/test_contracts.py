@@ -17,6 +17,7 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, MissingPackageError, ResumeError
+from tests.corpora.for_megatron import write_config, write_datasets
 from tests.trainers.matrix import configs
 
 
@@ -132,6 +133,14 @@ def test_torchtitan_refusals(titan: Any, paths: tuple[str, str], tmp_path: Path)
         titan(path=written(seed=9)).load_state_dict(loader.state_dict())
     titan(path=written(seed=9)).load_state_dict(state)  # nothing is behind
     titan(path=written(seed=9), allow_changed=("seed",)).load_state_dict(loader.state_dict())
+
+
+def test_torchtitan_weights_need_a_model_that_gets_them(titan: Any, tmp_path: Path) -> None:
+    path = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
+    with pytest.raises(ConfigError, match=r"outputs\.loss_weight: found weights, .* dataloader\.tensors does not name"):
+        titan(path=path, tensors=())
+    inputs, labels = next(iter(titan(path=path, tensors=("loss_weight",))))
+    assert torch.equal(inputs["loss_weight"], (labels % 5).float())
 
 
 def test_torchtitan_of_another_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
     make_directories(working)
     descriptor = os.open(working, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _is_locked(descriptor)
+        _lock(descriptor)
         yield working
         sync_directory(working)
         os.rename(working, target)
@@ -51,14 +51,14 @@ def _remove_abandoned(target: str) -> None:
             if found is not None and found["name"] == name and os.listdir(path):
                 descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:
-                    if _is_locked(descriptor):
+                    if _lock(descriptor):
                         shutil.rmtree(path)
                 finally:
                     os.close(descriptor)
 
 
-def _is_locked(directory: int) -> bool:
-    """Whether it is now, by this descriptor, until that is closed."""
+def _lock(directory: int) -> bool:
+    """Lock it by this descriptor, until that is closed. Returns: whether it is locked now."""
     with suppress(OSError):
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -27,10 +27,15 @@ from conceptloader.storage.reads import named
 
 BUILD_FORMAT = "conceptstream-build"
 SHARD_FORMAT = "conceptstream-shard"
-_OF_BUILD = re.compile(rf"[0-9]{{5,7}}\.[^/]+|[^/]+\.vocabulary\.json|[^/]+\.details\.jsonl|{TEMPORARY.pattern}")
-_OF_DATASET = re.compile(
-    rf"([^/]+\.concept_index/)?({_OF_BUILD.pattern}|index\.json|heads|rows|{re.escape(LOCK)})"
-)  # with its indexes
+_NAME = fmt.NAME.pattern
+_OF_BUILD = re.compile(
+    rf"[0-9]{{5,7}}\.{_NAME}\.(bin|ids|hash|index|data|spans|json)|{_NAME}\.(vocabulary\.json|details\.jsonl)"
+    rf"|{TEMPORARY.pattern}"
+)
+_OF_INDEX = re.compile(  # its files, and its folder
+    rf"{_NAME}\.concept_index/([0-9]{{5,7}}\.(postings|rows|json)|index\.json|heads|rows|{TEMPORARY.pattern}"
+    rf"|{re.escape(LOCK)})?"
+)
 
 
 class OtherBuild(ConfigError):
@@ -214,23 +219,21 @@ def remove_dataset(path: str, hidden: Sequence[str]) -> None:
     """
     heads = [name for name in (fmt.MANIFEST, fmt.BUILD) if os.path.exists(os.path.join(path, name))]
     kinds = {load_json(os.path.join(path, name)).value.get("format") for name in heads}
-    walked = list(os.walk(path))
-    folders, files = ([os.path.join(at, name) for at, *found in walked for name in found[k]] for k in (0, 1))
-    files = [file for file in files if file != os.path.join(path, LOCK)]  # which is held
-    files += filter(os.path.islink, folders)
+    walked = os.walk(path, topdown=False)  # what a folder holds before the folder
+    entries = [os.path.join(at, name) for at, *both in walked for names in both for name in names]
+    entries = [entry for entry in entries if entry != os.path.join(path, LOCK)]  # which is held
+    folders = {entry for entry in entries if os.path.isdir(entry) and not os.path.islink(entry)}
+    names = {entry: os.path.relpath(entry, path) + "/" * (entry in folders) for entry in entries}
     known = {fmt.MANIFEST, fmt.BUILD, fmt.CHECKSUMS, viewfile.RUNS, *hidden}
-    names = [os.path.relpath(file, path) for file in files]
-    foreign = [name for name in names if name not in known and not _OF_DATASET.fullmatch(name)]
+    known.update(name for name in names.values() if _OF_BUILD.fullmatch(name) or _OF_INDEX.fullmatch(name))
+    foreign = [name for name in names.values() if name not in known]
     if foreign or not heads or not kinds <= {fmt.FORMAT, viewfile.FORMAT, BUILD_FORMAT}:
-        found = f"{len(foreign)} files that are no dataset's ({foreign[0]})" if foreign else "no dataset"
+        found = f"{len(foreign)} files or folders that are no dataset's ({foreign[0]})" if foreign else "no dataset"
         raise ConfigError(f"{path}: overwrite: found {found}, expected a dataset alone; nothing was removed")
-    last = {os.path.join(path, name) for name in heads}  # so that this can be done again after a crash
     with named(path, "removed"):
-        for file in sorted(files, key=last.__contains__):
+        for entry in sorted(entries, key=lambda entry: names[entry] in heads):  # so that it can be done again
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(file)
-        for folder, *_ in reversed(walked[1:]):
-            os.rmdir(folder)
+                (os.rmdir if entry in folders else os.unlink)(entry)
     sync_directory(path)
 
 

@@ -110,7 +110,7 @@ def build_dataset(
     summary is of what it did. A call without it completes the dataset.
     on_bad: called with (file, place, problem) for records that cannot be ingested, which are then left out; without it
     they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
-    with each Progress. overwrite: remove the dataset or the build in `out` first.
+    with each Progress. overwrite: remove the dataset or the build in `out` first; not with `task`.
 
     Raises: InputError naming file and line for bad input, or a file that changed meanwhile, after all other shards are
     finished, or naming examples if more than `options.max_lost_spans` of a track's spans got no token; ConfigError for
@@ -118,6 +118,11 @@ def build_dataset(
     """
     began = time.monotonic()
     path = os.path.abspath(out)
+    if overwrite and task is not None:
+        raise ConfigError(
+            f"{path}: overwrite: found task {task[0]} of {task[1]}, expected a build alone, since a task would remove "
+            "what others wrote; nothing was removed: remove the directory before the tasks begin, and leave this out"
+        )
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
     if not plan:
         raise InputError(f"{sources[0].path} (of {len(sources)} files): found an empty corpus, expected records")

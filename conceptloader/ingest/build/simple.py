@@ -66,7 +66,7 @@ def build(
     if columns is None and chat is None:
         strict = on_bad is None
         columns = detect_columns(sources, max_line_bytes=max_line_bytes, strict=strict, prefix=prefix)
-    columns = columns or CHAT_COLUMNS
+    columns = columns or Columns()  # of conversations: see with_chat
     options = IngestOptions(
         columns=columns if prefix is None else replace(columns, prefix=prefix),
         tokenizer=loaded,

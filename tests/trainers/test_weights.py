@@ -1,0 +1,62 @@
+"""Weights of the loss that no model would get, by the names of tensors that a trainer hands on, are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+from tests.corpora.for_megatron import write_config, write_datasets
+
+REFUSED = r"outputs\.loss_weight: found weights, .* tensors does not name"
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
+    """Configurations with weights, which are labels modulo 5, and without."""
+    folder = write_datasets(tmp_path_factory.mktemp("weights"))
+    return {
+        weighted: str(write_config(folder / f"{weighted}.yaml", seq_len=16, outputs=outputs))
+        for weighted, outputs in ((True, {"loss_weight": "weight"}), (False, {}))
+    }
+
+
+def test_of_transformers(paths: dict[bool, str], tmp_path: Path) -> None:
+    """Of the training and of evaluations, before a step is made; by collate alone with the first batch."""
+    transformers = pytest.importorskip("transformers")
+    from conceptloader.integrations.transformers_lm import ConceptTrainer, collate
+
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], max_steps=1)
+    weighted, plain = (cl.SampleDataset(paths[which], 100) for which in (True, False))
+
+    def trainer(**options: Any) -> Any:
+        return ConceptTrainer(torch.nn.Linear(1, 1), arguments, **options)
+
+    for datasets in (
+        {"train_dataset": weighted},
+        {"train_dataset": plain, "eval_dataset": weighted},
+        {"train_dataset": plain, "eval_dataset": {"one": plain, "other": weighted}},
+    ):
+        with pytest.raises(ConfigError, match=REFUSED):
+            trainer(**datasets)
+    trainer(train_dataset=plain, eval_dataset=weighted, data_collator=cl.collate_fn)  # its own business
+    with pytest.raises(ConfigError, match=REFUSED):
+        collate()(weighted.__getitems__([0, 1]))
+    found = trainer(train_dataset=weighted, tensors=["loss_weight"])
+    batch = next(iter(found.get_train_dataloader()))
+    assert torch.equal(batch["loss_weight"], (batch["shift_labels"] % 5).float())
+
+
+def test_of_olmo(paths: dict[bool, str], tmp_path: Path) -> None:
+    pytest.importorskip("olmo_core")
+    from conceptloader.integrations.olmo_lm import ConceptDataLoaderConfig
+
+    options = {"config": paths[True], "global_batch_size": 64, "work_dir": str(tmp_path)}
+    with pytest.raises(ConfigError, match=REFUSED):
+        ConceptDataLoaderConfig(**options).build()
+    loader = ConceptDataLoaderConfig(**options, tensors=("loss_weight",)).build()
+    loader.reshuffle(1)
+    batch = next(iter(loader))
+    assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())

@@ -122,6 +122,7 @@ def warm_up() -> list[str]:
     permutation, none = Permutation(1 << 20), np.zeros(0, np.uint64)
     permutation.inverse_many(permutation.forward_many(none))
     permutation.inverse(permutation.forward(0))
+    Mixture([2, 2]).indices_of_windows(0, 0, [0])
     parse_digits(np.zeros(0, np.uint8), np.zeros(1, np.int64))
     return cache_directories()
 

@@ -262,9 +262,3 @@ def windows_many(
         else:
             windows[x] = feistel(draw, n, shape_a[d], shape_bits[d], key)
         epochs[x] = epoch
-
-
-def load() -> None:
-    """Compile what many samples are found with, or load it."""
-    locate_many(_U64, _I64, _U64, NO_TABLES.phases, np.empty(4, U64))
-    windows_many(_I64, _U64, _U64, _U64, NO_TABLES.sizes, _U64)

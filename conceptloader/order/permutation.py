@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from conceptloader.errors import ConfigError
 from conceptloader.order import kernels
+from conceptloader.order.many import lane_kernels
 from conceptloader.order.reference import TABLE_MAX, feistel_shape, keyed_shuffle, mix64, permute, unpermute
 
 MAX_N = 1 << 63
@@ -18,7 +19,7 @@ _loaded = False
 def load_kernels() -> None:
     """Have the order computed by compiled code from now on, as it is for more than FEW numbers anyway."""
     global _loaded
-    kernels.load()
+    lane_kernels.load()
     _loaded = True
 
 

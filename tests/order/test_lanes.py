@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from conceptloader.base.compiled.kernel import Kernel
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order import permutation, reference
+from conceptloader.order import kernels, permutation, reference
+from conceptloader.order.many import lane_kernels
 from conceptloader.order.many.lanes import LaneMixture
 from conceptloader.order.progress.resume import reread_shares, resume
 from conceptloader.order.progress.spec import OrderSpec
@@ -306,3 +308,16 @@ def test_the_page_in_javascript(cases: list[LaneMixture]) -> None:
     for m, answer in zip([*cases, golden_lanes()], ask(*questions), strict=True):
         ours = [(m.names[k], *rest) for k, *rest in zip(*(c.tolist() for c in columns(m, samples)), strict=True)]
         assert [tuple(row) for row in answer] == ours
+
+
+def test_what_is_loaded_ahead_is_what_batches_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else is compiled in the midst of a run."""
+    for used in (kernels.locate_many, kernels.windows_many, lane_kernels.locate_in_lanes, lane_kernels.permute_many):
+        monkeypatch.setattr(used, "codes", {})
+    monkeypatch.setattr(permutation, "_loaded", False)
+    permutation.load_kernels()
+    monkeypatch.setattr(Kernel, "_find", lambda self, kinds: pytest.fail(f"{self.__name__} is compiled for {kinds}"))
+    samples = np.arange(40, dtype=np.uint64)
+    for m in (cl.Mixture([3000, 500], [1, 2]), LaneMixture(Lanes(count=2), sizes=[3000, 500], weights=[1, 2])):
+        m.sample_many(samples)
+        m.sample_many(samples.reshape(2, 20))

@@ -94,24 +94,19 @@ class Roots:
             if error.errno != errno.ELOOP:
                 raise
             descriptor = open_file(self.check_real(path), os.O_NOFOLLOW)
+        found = f"/proc/self/fd/{descriptor}"
         try:
-            with named(path, "looked at"):
-                self._check_opened(descriptor, path)
+            with contextlib.suppress(OSError):  # there is no /proc
+                found = os.readlink(found)
+            if not found.startswith(self._real):
+                real = self.check_real(path)  # it may be a file system that spells names in its own way
+                with named(path, "looked at"):
+                    if not os.path.samestat(os.fstat(descriptor), os.stat(real)):
+                        raise self._outside(path, found)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
-
-    def _check_opened(self, descriptor: int, path: str) -> None:
-        """Refuse an open file that is outside the roots. Raises: FormatError, ReadError, OSError."""
-        found = f"/proc/self/fd/{descriptor}"
-        with contextlib.suppress(OSError):  # there is no /proc
-            found = os.readlink(found)
-        if found.startswith(self._real):
-            return
-        real = self.check_real(path)  # it may be a file system that spells names in its own way
-        if not os.path.samestat(os.fstat(descriptor), os.stat(real)):
-            raise self._outside(path, found)
 
     def read_whole(self, path: str, limit: int) -> bytes:
         """A small file, its path resolved. Raises: FormatError if it is outside or larger than `limit`, ReadError."""

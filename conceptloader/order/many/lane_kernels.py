@@ -8,6 +8,7 @@ from conceptloader.base.compiled.code import inlined, inner
 from conceptloader.base.compiled.kernel import kernel
 from conceptloader.order.kernels import (
     GOLDEN,
+    NO_TABLES,
     ONE,
     TABLE_MAX,
     ZERO,
@@ -18,12 +19,13 @@ from conceptloader.order.kernels import (
     locate_many,
     mix64,
     unfeistel,
+    windows_many,
 )
 
 U64 = np.uint64
 
 
-@kernel
+@inner
 def permute_one(i: U64, n: U64, key: U64, back: bool, table: U64Array) -> U64:
     """permute or unpermute of reference.py. table: u64 [TABLE_MAX + 2], the one of (n, key) made last, and they."""
     if n > TABLE_MAX:
@@ -120,3 +122,13 @@ def locate_in_lanes(
             of_lane = starts[lane], origins[lane], keys[lane], roots, left, right, share, bases[lane], block
             locate_many(places[first:end], datasets[first:end], draws[first:end], of_lane, scratch)
             first = end
+
+
+def load() -> None:
+    """Compile what many samples are found with, or load it."""
+    u64, i64, table, scratch = np.zeros(0, U64), np.zeros(0, np.int64), np.zeros((0, 0), U64), np.zeros(4, U64)
+    locate_many(u64, i64, u64, NO_TABLES.phases, scratch)
+    windows_many(i64, u64, u64, u64, NO_TABLES.sizes, scratch)
+    *trees, _, block = NO_TABLES.phases[3:]
+    locate_in_lanes(u64, i64, i64, u64, (table, table, table, *trees, np.zeros((0, 0, 0), U64), block), scratch)
+    permute_many(u64, i64, u64, (u64, u64, np.zeros(0, np.bool_)), (ONE, ONE, ONE), False, table, u64)

@@ -8,12 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec.options import TrackOptions
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.vocabulary import load_vocabulary
-from tests.corpora.records import build, content
+from conceptloader.ingest.rows.records import SpanCollector
+from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
+from tests.corpora.records import NAMES, build, content
 
 GOOD = '{"id": "good", "text": "abc", "spans": [{"start": 0, "end": 2, "concepts": ["animal"]}]}'
 
@@ -35,6 +39,13 @@ LINES: dict[str, tuple[str | bytes, str]] = {
     "NaN": ('{"text": "a", "spans": [{"start": NaN, "end": 1, "concepts": []}]}', "found NaN"),
     "infinity": ('{"text": "a", "x": -Infinity}', "found -Infinity"),
     "no text": ('{"id": "a", "spans": []}', "expected 'text'"),
+    "a key twice": ('{"text": "a", "id": "b", "text": "c"}', "the duplicate key 'text', expected each key .* once"),
+    "a key twice, once in other letters": ('{"text": "a", "te\\u0078t" : "c"}', "the duplicate key 'text'"),
+    "a key of a span twice": (
+        '{"text": "abc", "spans": [{"start": 0, "end": 1, "end": 2, "concepts": []}]}',
+        "the duplicate key 'end'",
+    ),
+    "a key of metadata twice": ('{"text": "a", "metadata": {"n": 1, "n": 2}}', "the duplicate key 'n'"),
     "unknown column": ('{"text": "a", "spam": 1}', "found column 'spam'"),
     "text of another type": ('{"text": 5}', "text: found 5, expected a string"),
     "null": ('{"text": null}', "text: found None, expected a string"),
@@ -89,6 +100,30 @@ def test_lines(tmp_path: Path, kind: str) -> None:
     assert cl.open_dataset(out).num_documents == 2
 
 
+@given(
+    st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9), st.lists(st.sampled_from([*NAMES, 0, 3]))), min_size=1),
+    st.sampled_from([None, ("start", True), ("end", 2**62), ("concepts", "verb"), ("concepts", [True]), ("more", 1)]),
+    st.booleans(),
+)
+def test_spans_of_a_document_at_once_are_those_one_by_one(
+    parts: list[tuple[int, int, list[Any]]], wrong: tuple[str, Any] | None, named: bool
+) -> None:
+    spans = [dict(zip(("start", "end", "concepts"), part, strict=True)) for part in parts]
+    if wrong is not None:
+        spans[-1] |= [wrong]
+    found = []
+    for method in ("add", "_add_each"):
+        collector = SpanCollector(Concepts(TrackOptions(vocabulary=NAMES if named else None)))
+        try:
+            getattr(collector, method)(7, spans, "spans")
+            raw = collector.finish()
+            found.append([list(map(int, each)) for each in (raw.row, raw.start, raw.end, raw.concepts.values)])
+            found[-1].append(raw.concepts.offsets.tolist())
+        except ValueError as error:
+            found.append([str(error)])
+    assert found[0] == found[1]
+
+
 TOKENS: dict[str, tuple[str, str]] = {
     "above the vocabulary": ('{"tokens": [1, 300]}', r"found token 300 at position 1, expected ids in \[0, 300\)"),
     "negative": ('{"tokens": [-1]}', "found token -1 at position 0"),
@@ -96,6 +131,8 @@ TOKENS: dict[str, tuple[str, str]] = {
     "bool": ('{"tokens": [true]}', "found True at position 0"),
     "null": ('{"tokens": null}', "expected a list of integers"),
     "huge": ('{"tokens": [1' + "0" * 30 + "]}", "above 64 bits"),
+    "twice": ('{"tokens": [1], "tokens": [2]}', "the duplicate key 'tokens'"),
+    "twice, once in other letters": ('{"tokens": [1], "t\\u006fkens": [2]}', "the duplicate key 'tokens'"),
     "span outside": (
         '{"tokens": [1], "spans": [{"start": 0, "end": 2, "concepts": []}]}',
         "expected one within the 1 tokens",
@@ -231,7 +268,7 @@ def test_changed_inputs_and_options_are_not_mixed(tmp_path: Path) -> None:
     source.write_text((GOOD + "\n") * 20 + "oops\n")
     with pytest.raises(InputError):
         build([source], tmp_path / "out", shard_input_bytes=500)
-    with pytest.raises(ConfigError, match="other options"):
+    with pytest.raises(ConfigError, match=r"other options \(extra.ingest.append_eos: found true, expected false\); "):
         build([source], tmp_path / "out", shard_input_bytes=500, append_eos=False)
     source.write_text((GOOD + "\n") * 20 + "{}  \n")
     with pytest.raises(ConfigError, match=r"other inputs|changed since"):

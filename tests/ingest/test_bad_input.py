@@ -131,6 +131,9 @@ TOKENS: dict[str, tuple[str, str]] = {
     "bool": ('{"tokens": [true]}', "found True at position 0"),
     "null": ('{"tokens": null}', "expected a list of integers"),
     "huge": ('{"tokens": [1' + "0" * 30 + "]}", "above 64 bits"),
+    "field above 64 bits": ('{"tokens": [1], "w": [18446744073709551616]}', "w: found an integer above 64 bits"),
+    "field above its type": ('{"tokens": [1], "w": [256]}', "field w: found values that uint8 cannot hold"),
+    "field without an end": ('{"tokens": [1], "w": [-1e400]}', "w: found -inf, expected finite numbers"),
     "twice": ('{"tokens": [1], "tokens": [2]}', "the duplicate key 'tokens'"),
     "twice, once in other letters": ('{"tokens": [1], "t\\u006fkens": [2]}', "the duplicate key 'tokens'"),
     "span outside": (
@@ -144,9 +147,11 @@ TOKENS: dict[str, tuple[str, str]] = {
 def test_tokens(tmp_path: Path, kind: str) -> None:
     line, message = TOKENS[kind]
     source = tmp_path / "in.jsonl"
-    source.write_text('{"tokens": [1], "spans": []}\n' + line)
+    fields = {"w": "u1"} if '"w"' in line else {}
+    source.write_text(('{"tokens": [1], "w": [1]}\n' if fields else '{"tokens": [1], "spans": []}\n') + line)
+    columns = Columns(text=None, tokens="tokens", fields=fields)
     with pytest.raises(InputError, match=message) as error:
-        build([source], tmp_path / "out", vocab_size=300, append_eos=False)
+        build([source], tmp_path / "out", vocab_size=300, append_eos=False, columns=columns)
     assert f"{source}: line 2: " in str(error.value)
 
 
@@ -186,6 +191,16 @@ TABLES: dict[str, tuple[pa.Table, str, str]] = {
     "spans with another key": (table(text=["ab"], spans=[[{"start": 0}]]), "", "expected a list of structs"),
     "unknown column": (table(text=["ab"], spam=[1]), "", "found column 'spam'"),
     "no text": (table(spam=[1]), "", "expected 'text'"),
+    "map with a key twice": (
+        table(text=["ab", "ab"], metadata=pa.array([[("k", 1)], [("k", 1), ("k", 2)]], pa.map_("string", "int64"))),
+        "row 1: ",
+        "the duplicate key 'k'",
+    ),
+    "a time out of range": (
+        table(text=["ab", "ab"], metadata=[{"t": None}, {"t": None}], x=pa.array([0, 10**15], pa.timestamp("s"))),
+        "row 1: ",
+        "too large|out of range",
+    ),
     "token outside": (table(tokens=[[1], [2, 300]]), "row 1: ", "found token 300 at position 1"),
     "token null": (table(tokens=[[1], [2, None]]), "row 1: ", "found null"),
     "tokens null": (table(tokens=[[1], None]), "row 1: ", "found null, expected a list"),
@@ -198,12 +213,52 @@ def test_tables(tmp_path: Path, kind: str) -> None:
     found, where, message = TABLES[kind]
     source = tmp_path / "in.parquet"
     pyarrow.parquet.write_table(found, source)
-    more = {"vocab_size": 300, "append_eos": False} if "tokens" in found.column_names else {}
+    more: dict[str, Any] = {"vocab_size": 300, "append_eos": False} if "tokens" in found.column_names else {}
+    if "x" in found.column_names:
+        more["columns"] = Columns(metadata="metadata", metadata_columns=["x"])
     with pytest.raises(InputError, match=message) as error:
         build([source], tmp_path / "out", **more)
     assert f"{source}: {where}" in str(error.value)
     if where:
         assert build([source], tmp_path / "out", on_bad=lambda *_: None, **more).documents == 1
+
+
+@pytest.mark.parametrize("column", ["spans", "metadata"])
+def test_a_part_of_a_struct_that_is_there_twice(tmp_path: Path, column: str) -> None:
+    names = ["start", "end", "concepts", "concepts"]
+    found: Any = pa.StructArray.from_arrays([pa.array(v) for v in ([0], [1], [["animal"]], [["verb"]])], names=names)
+    if column == "spans":
+        found = pa.ListArray.from_arrays([0, 1], found)
+    given = pa.table({"text": ["ab"], column: found})
+    with pa.OSFile(str(tmp_path / "in.arrow"), "wb") as sink, pa.ipc.new_stream(sink, given.schema) as out:
+        out.write_table(given)
+    with pytest.raises(
+        InputError, match=r"duplicate field names|in.arrow: column 'spans': found type .* each name once"
+    ):
+        build([tmp_path / "in.arrow"], tmp_path / "out")
+
+
+def test_large_integers_of_fields_are_kept(tmp_path: Path) -> None:
+    large = [2**63 + 1, 2**53 + 1, 3]
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"tokens": [1], "w": [value]}) + "\n" for value in [*large, 1.0])
+    )
+    columns = Columns(text=None, tokens="tokens", fields={"w": "u8"})
+    build([tmp_path / "in.jsonl"], tmp_path / "out", vocab_size=300, append_eos=False, columns=columns)
+    assert cl.open_dataset(tmp_path / "out").fields(0, 4)["w"].tolist() == [*large, 1]
+    for other in (0.0, -1):
+        (tmp_path / "both.jsonl").write_text(json.dumps({"tokens": [1, 2], "w": [2**63 + 1, other]}))
+        with pytest.raises(InputError, match="line 1: w: found integers beside other numbers, which do not hold them"):
+            build([tmp_path / "both.jsonl"], tmp_path / "both", vocab_size=300, append_eos=False, columns=columns)
+
+
+def test_keys_of_metadata_that_are_no_texts(tmp_path: Path) -> None:
+    given = table(text=["ab"], about=pa.array([[(1, "x"), (2, "y")]], pa.map_("int64", "string")))
+    pyarrow.parquet.write_table(given, tmp_path / "in.parquet")
+    build([tmp_path / "in.parquet"], tmp_path / "out", columns=Columns(metadata_columns=["about"], tracks={}))
+    ds = cl.open_dataset(tmp_path / "out")
+    assert ds.spans("metadata", 0, ds.num_tokens).decode() == [{"about": {1: "x", 2: "y"}}]
+    assert cl.verify(tmp_path / "out", full=True) == []
 
 
 def test_invalid_utf8_in_parquet(tmp_path: Path) -> None:

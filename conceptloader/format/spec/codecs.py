@@ -192,10 +192,10 @@ class MsgpackCodec:
         return packed
 
     def decode(self, record: memoryview) -> Any:
-        return self._msgpack.unpackb(record)
+        return self._msgpack.unpackb(record, strict_map_key=False)  # as `encode` takes them
 
     def check(self, record: bytes | memoryview) -> None:
-        self._msgpack.unpackb(record)
+        self.decode(memoryview(record))
 
 
 class BytesCodec:

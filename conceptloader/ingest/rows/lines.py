@@ -208,7 +208,7 @@ def _expanded(file: BinaryIO, compression: str) -> Iterator[bytes]:
     if compression == "zst":
         zstandard = need("zstandard", f"{file.name}: found a .zst file but no zstandard package to read it")
         new = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
-    stream: Any = None
+    stream: Any = new()  # of no byte: a file of none has been cut off, too
     while data := file.read(_STORED[compression]):
         while data:
             stream = stream or new()

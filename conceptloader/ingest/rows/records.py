@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.format.spec.codecs import MsgpackCodec
-from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.columns import Ints, as_field, offsets_of
 from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
@@ -46,7 +46,7 @@ class RecordParser:
         spans = {track: SpanCollector(self._concepts[track]) for track in columns.tracks}
         metadata: list[bytes] = []
         prefixes: list[str] = []
-        fields: dict[str, list[Any]] = {name: [] for name in columns.fields}
+        fields = {name: [np.empty(0, "<" + code)] for name, code in columns.fields.items()}
         for row, given in enumerate(rows):
             try:
                 record = self.read(given)
@@ -58,7 +58,7 @@ class RecordParser:
                 else:
                     tokens.append(integers(record[columns.content], columns.content))
                     for name, values in fields.items():
-                        values.append(_aligned(record.get(name), len(tokens[-1]), name))
+                        values.append(_aligned(record.get(name), len(tokens[-1]), name, columns.fields[name]))
                 for track, column in columns.tracks.items():
                     found = record.get(column)
                     if found:
@@ -77,7 +77,7 @@ class RecordParser:
             tokens=ragged(tokens) if columns.text is None else None,
             spans={track: collector.finish() for track, collector in spans.items()},
             metadata=metadata if self._packer else None,
-            fields={name: np.concatenate([*values, np.empty(0, np.int64)]) for name, values in fields.items()},
+            fields={name: np.concatenate(values) for name, values in fields.items()},
             prefixes=prefixes if self._prefix else None,
         )
 
@@ -185,12 +185,23 @@ def integers(values: Any, column: str) -> "np.ndarray[Any, Any]":
         raise ValueError(f"{column}: found an integer above 64 bits, expected token ids") from error
 
 
-def _aligned(values: Any, length: int, column: str) -> "np.ndarray[Any, Any]":
-    if not isinstance(values, list) or not set(map(type, values)) <= {int, float, bool}:
+def _aligned(values: Any, length: int, column: str, code: str) -> "np.ndarray[Any, Any]":
+    kinds = {*map(type, values)} if isinstance(values, list) else {None}
+    if not kinds <= {int, float, bool}:
         raise ValueError(f"{column}: found {values!r:.100}, expected a list of numbers, one per token")
     if len(values) != length:
         raise ValueError(f"{column}: found {len(values)} values, expected {length}, one per token")
-    return np.array(values)
+    array = np.array(values)
+    if array.dtype == object:
+        raise ValueError(f"{column}: found an integer above 64 bits, expected numbers of {code}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{column}: found {array[~np.isfinite(array)][0]}, expected finite numbers")
+    if array.dtype.kind == "f" and int in kinds and array.tolist() != values:
+        raise ValueError(f"{column}: found integers beside other numbers, which do not hold them; write all alike")
+    try:
+        return as_field(array, np.dtype("<" + code))
+    except ValueError as error:
+        raise ValueError(f"field {column}: {error}") from error
 
 
 def ragged(lists: Sequence["np.ndarray[Any, Any]"]) -> Ragged:

@@ -196,6 +196,11 @@ TABLES: dict[str, tuple[pa.Table, str, str]] = {
         "row 1: ",
         "the duplicate key 'k'",
     ),
+    "map with keys that are no texts": (
+        table(text=["ab", "ab"], metadata=pa.array([None, [(1, 2)]], pa.map_("int64", "int64"))),
+        "row 1: ",
+        "found a map with the key 1, expected texts as keys",
+    ),
     "a time out of range": (
         table(text=["ab", "ab"], metadata=[{"t": None}, {"t": None}], x=pa.array([0, 10**15], pa.timestamp("s"))),
         "row 1: ",
@@ -250,15 +255,6 @@ def test_large_integers_of_fields_are_kept(tmp_path: Path) -> None:
         (tmp_path / "both.jsonl").write_text(json.dumps({"tokens": [1, 2], "w": [2**63 + 1, other]}))
         with pytest.raises(InputError, match="line 1: w: found integers beside other numbers, which do not hold them"):
             build([tmp_path / "both.jsonl"], tmp_path / "both", vocab_size=300, append_eos=False, columns=columns)
-
-
-def test_keys_of_metadata_that_are_no_texts(tmp_path: Path) -> None:
-    given = table(text=["ab"], about=pa.array([[(1, "x"), (2, "y")]], pa.map_("int64", "string")))
-    pyarrow.parquet.write_table(given, tmp_path / "in.parquet")
-    build([tmp_path / "in.parquet"], tmp_path / "out", columns=Columns(metadata_columns=["about"], tracks={}))
-    ds = cl.open_dataset(tmp_path / "out")
-    assert ds.spans("metadata", 0, ds.num_tokens).decode() == [{"about": {1: "x", 2: "y"}}]
-    assert cl.verify(tmp_path / "out", full=True) == []
 
 
 def test_invalid_utf8_in_parquet(tmp_path: Path) -> None:

@@ -192,10 +192,10 @@ class MsgpackCodec:
         return packed
 
     def decode(self, record: memoryview) -> Any:
-        return self._msgpack.unpackb(record, strict_map_key=False)  # as `encode` takes them
+        return self._msgpack.unpackb(record)
 
     def check(self, record: bytes | memoryview) -> None:
-        self.decode(memoryview(record))
+        self._msgpack.unpackb(record)
 
 
 class BytesCodec:

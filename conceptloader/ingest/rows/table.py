@@ -70,7 +70,7 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
                 for value in table.to_pylist():
                     yield row, value
                     row += 1
-        except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
+        except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
             raise InputError(f"{path}: from row {row} on: cannot be read ({error}); write the file again") from error
 
 
@@ -292,6 +292,9 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
         if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            odd = [key for key, _ in value if not isinstance(key, str)]
+            if odd:  # which records would hold, but not give back
+                raise ValueError(f"found a map with the key {odd[0]!r:.100}, expected texts as keys; ignore the column")
             return each_once([(key, plain(item)) for key, item in value])
         return [plain(item) for item in value]
     if isinstance(value, (datetime.date, datetime.time)):

@@ -130,6 +130,11 @@ def bad_records(path: str | None) -> Iterator[Any]:
         yield None
         return
     try:
+        if os.path.isfile(path):
+            with open(path, "rb") as old:
+                if old.read(9) not in (b"", b'{"file": '):
+                    found = "found a file that is no list of bad records, expected such a one, or none"
+                    raise ConfigError(f"--skip-bad {path}: {found}; name another")
         file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - entered below, where errors are the build's
     except OSError as error:
         raise ConfigError(f"--skip-bad {path}: cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""One build at a time in a directory: a lock that ends with its process, however that ends.
+"""One build at a time in a directory, one writer of a log: a lock that ends with its process, however that ends.
 
 flock on a file in the directory. Linux takes it to the server for NFS (4, or 3 with its lock manager), so that it holds
 between machines, unless the mount says otherwise (local_lock, nolock); Lustre needs the mount option flock. Where there
@@ -22,6 +22,7 @@ from conceptloader.storage.reads import named
 log = logging.getLogger(__name__)
 
 LOCK = ".build.lock.tmp"  # temporary: a complete dataset has none, or one that means nothing
+_RUNNING = "another build is running there ({holder}), expected none; wait for its end, or build into another directory"
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
@@ -36,20 +37,36 @@ def build_lock(directory: str | os.PathLike[str], *, shared: bool = False, wait:
     """
     path = os.path.join(os.path.abspath(directory), LOCK)
     make_directories(os.path.dirname(path))
-    with _locked(path, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)) as file:
-        with contextlib.suppress(OSError):  # for the message of another build alone
-            file.truncate(0)
-            file.write(b"" if shared else f"process {os.getpid()} on {socket.gethostname()}".encode())
+    kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    with hold(path, _RUNNING, kind) as file:
         try:
             yield
         finally:
             if not shared:
-                with contextlib.suppress(OSError):  # a file that stays keeps nobody out
-                    os.unlink(path)
+                release(file)
 
 
-def _locked(path: str, kind: int) -> io.FileIO:
-    """The file, locked until it is closed. Its last holder may have removed it between our opening and our locking."""
+def hold(path: str, taken: str, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> io.FileIO:
+    """The file, locked until it is closed. taken: what to say where somebody else has it, who is {holder}.
+
+    Raises: ConfigError if somebody else has it, ReadError.
+    """
+    file = _locked(path, taken, kind)
+    with contextlib.suppress(OSError):  # for that message alone
+        file.truncate(0)
+        file.write(b"" if kind & fcntl.LOCK_SH else f"process {os.getpid()} on {socket.gethostname()}".encode())
+    return file
+
+
+def release(file: io.FileIO) -> None:
+    """Remove a file that is held alone, and close it."""
+    with contextlib.suppress(OSError):  # a file that stays keeps nobody out
+        os.unlink(file.name)
+    file.close()
+
+
+def _locked(path: str, taken: str, kind: int) -> io.FileIO:
+    """Its last holder may have removed the file between our opening and our locking."""
     directory = os.path.dirname(path)
     while True:
         with named(path, "written"):
@@ -62,15 +79,12 @@ def _locked(path: str, kind: int) -> io.FileIO:
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 problem = "the file system has no locks"
-                log.warning("%s: %s (%s); make sure that no other build runs there", directory, problem, error.strerror)
+                log.warning("%s: %s (%s); make sure that nobody else writes there", directory, problem, error.strerror)
                 return file
             file.seek(0)
             holder = file.read(200).decode("utf-8", "replace") or "of several tasks"
             file.close()
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise ReadError(error.errno, f"{path}: cannot be locked: {error.strerror}") from error
-            raise ConfigError(
-                f"{directory}: another build is running there ({holder}), expected none; wait for its end, or build "
-                "into another directory"
-            ) from error
+            raise ConfigError(f"{directory}: {taken.format(holder=holder)}") from error
         file.close()

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.storage.durable import write_file
+from conceptloader.storage.lock import hold, release
 from conceptloader.storage.reads import named
 from conceptloader.trace.bulk import trace_steps
 from conceptloader.trace.run import Run
@@ -36,15 +38,20 @@ class LossLog:
 
     track: also the loss of each span of this track, for which a batch has to hold its spans (layout padded).
 
-    Raises ConfigError without pyarrow, ReadError if nothing can be written.
+    Raises ConfigError without pyarrow, or while another log of this rank is open there; ReadError if nothing can be
+    written.
     """
 
     def __init__(self, directory: str | os.PathLike[str], dp_rank: int = 0, *, track: str | None = None) -> None:
         need("pyarrow.parquet", _NO_ARROW)
         self._track, self._rows = track, 0
         self._waiting: deque[tuple[Any, int, dict[str, NDArray[Any]], Any]] = deque()
+        taken = f"another log of dp_rank {dp_rank} is open there ({{holder}}), expected one; "
+        taken += "end it, or give each process a dp_rank or a directory of its own"
         try:
             os.makedirs(directory, exist_ok=True)
+            self._lock = hold(os.path.join(os.path.abspath(directory), f".{dp_rank:06d}.lock.tmp"), taken)
+            _open.add(self)
             for left in Path(directory).glob(f"*.{dp_rank:06d}.journal"):  # of a start that was killed
                 _to_parquet(left)
                 left.unlink()
@@ -89,6 +96,7 @@ class LossLog:
         self._pack()
         os.close(self._file)
         self._path.unlink()
+        release(self._lock)
 
     def __enter__(self) -> "LossLog":
         return self
@@ -123,6 +131,18 @@ class LossLog:
         _to_parquet(self._path)
         os.ftruncate(self._file, 0)
         self._rows = 0
+
+
+_open: "WeakSet[LossLog]" = WeakSet()
+
+
+def _after_fork() -> None:
+    """A child that outlives its parent does not hold the parent's logs."""
+    for log in _open:
+        log._lock.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _on_the_way(value: Any) -> Any:

@@ -1,7 +1,9 @@
 """The order of writes, syncs and renames: what a power failure can leave is never taken for a dataset."""
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +89,24 @@ def test_a_failing_disk_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.
         writer.add_document([1, 2])
     cl.finalize(build.path)
     assert cl.open_dataset(build.path).num_tokens == 2
+
+
+def test_the_options_that_differ_are_named(tmp_path: Path) -> None:
+    names = [f"column_{number}" for number in range(40)]
+
+    def begin(ignored: list[str], text: str, eos: Any) -> None:
+        ingest = {"columns": {"ignored": ignored, "text": text}, "eos": eos}
+        cl.create_build(tmp_path / "ds", cl.BuildOptions(extra={"ingest": ingest}))
+
+    begin(names, "text", None)
+    for others, told in (
+        (([*names[:-1], "x"], "text", None), 'columns.ignored[39]: found "column_39", expected "x"); '),
+        ((names[:-7], "text", None), 'ignored[37]: found "column_37", expected null; and 2 more); continue with'),
+        ((names, "a", None), 'other options (extra.ingest.columns.text: found "text", expected "a"); continue'),
+        ((names, "text", {"id": 3}), 'other options (extra.ingest.eos: found null, expected {"id":3}); continue'),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            begin(*others)
 
 
 def _fail(*_: object) -> None:

@@ -172,3 +172,14 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(checks, "_CHUNK", 24)
     monkeypatch.setattr(checks, "_BLOCKS", 2)
     assert build(tmp_path / "pieces") == whole
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_number_that_becomes_infinite_in_a_field(tmp_path: Path) -> None:
+    build = cl.create_build(tmp_path / "weights", cl.BuildOptions(fields={"weight": "f4"}))
+    with build.shard(0) as writer:
+        with pytest.raises(InputError, match="field weight: found values that float32 cannot hold"):
+            writer.add_document([1, 2], fields={"weight": [0.5, 1e39]})
+        writer.add_document([1, 2], fields={"weight": [0.5, np.inf]})
+    cl.finalize(tmp_path / "weights")
+    assert cl.open_dataset(tmp_path / "weights").fields(0, 2)["weight"].tolist() == [0.5, np.inf]

@@ -8,12 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.spec.options import TrackOptions
 from conceptloader.ingest.rows.columns import Columns
-from conceptloader.ingest.rows.vocabulary import load_vocabulary
-from tests.corpora.records import build, content
+from conceptloader.ingest.rows.records import SpanCollector
+from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
+from tests.corpora.records import NAMES, build, content
 
 GOOD = '{"id": "good", "text": "abc", "spans": [{"start": 0, "end": 2, "concepts": ["animal"]}]}'
 
@@ -35,6 +39,13 @@ LINES: dict[str, tuple[str | bytes, str]] = {
     "NaN": ('{"text": "a", "spans": [{"start": NaN, "end": 1, "concepts": []}]}', "found NaN"),
     "infinity": ('{"text": "a", "x": -Infinity}', "found -Infinity"),
     "no text": ('{"id": "a", "spans": []}', "expected 'text'"),
+    "a key twice": ('{"text": "a", "id": "b", "text": "c"}', "the duplicate key 'text', expected each key .* once"),
+    "a key twice, once in other letters": ('{"text": "a", "te\\u0078t" : "c"}', "the duplicate key 'text'"),
+    "a key of a span twice": (
+        '{"text": "abc", "spans": [{"start": 0, "end": 1, "end": 2, "concepts": []}]}',
+        "the duplicate key 'end'",
+    ),
+    "a key of metadata twice": ('{"text": "a", "metadata": {"n": 1, "n": 2}}', "the duplicate key 'n'"),
     "unknown column": ('{"text": "a", "spam": 1}', "found column 'spam'"),
     "text of another type": ('{"text": 5}', "text: found 5, expected a string"),
     "null": ('{"text": null}', "text: found None, expected a string"),
@@ -89,6 +100,30 @@ def test_lines(tmp_path: Path, kind: str) -> None:
     assert cl.open_dataset(out).num_documents == 2
 
 
+@given(
+    st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9), st.lists(st.sampled_from([*NAMES, 0, 3]))), min_size=1),
+    st.sampled_from([None, ("start", True), ("end", 2**62), ("concepts", "verb"), ("concepts", [True]), ("more", 1)]),
+    st.booleans(),
+)
+def test_spans_of_a_document_at_once_are_those_one_by_one(
+    parts: list[tuple[int, int, list[Any]]], wrong: tuple[str, Any] | None, named: bool
+) -> None:
+    spans = [dict(zip(("start", "end", "concepts"), part, strict=True)) for part in parts]
+    if wrong is not None:
+        spans[-1] |= [wrong]
+    found = []
+    for method in ("add", "_add_each"):
+        collector = SpanCollector(Concepts(TrackOptions(vocabulary=NAMES if named else None)))
+        try:
+            getattr(collector, method)(7, spans, "spans")
+            raw = collector.finish()
+            found.append([list(map(int, each)) for each in (raw.row, raw.start, raw.end, raw.concepts.values)])
+            found[-1].append(raw.concepts.offsets.tolist())
+        except ValueError as error:
+            found.append([str(error)])
+    assert found[0] == found[1]
+
+
 TOKENS: dict[str, tuple[str, str]] = {
     "above the vocabulary": ('{"tokens": [1, 300]}', r"found token 300 at position 1, expected ids in \[0, 300\)"),
     "negative": ('{"tokens": [-1]}', "found token -1 at position 0"),
@@ -96,6 +131,11 @@ TOKENS: dict[str, tuple[str, str]] = {
     "bool": ('{"tokens": [true]}', "found True at position 0"),
     "null": ('{"tokens": null}', "expected a list of integers"),
     "huge": ('{"tokens": [1' + "0" * 30 + "]}", "above 64 bits"),
+    "field above 64 bits": ('{"tokens": [1], "w": [18446744073709551616]}', "w: found an integer above 64 bits"),
+    "field above its type": ('{"tokens": [1], "w": [256]}', "field w: found values that uint8 cannot hold"),
+    "field without an end": ('{"tokens": [1], "w": [-1e400]}', "w: found -inf, expected finite numbers"),
+    "twice": ('{"tokens": [1], "tokens": [2]}', "the duplicate key 'tokens'"),
+    "twice, once in other letters": ('{"tokens": [1], "t\\u006fkens": [2]}', "the duplicate key 'tokens'"),
     "span outside": (
         '{"tokens": [1], "spans": [{"start": 0, "end": 2, "concepts": []}]}',
         "expected one within the 1 tokens",
@@ -107,9 +147,11 @@ TOKENS: dict[str, tuple[str, str]] = {
 def test_tokens(tmp_path: Path, kind: str) -> None:
     line, message = TOKENS[kind]
     source = tmp_path / "in.jsonl"
-    source.write_text('{"tokens": [1], "spans": []}\n' + line)
+    fields = {"w": "u1"} if '"w"' in line else {}
+    source.write_text(('{"tokens": [1], "w": [1]}\n' if fields else '{"tokens": [1], "spans": []}\n') + line)
+    columns = Columns(text=None, tokens="tokens", fields=fields)
     with pytest.raises(InputError, match=message) as error:
-        build([source], tmp_path / "out", vocab_size=300, append_eos=False)
+        build([source], tmp_path / "out", vocab_size=300, append_eos=False, columns=columns)
     assert f"{source}: line 2: " in str(error.value)
 
 
@@ -149,6 +191,21 @@ TABLES: dict[str, tuple[pa.Table, str, str]] = {
     "spans with another key": (table(text=["ab"], spans=[[{"start": 0}]]), "", "expected a list of structs"),
     "unknown column": (table(text=["ab"], spam=[1]), "", "found column 'spam'"),
     "no text": (table(spam=[1]), "", "expected 'text'"),
+    "map with a key twice": (
+        table(text=["ab", "ab"], metadata=pa.array([[("k", 1)], [("k", 1), ("k", 2)]], pa.map_("string", "int64"))),
+        "row 1: ",
+        "the duplicate key 'k'",
+    ),
+    "map with keys that are no texts": (
+        table(text=["ab", "ab"], metadata=pa.array([None, [(1, 2)]], pa.map_("int64", "int64"))),
+        "row 1: ",
+        "found a map with the key 1, expected texts as keys",
+    ),
+    "a time out of range": (
+        table(text=["ab", "ab"], metadata=[{"t": None}, {"t": None}], x=pa.array([0, 10**15], pa.timestamp("s"))),
+        "row 1: ",
+        "too large|out of range",
+    ),
     "token outside": (table(tokens=[[1], [2, 300]]), "row 1: ", "found token 300 at position 1"),
     "token null": (table(tokens=[[1], [2, None]]), "row 1: ", "found null"),
     "tokens null": (table(tokens=[[1], None]), "row 1: ", "found null, expected a list"),
@@ -161,12 +218,43 @@ def test_tables(tmp_path: Path, kind: str) -> None:
     found, where, message = TABLES[kind]
     source = tmp_path / "in.parquet"
     pyarrow.parquet.write_table(found, source)
-    more = {"vocab_size": 300, "append_eos": False} if "tokens" in found.column_names else {}
+    more: dict[str, Any] = {"vocab_size": 300, "append_eos": False} if "tokens" in found.column_names else {}
+    if "x" in found.column_names:
+        more["columns"] = Columns(metadata="metadata", metadata_columns=["x"])
     with pytest.raises(InputError, match=message) as error:
         build([source], tmp_path / "out", **more)
     assert f"{source}: {where}" in str(error.value)
     if where:
         assert build([source], tmp_path / "out", on_bad=lambda *_: None, **more).documents == 1
+
+
+@pytest.mark.parametrize("column", ["spans", "metadata"])
+def test_a_part_of_a_struct_that_is_there_twice(tmp_path: Path, column: str) -> None:
+    names = ["start", "end", "concepts", "concepts"]
+    found: Any = pa.StructArray.from_arrays([pa.array(v) for v in ([0], [1], [["animal"]], [["verb"]])], names=names)
+    if column == "spans":
+        found = pa.ListArray.from_arrays([0, 1], found)
+    given = pa.table({"text": ["ab"], column: found})
+    with pa.OSFile(str(tmp_path / "in.arrow"), "wb") as sink, pa.ipc.new_stream(sink, given.schema) as out:
+        out.write_table(given)
+    with pytest.raises(
+        InputError, match=r"duplicate field names|in.arrow: column 'spans': found type .* each name once"
+    ):
+        build([tmp_path / "in.arrow"], tmp_path / "out")
+
+
+def test_large_integers_of_fields_are_kept(tmp_path: Path) -> None:
+    large = [2**63 + 1, 2**53 + 1, 3]
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"tokens": [1], "w": [value]}) + "\n" for value in [*large, 1.0])
+    )
+    columns = Columns(text=None, tokens="tokens", fields={"w": "u8"})
+    build([tmp_path / "in.jsonl"], tmp_path / "out", vocab_size=300, append_eos=False, columns=columns)
+    assert cl.open_dataset(tmp_path / "out").fields(0, 4)["w"].tolist() == [*large, 1]
+    for other in (0.0, -1):
+        (tmp_path / "both.jsonl").write_text(json.dumps({"tokens": [1, 2], "w": [2**63 + 1, other]}))
+        with pytest.raises(InputError, match="line 1: w: found integers beside other numbers, which do not hold them"):
+            build([tmp_path / "both.jsonl"], tmp_path / "both", vocab_size=300, append_eos=False, columns=columns)
 
 
 def test_invalid_utf8_in_parquet(tmp_path: Path) -> None:
@@ -231,7 +319,7 @@ def test_changed_inputs_and_options_are_not_mixed(tmp_path: Path) -> None:
     source.write_text((GOOD + "\n") * 20 + "oops\n")
     with pytest.raises(InputError):
         build([source], tmp_path / "out", shard_input_bytes=500)
-    with pytest.raises(ConfigError, match="other options"):
+    with pytest.raises(ConfigError, match=r"other options \(extra.ingest.append_eos: found true, expected false\); "):
         build([source], tmp_path / "out", shard_input_bytes=500, append_eos=False)
     source.write_text((GOOD + "\n") * 20 + "{}  \n")
     with pytest.raises(ConfigError, match=r"other inputs|changed since"):

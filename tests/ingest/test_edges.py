@@ -8,6 +8,7 @@ import pytest
 from tokenizers import processors
 
 import conceptloader as cl
+from conceptloader.cli import main
 from conceptloader.errors import InputError
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
@@ -133,3 +134,45 @@ def test_linked_folders_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "ring").symlink_to(tmp_path / "corpus")
     with pytest.raises(InputError, match="found a link to a folder that is read already"):
         find_sources([tmp_path / "corpus"])
+
+
+def test_what_is_left_out_of_a_folder_and_what_is_there_twice_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.jsonl", "B.JSONL", "c.jsonl.xz", "d.json", ".hidden"):
+        (folder / name).write_text('{"text": "a"}')
+    assert len(find_sources([folder])) == 1
+    assert f"{folder}: left out 3 files of other kinds, such as {folder}/B.JSONL" in caplog.text
+    (folder / "soft.jsonl").symlink_to(folder / "a.jsonl")
+    (folder / "hard.jsonl").hardlink_to(folder / "a.jsonl")
+    caplog.clear()
+    assert len(find_sources([folder])) == 3
+    for name in ("soft", "hard"):
+        assert f"{folder}/{name}.jsonl: found the same file as {folder}/a.jsonl; its records are" in caplog.text
+
+
+@pytest.mark.parametrize("first", ["oops", "[", "[1, 2]"])
+def test_a_bad_record_at_the_very_beginning_is_left_out_like_others(tmp_path: Path, first: str) -> None:
+    (tmp_path / "in.jsonl").write_text(first + '\n{"text": "a"}\n')
+    bad: list[tuple[str, str, str]] = []
+    with pytest.raises(InputError, match=r"line 1: found .*--skip-bad FILE"):
+        cl.build(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes")
+    cl.build(tmp_path / "in.jsonl", tmp_path / "out", tokenizer="bytes", on_bad=lambda *found: bad.append(found))
+    assert [where for _, where, _ in bad] == ["line 1"]
+    assert cl.open_dataset(tmp_path / "out").num_documents == 1
+
+
+def test_bad_records_are_not_listed_in_a_file_of_other_things(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "a"}\noops\n')
+    command = ["build", str(tmp_path / "b.jsonl"), "--out", str(tmp_path / "out"), "--tokenizer", "bytes", "--skip-bad"]
+    assert main([*command, str(tmp_path / "a.jsonl")]) == 2
+    assert "a.jsonl: found a file that is no list of bad records" in capsys.readouterr().err
+    assert (tmp_path / "a.jsonl").read_text() == '{"text": "a"}\noops\n'
+    for count in (1, 2):
+        assert main([*command, str(tmp_path / "bad"), "--overwrite"]) == 0
+        assert len((tmp_path / "bad").read_text().splitlines()) == count

@@ -79,6 +79,15 @@ def test_long_lines_are_refused_by_number(file: Path, length: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_a_compressed_file_without_a_byte_is_no_complete_one(file: Path, kind: str) -> None:
+    file.write_bytes(b"")
+    with pytest.raises(InputError, match=f"after line 0: found damaged or truncated {kind} data"):
+        list(read_lines(str(file), compression=kind))
+    file.write_bytes(_compressed(kind, b"", 1))
+    assert list(read_lines(str(file), compression=kind)) == []
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
 def test_what_little_input_expands_to_is_never_held_at_once(
     file: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,10 @@ def wanted(tmp_path: Path) -> dict[str, Any]:
     return content(tmp_path / "wanted")
 
 
-@pytest.mark.parametrize("name", ["c.csv", "c.csv.gz", "c.csv.zst", "t.tsv", "t.tsv.gz"])
+NAMES = ["c.csv", "c.csv.gz", "c.csv.zst", "c.tsv.csv", "c.tsv.csv.gz", "t.tsv", "t.csv.tsv", "t.tsv.gz"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_csv(tmp_path: Path, wanted: dict[str, Any], name: str) -> None:
     source = write_csv(tmp_path / name, ROWS)
     assert build(source, tmp_path / "out", "--metadata-column", "source", "--shard-input-bytes", "20") == 0
@@ -105,6 +108,15 @@ def test_bad_csv(tmp_path: Path, text: bytes, problem: str, capsys: pytest.Captu
         assert cl.open_dataset(tmp_path / "out").num_documents == 2
         assert problem in json.loads((tmp_path / "bad").read_text())["where"] + ": " + problem.partition(": ")[2]
     assert not (tmp_path / "out" / "manifest.json").exists() or (tmp_path / "bad").exists()
+
+
+def test_a_value_of_many_lines_over_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.csv").write_text('id,text\na,one\nb,"' + "word\n" * 100 + '"\n')
+    assert build(tmp_path / "c.csv", tmp_path / "out", "--max-line-bytes", "100") == 1
+    told = capsys.readouterr().err
+    assert "line 3: found a value of more than 100 characters, expected at most that" in told
+    assert "(--max-line-bytes)" in told
+    assert build(tmp_path / "c.csv", tmp_path / "out", "--max-line-bytes", "1000") == 0
 
 
 def test_blank_lines_before_the_names_of_columns(tmp_path: Path) -> None:

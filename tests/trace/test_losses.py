@@ -97,13 +97,51 @@ def test_nothing_is_lost_at_a_sigkill(tmp_path: Path) -> None:
     assert as_rows(read_losses(tmp_path / "l", 0, 10**9)) == found
 
 
+FORKED = """
+import os, sys, time, numpy, conceptloader as cl
+log = cl.LossLog(sys.argv[1])
+log.write(0, {"sample_index": [1, 2]}, numpy.array([0.5, 0.25]))
+child = os.fork()  # as of a DataLoader, which may outlive its parent
+if child:
+    print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_log_that_a_living_process_writes_is_not_taken_over(tmp_path: Path) -> None:
+    first = subprocess.Popen([sys.executable, "-c", FORKED, tmp_path], stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    child = int(first.stdout.readline())
+    try:
+        with pytest.raises(ConfigError, match=rf"dp_rank 0 .* there \(process {first.pid} on .*; end it, or give"):
+            cl.LossLog(tmp_path)
+        assert len(list(tmp_path.glob("*.journal"))) == 1
+        cl.LossLog(tmp_path, 1).close()
+        first.kill()
+        first.communicate()
+        with cl.LossLog(tmp_path) as log:  # what the fork of a killed process holds is no log
+            os.kill(child, 0)
+            with pytest.raises(ConfigError, match=f"process {os.getpid()} on"):
+                cl.LossLog(tmp_path)
+            log.write(1, {"sample_index": [3]}, np.array([0.75]))
+    finally:
+        first.kill()
+        os.kill(child, signal.SIGKILL)
+    cl.LossLog(tmp_path).close()  # once more, by the same process
+    assert as_rows(read_losses(tmp_path, 0, 2)) == [(0, 1, -1, 0.5), (0, 2, -1, 0.25), (1, 3, -1, 0.75)]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".parquet"}
+
+
 def test_a_start_that_packed_and_was_killed_is_taken_over_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(losses_module, "_ROWS", 4)
-    killed = cl.LossLog(tmp_path)  # never closed
-    for step in range(5):
-        killed.write(step, {"sample_index": [step * 2, step * 2 + 1]}, np.full(2, step, np.float32))
+    if (killed := os.fork()) == 0:
+        log = cl.LossLog(tmp_path)
+        for step in range(5):
+            log.write(step, {"sample_index": [step * 2, step * 2 + 1]}, np.full(2, step, np.float32))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(killed, 0)
     written = as_rows(read_losses(tmp_path, 0, 99))
     assert len(written) == 10
     for _ in range(2):

@@ -19,6 +19,16 @@ def offsets_of(lengths: "Ints | NDArray[np.bool_] | Sequence[int]") -> Ints:
     return offsets
 
 
+def as_field(values: NDArray[Any], dtype: "np.dtype[Any]") -> NDArray[Any]:
+    """Values of a token field as they are stored. Raises: ValueError if the type cannot hold them."""
+    with np.errstate(all="ignore"):
+        column = values.astype(dtype)
+    endless = np.isinf(column)
+    if not (np.array_equal(column, values) if dtype.kind in "iu" else np.isinf(values[endless]).all()):
+        raise ValueError(f"found values that {dtype} cannot hold; use another type")
+    return column
+
+
 def list_column(head: JsonObject, key: str, count: int, optional: bool = False) -> list[Any]:
     """Anything. optional: null everywhere if it is absent."""
     values: list[Any] | None = head.take(key, list, None) if optional else head.take(key, list)

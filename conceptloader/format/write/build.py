@@ -243,14 +243,25 @@ def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
         a, b = found.get(key), wanted[key]
         if canonical_json(a) == canonical_json(b):
             continue
-        if key == "options" and isinstance(a, dict):
-            inner = next((k for k in b if canonical_json(a.get(k)) != canonical_json(b[k])), None)
-            if inner is not None:
-                found_text, wanted_text = canonical_json(a.get(inner)), canonical_json(b[inner])
-                return f"other options ({inner}: {found_text[:200]}), expected {wanted_text[:200]}"
+        if key == "options":
+            named = [f"{name}: found {x[:100]}, expected {y[:100]}" for name, x, y in _differing(a, b)]
+            more = [f"and {len(named) - 5} more"] * (len(named) > 5)
+            return f"other options ({'; '.join([*named[:5], *more])})"
         if key == "inputs" and isinstance(a, list):
             pair = next((p for p in zip_longest(a, b) if canonical_json(p[0]) != canonical_json(p[1])), ())
             shown = ["none" if one is None else canonical_json(one)[:300] for one in pair]
             return f"other inputs, expected the same: found {shown[0]}, expected {shown[1]}"
         return f"other {key}, expected the same"
     return "another version, expected the same"
+
+
+def _differing(found: Any, wanted: Any, name: str = "") -> list[tuple[str, str, str]]:
+    """(name, JSON of both) of the single values that differ."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        pairs = [(found.get(key), wanted.get(key), f"{name}.{key}") for key in sorted({*found, *wanted})]
+    elif isinstance(found, list) and isinstance(wanted, list):
+        pairs = [(a, b, f"{name}[{i}]") for i, (a, b) in enumerate(zip_longest(found, wanted))]
+    else:
+        texts = canonical_json(found), canonical_json(wanted)
+        return [] if texts[0] == texts[1] else [(name.removeprefix("."), *texts)]
+    return [each for pair in pairs for each in _differing(*pair)]

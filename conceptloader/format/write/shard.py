@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from conceptloader.errors import InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import Codec
-from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.columns import Ints, as_field
 from conceptloader.format.spec.jsonfile import dump_json
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.options import BuildOptions
@@ -173,10 +173,10 @@ class ShardWriter:
             array = np.asarray(values)
             if array.shape != (length,):
                 raise InputError(f"{where}: field {field}: found shape {array.shape}, expected ({length},)")
-            column = array.astype(dtype)
-            if dtype.kind in "iu" and not np.array_equal(column, array):
-                raise InputError(f"{where}: field {field}: found values that {dtype} cannot hold; use another type")
-            columns[field] = column
+            try:
+                columns[field] = as_field(array, dtype)
+            except ValueError as error:
+                raise InputError(f"{where}: field {field}: {error}") from error
         return columns
 
     def finish(self) -> None:

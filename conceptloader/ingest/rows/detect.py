@@ -81,14 +81,16 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
             continue
         for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
             names: set[str] = set()
+            problem = ""
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     try:
                         names |= parse_json(line).keys()
-                    except ValueError as error:
-                        if not names:  # later on, reading the shard says it, or leaves the record out
-                            raise InputError(f"{source.path}: line {number}: {error}") from error
+                    except ValueError as error:  # reading the shard says it, or leaves the record out
+                        problem = problem or f"{source.path}: line {number}: {error}"
             if names:
                 return source.path, names
+            if problem:
+                raise InputError(problem)
     shown = ", ".join(source.path for source in sources[:5]) + (", ..." if len(sources) > 5 else "")
     raise InputError(f"{shown}: found an empty corpus, expected at least one record; check the inputs")

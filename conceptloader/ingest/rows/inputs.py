@@ -1,5 +1,6 @@
 """Input files: which they are, how they can be cut, and how a restart notices that one has changed."""
 
+import logging
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from conceptloader.ingest.rows.lines import is_csv, read_csv, read_lines
 from conceptloader.ingest.rows.records import parse_json
 from conceptloader.ingest.rows.table import read_objects, row_group_sizes
 from conceptloader.storage.durable import write_file
+
+log = logging.getLogger(__name__)
 
 TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
 
@@ -118,7 +121,11 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
         if os.path.isdir(given):
             found = files_below(given)
             # .json is a usual name for other things too: such files are read only when they are named one by one
-            paths += [path for path in found if _kind(path)[0] and not path.endswith(".json")]
+            kept = [path for path in found if _kind(path)[0] and not path.endswith(".json")]
+            left = sorted(path for path in {*found} - {*kept} if not os.path.basename(path).startswith("."))
+            if left:
+                log.warning("%s: left out %d files of other kinds, such as %s", given, len(left), left[0])
+            paths += kept
         elif not os.path.exists(given):
             raise ConfigError(f"input {given}: found no such file or directory, expected one; check the path")
         elif not _kind(given)[0]:
@@ -134,7 +141,13 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     if repeated:
         raise ConfigError(f"input {repeated}: found it twice, expected each file once; remove one of the two")
     top = os.path.commonpath([os.path.dirname(path) for path in real])
-    return [_describe(path, os.path.relpath(path, top), *_kind(path)) for path in real]
+    sources = [_describe(path, os.path.relpath(path, top), *_kind(path)) for path in real]
+    met: dict[tuple[int, ...], str] = {}
+    for source in sources:
+        first = met.setdefault(source.stamp[2:], source.path)
+        if first != source.path:
+            log.warning("%s: found the same file as %s; its records are there twice", source.path, first)
+    return sources
 
 
 def files_below(folder: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -77,7 +78,13 @@ class CsvRow:
 
 
 def is_csv(path: str) -> bool:
-    return path.removesuffix(".gz").removesuffix(".zst").endswith((".csv", ".tsv"))
+    return bool(_separator(path))
+
+
+def _separator(path: str) -> str:
+    """Between the values of a row, by the last suffix but that of a compression; empty for other files."""
+    suffix = os.path.splitext(path.removesuffix(".gz").removesuffix(".zst"))[1]
+    return {".csv": ",", ".tsv": "\t"}.get(suffix, "")
 
 
 def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[list[tuple[int, CsvRow]], int]]:
@@ -91,7 +98,7 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
             yield from (line.decode("utf-8", "surrogateescape") + "\n" for line in block)
 
     csv.field_size_limit(limit)
-    reader = csv.reader(lines(), delimiter="\t" if ".tsv" in path[-8:] else ",", strict=True)
+    reader = csv.reader(lines(), delimiter=_separator(path), strict=True)
     try:
         names: list[str] = next(filter(None, reader), [])
         begun, expected = reader.line_num, ""
@@ -114,6 +121,11 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
         if rows:
             yield rows, at
     except csv.Error as error:
+        if "field limit" in str(error):
+            raise InputError(
+                f"{path}: line {begun + 1}: found a value of more than {limit} characters, expected at most that; end "
+                "it with a quote, split the document, or allow longer lines (--max-line-bytes)"
+            ) from error
         raise InputError(
             f"{path}: line {begun + 1}: found a row of broken CSV ({error}), expected rows with quotes around values "
             'that have line feeds, and "" for a quote'
@@ -196,7 +208,7 @@ def _expanded(file: BinaryIO, compression: str) -> Iterator[bytes]:
     if compression == "zst":
         zstandard = need("zstandard", f"{file.name}: found a .zst file but no zstandard package to read it")
         new = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
-    stream: Any = None
+    stream: Any = new()  # of no byte: a file of none has been cut off, too
     while data := file.read(_STORED[compression]):
         while data:
             stream = stream or new()

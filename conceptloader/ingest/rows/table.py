@@ -13,6 +13,7 @@ from conceptloader.base.packages import need
 from conceptloader.errors import InputError
 from conceptloader.format.spec.codecs import MsgpackCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.hub import ArrowFile
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import Columns
@@ -69,7 +70,7 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
                 for value in table.to_pylist():
                     yield row, value
                     row += 1
-        except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
+        except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
             raise InputError(f"{path}: from row {row} on: cannot be read ({error}); write the file again") from error
 
 
@@ -166,12 +167,14 @@ def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:
 def _values(column: Any) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:
+    except (ValueError, OverflowError):
         for row in range(len(column)):
             try:
                 column[row].as_py()
             except UnicodeDecodeError as error:
                 raise BadRow(row, f"found bytes that are not UTF-8 ({error}), expected UTF-8") from error
+            except (ValueError, OverflowError) as error:  # as for times that Python does not have
+                raise BadRow(row, f"found what cannot be read ({error}), expected another value or type") from error
         raise
     return values
 
@@ -233,6 +236,8 @@ def _spans(column: Any, name: str, concepts: Concepts) -> RawSpans:
     if keys != concepts.keys:
         expected = f"a list of structs with {concepts.expected(keys)}" if keys else _SPAN_TYPE
         raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}")
+    if structs.type.num_fields > len(keys):
+        raise BadRow(-1, f"column {name!r}: found type {column.type}, expected each name once")
     _no_nulls(structs, name, rows)
     parts = dict(zip([f.name for f in structs.type], structs.flatten(), strict=True))
     start, end = (_numbers(parts[key], f"{name}.{key}", rows).astype(np.int64) for key in ("start", "end"))
@@ -287,7 +292,10 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
         if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
-            return {key: plain(item) for key, item in value}
+            odd = [key for key, _ in value if not isinstance(key, str)]
+            if odd:  # which records would hold, but not give back
+                raise ValueError(f"found a map with the key {odd[0]!r:.100}, expected texts as keys; ignore the column")
+            return each_once([(key, plain(item)) for key, item in value])
         return [plain(item) for item in value]
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()

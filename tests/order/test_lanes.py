@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from fractions import Fraction
@@ -321,3 +324,29 @@ def test_what_is_loaded_ahead_is_what_batches_need(monkeypatch: pytest.MonkeyPat
     for m in (cl.Mixture([3000, 500], [1, 2]), LaneMixture(Lanes(count=2), sizes=[3000, 500], weights=[1, 2])):
         m.sample_many(samples)
         m.sample_many(samples.reshape(2, 20))
+
+
+INSIDE = """
+import numpy as np
+import conceptloader as cl
+from conceptloader.order.many.lanes import LaneMixture
+from conceptloader.order.permutation import load_kernels
+from conceptloader.order.reference import Lanes
+load_kernels()
+samples = np.arange(3000, dtype=np.uint64)
+for sizes in ([1], [7, 1500], [3000, 500, 64, 2000, 40]):
+    common = {"sizes": sizes, "weights": [*range(1, len(sizes) + 1)]}
+    plain = tuple(str(k) for k, size in enumerate(sizes) if size < 64)
+    for m in (cl.Mixture(**common, block=1), cl.Mixture(**common), LaneMixture(Lanes(count=1), plain=plain, **common)):
+        datasets, epochs, windows = m.sample_many(samples)
+        for k in range(len(sizes)):
+            mine = np.flatnonzero((datasets == k) & (epochs == 0))
+            assert m.indices_of_windows(k, 0, windows[mine]).tolist() == mine.tolist()
+"""
+
+
+def test_kernels_stay_in_their_arrays(tmp_path: Path) -> None:
+    """With numba's bounds checks, in a process of its own."""
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    checkout = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", INSIDE], env=environment, cwd=checkout, check=True, timeout=200)

@@ -6,6 +6,7 @@ import numpy as np
 
 from conceptloader.base.compiled.code import inlined, inner
 from conceptloader.base.compiled.kernel import kernel
+from conceptloader.order import reference
 from conceptloader.order.kernels import (
     GOLDEN,
     NO_TABLES,
@@ -131,4 +132,5 @@ def load() -> None:
     windows_many(i64, u64, u64, u64, NO_TABLES.sizes, scratch)
     *trees, _, block = NO_TABLES.phases[3:]
     locate_in_lanes(u64, i64, i64, u64, (table, table, table, *trees, np.zeros((0, 0, 0), U64), block), scratch)
-    permute_many(u64, i64, u64, (u64, u64, np.zeros(0, np.bool_)), (ONE, ONE, ONE), False, table, u64)
+    tables, known = np.zeros((2, reference.TABLE_MAX + 2), U64), (u64, u64, np.zeros(0, np.bool_))
+    permute_many(u64, i64, u64, known, (ONE, ONE, ONE), False, tables, u64)

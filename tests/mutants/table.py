@@ -19,7 +19,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     ),
     "batch": (
         {
-            "layout": "memory engine edges", "fill": "memory engine edges ids scores damage",
+            "layout": "memory engine edges",
             "native": "engine edges files", "items": "engine edges ids scores damage files",
         },
         "engine reference edges ids scores damage",

@@ -27,7 +27,6 @@ from conceptloader.batch.kernels.records import DENSE, NONE, Call, Piece
 from conceptloader.order.kernels import locate_many, windows_many
 
 NO_DOCUMENT = np.int64(-1)
-ONE = np.int32(0x3F800000)  # the bits of 1.0
 
 
 @inner
@@ -107,12 +106,8 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
         mask[i] = 0.0
     for i in range(tokens, len(documents)):
         documents[i] = NO_DOCUMENT
-    changed = np.int64(0)  # memory that was used before has them, and to see that takes less than to write them
     for i in range(len(positions)):
-        changed |= positions[i] ^ np.int64(i)
-    if changed != 0:
-        for i in range(len(positions)):
-            positions[i] = i
+        positions[i] = i
     for i in range(len(names)):
         names[i] = member.dataset_id
     for i in range(len(numbers)):
@@ -185,13 +180,12 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     if code != OK:
         return code
 
-    label = first - piece.sample * (length - size)  # where there is no token more than labels
     for k in range(len(call.columns)):
         out, field = call.columns[k], call.fields[row, k]
         place = piece.sample * size + piece.place
         begin, taken = (start - low) * item, inputs_stop - start
         if out.labels:
-            place, begin, taken = label, at, count
+            place, begin, taken = first - piece.sample * (length - size), at, count
         if field.at < 0:  # a weight that the dataset does not have
             ones = array_at(out.address, place, taken, np.float32)
             for i in range(len(ones)):
@@ -201,15 +195,10 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
         if code != OK:
             return code
 
-    mask = array_at(batch.loss_mask, label, count, np.float32)
-    bits = array_at(batch.loss_mask, label, count, np.int32)
+    mask = array_at(batch.loss_mask, first - piece.sample * (length - size), count, np.float32)
     eos, field = member.eos, shard.loss
-    changed = np.int64(0)  # see blank_row
-    for i in range(len(bits)):
-        changed |= bits[i] ^ ONE
-    if changed != 0:
-        for i in range(len(mask)):
-            mask[i] = 1.0
+    for i in range(len(mask)):
+        mask[i] = 1.0
     if eos >= 0 and not batch.eos_loss:
         for i in range(len(mask)):
             if labels[i] == eos:

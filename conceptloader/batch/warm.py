@@ -1,8 +1,8 @@
 """Compiled code that is not there yet: plain batches meanwhile, and how it comes.
 
-Importing numba takes longer than opening a run and reading its first batch, and compiling a hundred times as long. So
-the plain engine, whose batches are the same, begins; after its first batch a thread imports numba and loads the code.
-What is in no cache yet is compiled by a process of its own: a thread would take the interpreter from the training.
+Compiling takes a hundred times as long as opening a run and reading its first batch. So where the cache lacks something
+the plain engine begins, whose batches are the same; after its first batch a thread has a process of its own compile
+what is missing, since a thread would take the interpreter from the training, and loads it.
 """
 
 import atexit

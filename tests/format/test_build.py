@@ -90,9 +90,12 @@ def test_a_finished_shard_is_not_written_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"options": cl.BuildOptions(token_type="u2", tracks=OPTIONS.tracks)}, r'token_type: "u4"\), expected "u2"'),
-        ({"options": cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["b", "a"])})}, "tracks: "),
-        ({"options": cl.BuildOptions(tracks=OPTIONS.tracks, extra={"x": 1})}, "extra: "),
+        ({"options": cl.BuildOptions(token_type="u2", tracks=OPTIONS.tracks)}, 'token_type: found "u4", expected "u2"'),
+        (
+            {"options": cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["b", "a"])})},
+            r"tracks\.concepts\.vocabulary\.checksum: found",
+        ),
+        ({"options": cl.BuildOptions(tracks=OPTIONS.tracks, extra={"x": 1})}, r"extra\.x: found null, expected 1"),
         ({"inputs": ["other.jsonl"]}, "found a build of other inputs, expected the same"),
         ({"shards": 3}, "found a build of other plan, expected the same"),
     ],

@@ -74,12 +74,12 @@ class Kernel(Generic[P, R]):
 def lay_out(value: Any, words: list[int]) -> Kind:
     """Append an argument to `words`, an array as its address as an object. Returns: its kind."""
     kind = type(value)
-    if isinstance(value, np.ndarray):
-        words.append(id(value))
-        return np.ndarray, value.dtype, value.ndim, value.flags.num & _FLAGS
     if kind in _NUMBERS:
         words.append(int(value))
         return np.uint64 if kind is int and value not in _INT64 else kind
+    if isinstance(value, np.ndarray):
+        words.append(id(value))
+        return np.ndarray, value.dtype, value.ndim, value.flags.num & _FLAGS
     if isinstance(value, tuple):
         return kind, tuple([lay_out(part, words) for part in value])
     raise TypeError(f"found a {kind.__name__} for a kernel, expected arrays, integers and tuples of them")

@@ -95,8 +95,7 @@ class CompiledReader:
         thread = get_ident()
         self._running[thread] = work
         try:
-            work.start(shape, block, NO_TABLES if order is None else order)
-            work.samples[:] = samples  # a copy: an array of another layout would have the kernel compiled again
+            work.start(shape, block, NO_TABLES if order is None else order, samples)
             if order is None:
                 work.members[:], work.windows[:] = picked or self.order.sample_many(samples)[::2]
             if self.layout.outputs.cu_seqlens:
@@ -138,7 +137,7 @@ class CompiledReader:
         packs: that of packs as well."""
         shape = _Shape.make(self.layout, self._tables, 0)
         work, block = _Workspace(self.layout, self._tables, self._files), np.empty(shape.carving.size, np.uint8)
-        work.start(shape, block, NO_TABLES)
+        work.start(shape, block, NO_TABLES, np.empty(0, np.uint64))
         for kernel in (fill_samples, fill_packs) if packs else (fill_samples,):
             kernel(work.call, work.picks, work.order)
 
@@ -314,6 +313,7 @@ class _Workspace:
         self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, track.item) for track in layout.tracks]
         self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
         self.shape: _Shape | None = None
+        self.samples: U64Array = np.zeros(1, np.uint64)  # for who asks before there are any
         self.held = Held(files)
         self.numbers = np.zeros(ends[-1], np.int64)
         self.call = Call(
@@ -341,21 +341,24 @@ class _Workspace:
         self.tables: KernelTables | None = None
         self.kernel = fill_packs if bins else fill_samples
 
-    def start(self, shape: _Shape, block: Array, tables: KernelTables) -> None:
+    def start(self, shape: _Shape, block: Array, tables: KernelTables, samples: U64Array) -> None:
         """Begin with a batch, whose arrays are in a block of memory."""
+        self.progress[:] = 0
+        self.left_out, self.spent_ns = False, 0
         if self.shape is not shape or self.tables is not tables:
-            self.shape, self.tables = shape, tables
+            self.shape = None  # until all is there: the next batch does not go on with what an interrupt leaves
             self.members = np.empty(shape.samples, np.int64)
-            self.samples, self.windows, draws = np.empty((3, shape.samples), np.uint64)
+            self.windows, draws = np.empty((2, shape.samples), np.uint64)
+            self.samples = np.array(samples, np.uint64)  # a copy: kernels are compiled for each layout of arrays
             self.picks: tuple[Any, ...] = self.samples, self.members, self.windows, draws
             self.order = tables, np.empty(tables.room, np.uint64)
             self.run = self.kernel.bind(self.call, self.picks, self.order)
+            self.shape, self.tables = shape, tables
+        self.samples[:] = samples
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
         self.numbers += shape.records
         for t in shape.ragged:
             self.use_values(t, self.values[t], self.scores[t])
-        self.progress[:] = 0
-        self.left_out, self.spent_ns = False, 0
 
     def place(self) -> list[int]:
         """Of the read that is under way."""

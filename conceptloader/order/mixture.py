@@ -260,8 +260,9 @@ class Mixture(Shown):
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """`index_of_window` of an array of windows: int64 like it, -1 where that is None."""
-        draws = self._draws(dataset, epoch, as_positions(windows, self.sizes[dataset], "window"))
-        return self.skips.trainer_indices(self._positions(dataset, draws))
+        given = as_positions(windows, self.sizes[dataset], "window")
+        draws = self._draws(dataset, epoch, given.reshape(-1))
+        return self.skips.trainer_indices(self._positions(dataset, draws)).reshape(given.shape)
 
     def _draws(self, dataset: int, epoch: int, windows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         from conceptloader.order.many import inverse
@@ -302,6 +303,6 @@ def checked_phases(phases: Sequence[Phase], hint: str = "") -> list[Phase]:
     """`phases` with plain integers as starts. Raises ConfigError unless these are 0 and then increase."""
     result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in phases]
     starts = [phase.start for phase in result]
-    if any(starts[:1]) or falls(starts) is not None:
-        raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples{hint}")
+    if any(starts[:1]) or falls(starts) is not None or max(starts, default=0) >= 1 << 64:
+        raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples below 2**64{hint}")
     return result

@@ -31,13 +31,14 @@ def is_compiled(count: int) -> bool:
 
 
 def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
-    """`values` as a contiguous uint64 array in range(n), or a ConfigError that names the first one outside."""
+    """`values` as a uint64 array in range(n), or a ConfigError that names the first one outside. Contiguous, aligned
+    and writable: for anything else kernels would be compiled once more."""
     array = np.asarray(values)
     if array.dtype.kind not in "ui" and array.size:
         raise ConfigError(f"{what}: expected an array of integers, found dtype {array.dtype}; convert it to uint64")
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
         raise ConfigError(f"{what}: found {int(array.min())}, expected values in 0 <= {what} < {n}")
-    array = np.ascontiguousarray(array, dtype=np.uint64)
+    array = np.require(array, np.uint64, ["C", "A", "W", "E"])
     if array.size and int(array.max()) >= n:
         raise ConfigError(f"{what}: found {int(array.max())}, expected values in 0 <= {what} < {n}")
     return array

@@ -90,6 +90,54 @@ def test_a_change_in_what_a_kernel_calls_is_seen(run, tmp_path):
     assert stamp.st_size == os.stat(tmp_path / "kernels.py").st_size
 
 
+MODULES = {
+    "constants": "import numpy as np\nSTEP = np.int64({})\nTABLE = np.array([1, {}])\n",
+    "pieces": """
+from conceptloader.base.compiled.code import inner
+from conceptloader.extra.constants import STEP
+from conceptloader.extra import constants
+
+@inner
+def stepped(x):
+    return x + STEP + constants.TABLE[1]
+""",
+    "kernels": """
+from conceptloader.base.compiled.kernel import kernel
+from conceptloader.extra import pieces
+
+@kernel
+def add(x):
+    return pieces.stepped(x)
+""",
+}
+
+
+def test_a_change_behind_an_attribute_of_a_module_is_seen(tmp_path):
+    """Two modules away from the kernel, in a file whose text is no part of its machine code."""
+    (tmp_path / "extra").mkdir()
+    script = f"""
+import sys, conceptloader
+conceptloader.__path__.append({str(tmp_path)!r})
+from conceptloader.extra.kernels import add
+print(add(40), *[int(code.cached) for code in add.codes.values()])
+"""
+    for step, table, said in ((1, 1, "42 0"), (2, 1, "43 0"), (2, 2, "44 0"), (2, 1, "43 1")):
+        for name, text in MODULES.items():
+            (tmp_path / "extra" / f"{name}.py").write_text(text.format(step, table) if name == "constants" else text)
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-c", script]
+        found = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+        assert found.stdout.strip() == said
+
+
+def test_how_numpy_prints_does_not_matter(run, tmp_path):
+    cache = str(tmp_path / "cache")
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    for legacy in ("1.13", "1.25"):
+        before = f"import numpy; numpy.set_printoptions(legacy={legacy!r}, threshold=1)"
+        assert run(before=before, NUMBA_CACHE_DIR=cache) == (42, 1, 0)
+
+
 TYPES = """
 from typing import Any, NamedTuple
 import numpy as np
@@ -262,6 +310,20 @@ def test_a_read_only_cache_that_root_has_warmed_is_used(run, tmp_path):
     assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)
     read_only = "import tempfile\nmake = tempfile.mkstemp\ndef fail(*_, **__): raise PermissionError(13, 'no')\n"
     assert run(before=read_only + "tempfile.mkstemp = fail", NUMBA_CACHE_DIR=cache) == (42, 1, 0)
+    assert run.log == ""
+
+
+def test_a_read_only_cache_is_used_where_nothing_at_all_can_be_written(run, tmp_path):
+    """A container of which all is read-only, without a temporary directory."""
+    cache = str(tmp_path / "cache")
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    read_only = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+access = os.access
+os.access = lambda path, mode, **given: mode != os.W_OK and access(path, mode, **given)
+"""
+    assert run(before=read_only, NUMBA_CACHE_DIR=cache) == (42, 1, 0)
     assert run.log == ""
 
 

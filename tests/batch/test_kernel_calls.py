@@ -160,19 +160,20 @@ except Exception as error:
 
 
 @pytest.mark.parametrize(
-    ("variable", "said"),
+    ("variables", "said"),
     [
-        ("NUMBA_BOUNDSCHECK", "IndexError beyond: an index is out of its array's bounds"),
+        (("NUMBA_BOUNDSCHECK",), "IndexError beyond: an index is out of its array's bounds"),
+        (("NUMBA_BOUNDSCHECK", "NUMBA_FULL_TRACEBACKS"), "debug: IndexError: index 5 is out of bounds for axis 0"),
         (
-            "NUMBA_DISABLE_JIT",
+            ("NUMBA_DISABLE_JIT",),
             "RuntimeError found NUMBA_DISABLE_JIT in the environment; unset it, or set loader",
         ),
     ],
 )
-def test_settings_of_numba_are_heard(tmp_path: Path, variable: str, said: str) -> None:
+def test_settings_of_numba_are_heard(tmp_path: Path, variables: tuple[str, ...], said: str) -> None:
     text = "from conceptloader.base.compiled.kernel import kernel\n\n@kernel\ndef beyond(x):\n    return x[5]\n"
     (tmp_path / "beyond.py").write_text(text)
-    environment = {**os.environ, variable: "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = {**os.environ, **dict.fromkeys(variables, "1"), "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT.format(folder=str(tmp_path))]
     found = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     assert said in found.stdout

@@ -42,6 +42,7 @@ def test_many_windows_equal_one_after_the_other(name: str) -> None:
             found = order.indices_of_windows(dataset, epoch, windows)
             assert found.dtype == np.int64
             assert found.tolist() == [-1 if one is None else one for one in expected]
+            assert order.indices_of_windows(dataset, epoch, windows[None, ::-1]).tolist() == [found[::-1].tolist()]
             missing += expected.count(None)
     assert missing or name in ("one", "strict", "stored order")
 

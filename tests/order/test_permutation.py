@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.order import reference
+from conceptloader.order import kernels, reference
 
 KEYS = st.integers(0, 2**64 - 1)
 ALL_SMALL = [*range(1, 301), *sorted({2**k + d for k in range(1, 21) for d in (-1, 0, 1)} - set(range(301)))]
@@ -79,13 +79,30 @@ def test_fixed_points_are_poisson() -> None:
     assert abs(found - 400) < 4.5 * 20
 
 
-def test_shape_of_the_input_is_kept_and_dtypes_are_checked() -> None:
-    p = cl.Permutation(5000, 3)
+@pytest.mark.parametrize("n", [500, 5000])
+def test_shape_of_the_input_is_kept_and_dtypes_are_checked(n: int) -> None:
+    p = cl.Permutation(n, 3)
     grid = np.arange(12, dtype=np.int32).reshape(3, 4)
     assert p.forward_many(grid).shape == (3, 4)
     assert p.forward_many(grid).dtype == np.uint64
+    assert p.forward_many(np.array(5)).shape == ()
+    assert p.forward_many(np.array(5)) == p.forward(5)
+    assert [found.shape for found in cl.Mixture([n]).sample_many(np.array(5))] == [()] * 3
     with pytest.raises(ConfigError, match="integers"):
         p.forward_many(np.array([0.5]))
+
+
+def test_arrays_of_any_memory_need_no_machine_code_of_their_own() -> None:
+    p = cl.Permutation(5000, 3)
+    expected = p.forward_many(np.arange(5000))  # more than FEW: from here on kernels do it
+    known = set(kernels.feistel_many.codes)
+    offset = np.zeros(40_001, np.uint8)[1:].view(np.uint64)
+    offset[:] = range(5000)
+    fixed = np.arange(5000, dtype=np.uint64)
+    fixed.flags.writeable = False
+    for array in (offset, fixed, fixed.astype(">u8"), fixed.reshape(50, 100)):
+        assert p.forward_many(array).ravel().tolist() == expected.tolist()
+    assert set(kernels.feistel_many.codes) == known
 
 
 @pytest.mark.parametrize(("n", "key"), [(0, 0), (-1, 0), (2**63 + 1, 0), (5, -1), (5, 2**64)])

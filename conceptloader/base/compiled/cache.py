@@ -43,7 +43,8 @@ def _directories() -> list[str]:
     """Those of them that can be used; if none can be written to, also one that processes of a machine share."""
     directories = [path for path in cache_directories() if _usable(path)]
     if not any(os.access(path, os.W_OK) for path in directories):
-        directories += filter(_usable, [_last_resort()])
+        with contextlib.suppress(OSError):  # there is no temporary directory either
+            directories += filter(_usable, [_last_resort()])
     return directories
 
 
@@ -115,7 +116,7 @@ def _save(directories: list[str], name: str, made: Made) -> None:
             except BaseException:
                 os.unlink(temporary)
                 raise
-            if directory != _last_resort():
+            if directory in cache_directories():
                 return
             break
     _warn(", ".join(cache_directories()), "none of them can be used")

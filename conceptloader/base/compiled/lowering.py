@@ -33,7 +33,8 @@ errno_location = _external("__errno_location", types.int64())
 # Where an array as an object has them, in words; as extensions that are compiled against numpy rely on.
 _HEAD = object.__basicsize__ // 8
 _DATA, _SHAPE, _STRIDES = _HEAD, _HEAD + 2, _HEAD + 3
-_OUTSIDE = {"pread", "posix_fadvise", "__errno_location", "memcpy", "memset", "memmove"}
+# printf: what is out of bounds, with NUMBA_FULL_TRACEBACKS.
+_OUTSIDE = {"pread", "posix_fadvise", "__errno_location", "memcpy", "memset", "memmove", "printf"}
 
 
 def compile_kernel(function: Callable[..., Any], kinds: tuple[Any, ...]) -> Made:

@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 import types
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 # What of numba's configuration decides about machine code.
 _DECISIVE = (
-    *("BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO_DEFAULT"),
+    *("BOUNDSCHECK", "CPU_FEATURES", "CPU_NAME", "DEBUGINFO"),
     *("ENABLE_AVX", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE"),
 )
 
@@ -49,11 +50,13 @@ def _platform() -> tuple[Any, ...]:
     return processor, versions, parts
 
 
-def _add(digest: Any, value: Any, seen: set[Any]) -> None:
+def _add(digest: Any, value: Any, seen: set[Any], names: Set[str] = frozenset()) -> None:
     """What machine code depends on of a function, or of anything else that a function refers to: of what is ours the
-    whole file, and whatever the function's names stand for."""
+    whole file, and whatever the function's names stand for. names: of attributes, if it is a module."""
     value = getattr(value, "py_func", value)  # of a kernel
-    if isinstance(value, (bool, int, float, str, bytes, tuple, np.generic, np.dtype)):
+    if isinstance(value, (np.generic, np.ndarray)):  # as text they depend on numpy's print options
+        value = value.dtype, value.tolist()
+    if isinstance(value, (bool, int, float, str, bytes, list, tuple, np.dtype)):
         digest.update(repr(value).encode())
     elif isinstance(value, types.FunctionType) and value not in seen:
         seen.add(value)
@@ -61,16 +64,23 @@ def _add(digest: Any, value: Any, seen: set[Any]) -> None:
         if file not in seen:
             seen.add(file)
             digest.update(Path(file).read_bytes())
-        for name in sorted(_names(value.__code__) & value.__globals__.keys()):
-            digest.update(name.encode())
-            _add(digest, value.__globals__[name], seen)
+        names = _names(value.__code__)
+        _add_named(digest, value.__globals__, seen, names)
     elif isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] == "conceptloader":
-        digest.update(Path(str(value.__file__)).read_bytes())
+        if (value, names) not in seen:
+            seen.add((value, names))
+            _add_named(digest, vars(value), seen, names)
     else:
         fields = getattr(value, "_fields", ())  # of a named tuple that is made
         digest.update(f"{getattr(value, '__name__', type(value).__name__)} {fields}".encode())
 
 
-def _names(code: types.CodeType) -> set[str]:
+def _add_named(digest: Any, found: Mapping[str, Any], seen: set[Any], names: Set[str]) -> None:
+    for name in sorted(names & found.keys()):
+        digest.update(name.encode())
+        _add(digest, found[name], seen, names)
+
+
+def _names(code: types.CodeType) -> frozenset[str]:
     inside = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*inside)
+    return frozenset(code.co_names).union(*inside)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from conceptloader.base.checks import as_count
 from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
+from conceptloader.order.permutation import MAX_N, as_positions
 
 I64Array = npt.NDArray[np.int64]
 U64Array = npt.NDArray[np.uint64]
@@ -76,10 +77,10 @@ class Sequential(Shown):
         return self.index_of(dataset, window) if epoch == 0 else None
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
-        """`index_of_window` of an array: int64 like it, -1 for an epoch that there is not."""
-        numbers = np.asarray(windows).astype(np.int64)
+        """`index_of_window` of an array: int64 like it, -1 for a window or an epoch that there is not."""
+        numbers = as_positions(windows, MAX_N, "window").astype(np.int64)
         base = int(self._starts[self._order.index(dataset)])
-        return numbers + base if epoch == 0 else np.full_like(numbers, -1)
+        return np.where((numbers < self.sizes[dataset]) & (epoch == 0), numbers + base, -1)
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if there are fewer than `num_samples` samples."""

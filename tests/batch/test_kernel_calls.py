@@ -120,6 +120,12 @@ def test_other_arguments_are_refused(wrong: Any) -> None:
         negative(wrong)
 
 
+@pytest.mark.parametrize("wrong", [2**64, -(2**63) - 1])
+def test_integers_that_no_word_holds_are_refused(wrong: int) -> None:
+    with pytest.raises(OverflowError, match="expected an integer of 64 bits"):
+        negative(wrong)
+
+
 def test_what_is_lowered_is_not_for_python() -> None:
     with pytest.raises(TypeError, match="mulhi: called outside of a kernel"):
         Lowered("mulhi")(1, 2)

@@ -26,6 +26,9 @@ def test_beyond_the_end():
     order = Sequential([3, 2], ["b", "a"])
     assert order.index_of(0, 3) is None
     assert order.index_of_window(0, 1, 0) is None
+    assert order.indices_of_windows(1, 0, [0, 1, 2, 5]).tolist() == [0, 1, -1, -1]
+    with pytest.raises(ConfigError, match="window: found -1"):
+        order.indices_of_windows(0, 0, [-1])
     assert order.spec() == {"windows": {"a": 2, "b": 3}}
     with pytest.raises(ConfigError, match="expected 0 to 4"):
         order.sample(5)

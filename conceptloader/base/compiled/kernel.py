@@ -20,7 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FLAGS = CONTIGUOUS | ALIGNED | WRITABLE
-_INT64 = range(-(1 << 63), 1 << 63)
+_INT64, _UINT64 = range(-(1 << 63), 1 << 63), range(1 << 64)
 _NUMBERS = {int, bool, np.bool_, *(np.dtype(code).type for code in "bhilqBHILQ")}
 
 
@@ -76,7 +76,11 @@ def lay_out(value: Any, words: list[int]) -> Kind:
     kind = type(value)
     if kind in _NUMBERS:
         words.append(int(value))
-        return np.uint64 if kind is int and value not in _INT64 else kind
+        if kind is int and value not in _INT64:
+            if value not in _UINT64:
+                raise OverflowError(f"found {value} for a kernel, expected an integer of 64 bits")
+            return np.uint64
+        return kind
     if isinstance(value, np.ndarray):
         words.append(id(value))
         return np.ndarray, value.dtype, value.ndim, value.flags.num & _FLAGS

@@ -87,6 +87,26 @@ def test_a_finished_shard_is_not_written_again(tmp_path: Path) -> None:
     assert contents(tmp_path / "ds") == before
 
 
+def test_tasks_that_begin_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One begins the build when the other has looked at the directory for the first time."""
+    begun: list[object] = []
+
+    def late(look: Any) -> Any:
+        def call(*args: Any) -> Any:
+            found = look(*args)
+            if str(args[0]) in (str(tmp_path), str(tmp_path / "build.json")) and not begun:
+                begun.append(None)
+                cl.create_build(tmp_path, OPTIONS, plan=[0])
+            return found
+
+        return call
+
+    monkeypatch.setattr(os, "listdir", late(os.listdir))
+    monkeypatch.setattr(os.path, "exists", late(os.path.exists))
+    cl.create_build(tmp_path, OPTIONS, plan=[0])
+    assert begun
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

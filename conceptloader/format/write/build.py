@@ -133,7 +133,8 @@ def create_build(
     if os.path.exists(os.path.join(directory, fmt.MANIFEST)):
         raise ConfigError(f"{directory}: found a complete dataset, expected a new directory; nothing was changed")
     target = os.path.join(directory, fmt.BUILD)
-    if not os.path.exists(target) and any(not name.startswith(".") for name in os.listdir(directory)):
+    # In this order: another task may begin the build just now, and build.json is its first file.
+    if any(not name.startswith(".") for name in os.listdir(directory)) and not os.path.exists(target):
         raise ConfigError(f"{directory}: found files but no {fmt.BUILD}, expected an empty directory; choose another")
     text = dump_json({"format": BUILD_FORMAT, "version": version, "options_hash": options_hash, **content})
     write_file(target, text, exclusive=True)

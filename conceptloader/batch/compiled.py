@@ -385,10 +385,8 @@ class _Workspace:
 
     def use_held(self) -> None:
         """Let kernels have what is held of objects."""
-        self.state["held"], self.state["num_held"] = (
-            self.held.table.__array_interface__["data"][0],
-            len(self.held.table),
-        )
+        table, state = self.held.table, self.state
+        state["held"], state["num_held"] = table.__array_interface__["data"][0], len(table)
 
     def use_room(self, room: Room) -> None:
         """Pack in other arrays."""

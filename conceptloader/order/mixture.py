@@ -203,10 +203,9 @@ class Mixture(Shown):
             epochs.reshape(-1)[:] = np.array([epoch for epoch, _ in found], np.uint64)
             windows.reshape(-1)[:] = np.array([window for _, window in found], np.uint64)
         else:
-            scratch = self._window_arrays, np.empty(self._room, np.uint64)
-            kernels.windows_many(
-                datasets.reshape(-1), draws.reshape(-1), epochs.reshape(-1), windows.reshape(-1), *scratch
-            )
+            out = epochs.reshape(-1), windows.reshape(-1)
+            scratch = np.empty(self._room, np.uint64)
+            kernels.windows_many(datasets.reshape(-1), draws.reshape(-1), *out, self._window_arrays, scratch)
         return datasets, epochs, windows
 
     def locate(self, g: int) -> tuple[int, int]:

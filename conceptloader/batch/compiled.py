@@ -106,7 +106,7 @@ class CompiledReader:
             # Packing takes time too, which says nothing of the storage.
             alone = self._late and not self._packed and len(self._running) <= _FEW
             work.state["announced"] = -1 if alone else len(samples)
-            if self._call(work) != native.OK:
+            if self._call(work) != native.OK or self._files.unproven:
                 # Attempts are counted for each read: the handles of many shards may go stale at once.
                 retrying(partial(self._go_on, work), work.place)
             if work.spent_ns > LATE_NS * len(samples):
@@ -207,6 +207,7 @@ class CompiledReader:
                 else:
                     raise self._damage(work, sample)
                 self._call(work)
+            files.prove()
         finally:
             files.unpin(pinned)
 

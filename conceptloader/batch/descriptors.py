@@ -15,6 +15,7 @@ from conceptloader.batch.layout import Array
 from conceptloader.batch.reader import in_sample
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.files import Files
 from conceptloader.storage.descriptors import Budget, OpenTable
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.source import Expected
@@ -27,7 +28,8 @@ class OpenFiles(OpenTable):
     """The open files of one reader; keys are rows of its shard table.
 
     files: i32 [shards, columns], -1 for closed, OBJECT for what is never opened; used: i64 [shards], clock of the last
-    use.
+    use. unproven: datasets of which a file was opened since somebody looked whether they were rebuilt, each with a
+    number of its own: one look at the end of a batch serves all that any thread opened before it.
     """
 
     def __init__(self, tables: Tables, budget: Budget | None = None) -> None:
@@ -37,6 +39,7 @@ class OpenFiles(OpenTable):
         for dataset, first in tables.owners:
             if dataset.files.waiting is not None:
                 self.files[first : first + dataset.num_shards] = OBJECT
+        self.unproven: set[tuple[Files, int]] = set()
         super().__init__(np.zeros(rows, np.int64), budget)
 
     def open(self, row: int) -> None:
@@ -61,6 +64,7 @@ class OpenFiles(OpenTable):
                 os.close(descriptor)
             self.unpin([row])
             raise
+        self.unproven.add((dataset.files, next(self.budget.clock)))
         with self.budget.lock:
             for column, descriptor in opened:
                 if self.files[row, column] >= 0:  # another thread was faster
@@ -68,6 +72,13 @@ class OpenFiles(OpenTable):
                     continue
                 self.put(row, descriptor)
                 self.files[row, column] = descriptor
+
+    def prove(self) -> None:
+        """Look at the datasets. Raises: FormatError, ReadError, also for the batches that come next."""
+        opened = self.unproven.copy()
+        for files in {files for files, _ in opened}:
+            files.require_unchanged()
+        self.unproven -= opened  # what was opened meanwhile stays
 
     def forget(self, row: int) -> None:
         """See OpenTable; here, the kernels."""

@@ -120,7 +120,7 @@ class RemoteObjects:
         with self._asking.setdefault(file.path, threading.Lock()):
             if file.path in self._checked:
                 return
-            file.admit()
+            found = None
             if file.sample is not None:
 
                 def read(place: tuple[int, int]) -> bytes:
@@ -131,8 +131,9 @@ class RemoteObjects:
                 threads = shared_threads("conceptloader samples", self.settings.connections)
                 parts = dict(zip(places, threads.map(read, places), strict=True))
                 found = sample_checksum(file.size, lambda offset, size: parts[offset, size])
-                if found != file.sample:
-                    raise file.other_sample(found, file.sample)
+            file.admit()  # now that its version is known
+            if found is not None and found != file.sample:
+                raise file.other_sample(found, file.sample)
             self._checked.add(file.path)
 
     def _version(self, file: Expected) -> str | None:

@@ -5,6 +5,7 @@ from many threads and check a file when they first read it. They raise FormatErr
 ReadError for one that cannot be read, after attempts enough for what may pass.
 """
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,9 +27,9 @@ class Expected:
     """A file as a manifest describes it.
 
     path: or URL. sample: checksum, None if nobody recorded it. mtime_ns: of a file that was adopted. once: no part of
-    it is likely to be read again soon, so that none is worth a place in memory. admit: raises if it may not be opened.
-    opener: of a local file. kept: what is asked for is read whole and kept, `once` or not, since other samples need the
-    rest of it.
+    it is likely to be read again soon, so that none is worth a place in memory. admit: asked once the file is open, or
+    if it is not the one expected; raises if no file of its dataset may be read. opener: of a local file. kept: what is
+    asked for is read whole and kept, `once` or not, since other samples need the rest of it.
     """
 
     path: str
@@ -107,6 +108,11 @@ class LocalFiles:
             if file.path in table.open_rows:
                 return self._use(file)
         opened = budget.open(lambda: self.open(file))  # outside the lock: it may take long on a network
+        try:
+            file.admit()
+        except BaseException:
+            os.close(opened)
+            raise
         with budget.lock:
             if file.path in table.open_rows:  # another thread was faster
                 os.close(opened)
@@ -122,12 +128,11 @@ class LocalFiles:
         """A descriptor of the caller's own, of the file that the manifest means, and later that was opened before.
 
         A file keeps its size, its time and its content. Its inode number may change, as when a network file system is
-        mounted again: then the content decides.
+        mounted again: then the content decides. Whoever reads from it asks `file.admit` between.
         """
-        file.admit()
-        path = file.path
-        descriptor = file.opener(path)
+        path, descriptor = file.path, -1
         try:
+            descriptor = file.opener(path)
             with named(path, "looked at"):
                 found = os.fstat(descriptor)
             file.check(found)
@@ -151,8 +156,11 @@ class LocalFiles:
                     known = "when it was first opened" if before else "the manifest says"
                     raise file.other_sample(content, sample, known)
                 sample = content
-        except BaseException:
-            os.close(descriptor)
+        except BaseException as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            if isinstance(error, FormatError) or (isinstance(error, ReadError) and error.errno == errno.ENOENT):
+                file.admit()  # that its dataset was rebuilt says more
             raise
         self._opened[path] = _Opened(inode, found.st_mtime_ns, sample)
         return descriptor

@@ -20,6 +20,7 @@ from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout
+from conceptloader.format.spec.paths import Roots
 from conceptloader.storage import reads as io
 from conceptloader.storage.descriptors import Budget, shared_budget
 from conceptloader.storage.sample import WHOLE, sample_places
@@ -155,6 +156,23 @@ def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path, 
         FormatError, match=r"manifest.json: found a manifest of other content .* build into another direc"
     ):
         read_samples(loader, at)
+
+
+@ENGINES
+def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = make(data, engine)
+    plain = Roots.open
+
+    def late(roots: Roots, path: str) -> int:
+        if not (data.parent / "new").exists():
+            rebuild(data)
+        return plain(roots, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Roots, "open", late)
+        for _ in range(2):  # it is no better for files that are open by now
+            with pytest.raises(FormatError, match=r"manifest.json: found a manifest of other content"):
+                read_samples(loader, TOKENS // SEQ_LEN + 10)
 
 
 @ENGINES

@@ -150,7 +150,6 @@ def test_record_adds_samples_to_a_dataset_of_version_1_in_use(tmp_path: Path) ->
         batches = iter(loader)
         assert verify(path, full=True, record=True) == []
         next(batches)
-        loader.blend.datasets["a"].files._looked.clear()
         loader.blend.datasets["a"].close()
         next(batches)
     new = cl.open_dataset(path)

@@ -65,33 +65,46 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 writer.add_document(np.arange(TOKENS))
         cl.finalize(folder / f"d{name}")
     datasets = {f"d{name}": {"path": str(folder / f"d{name}"), "weight": name + 1} for name in range(DATASETS)}
-    return {"seq_len": 16, "datasets": datasets, "loader": {"threads": 1, "prefetch": 0}, "folder": folder}
+    return {"seq_len": 16, "datasets": datasets, "loader": {"threads": 1, "prefetch": 0}}
 
 
 def test_a_rank_opens_manifests_and_the_shards_that_it_reads(
     config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = config.pop("folder")
+    folder = Path(config["datasets"]["d0"]["path"]).parent
     for rank in range(0, RANKS, scaled(64, 1)):
         with operations(folder, monkeypatch) as counts:
             loader = cl.make_dataloader(config, micro_batch_size=2, dp_rank=rank, dp_size=RANKS)
             for _, _batch in zip(range(FIRST), loader, strict=False):
                 pass
         loader.close()
-        samples = np.concatenate([loader.plan.micro_batches(step, rank)[0] for step in range(FIRST + 1)])
-        members, _, windows = loader.blend.order.sample_many(samples)
-        shards = set()
-        for member, window in zip(members.tolist(), windows.tolist(), strict=True):
-            shards |= {(member, token // TOKENS) for token in (window * 16, window * 16 + 16)}
+        shards: set[tuple[int, int]] = set()
+        batches = 0  # with files that were not open before, for each dataset
+        for step in range(FIRST):
+            members, _, windows = loader.blend.order.sample_many(loader.plan.micro_batches(step, rank)[0])
+            first = np.stack([windows * 16, windows * 16 + 16]) // TOKENS
+            read = {(int(member), int(shard)) for row in first for member, shard in zip(members, row, strict=True)}
+            batches += len({member for member, _ in read - shards})
+            shards |= read
         opened = Counter(what.rsplit(" ")[-1] for what in counts.elements() if what.startswith("open"))
         manifests = {path for path in opened if path.endswith("manifest.json")}
         assert len(manifests) == DATASETS
         assert set(opened.values()) == {1}, "each file is opened once"
         files = len(opened) - len(manifests)
-        assert 0 < files <= len(shards), "of the shards that the rank reads first"
-        # A file is opened without a look at it. What is looked at is the manifest, for each shard, whether the dataset
-        # was rebuilt; and for each dataset the manifest once more, and the directories above it, for links.
+        assert files == len(shards), "of the shards that the rank reads first"
+        # A file is opened without a look at it. What is looked at is the manifest, once for a batch that opened files of
+        # the dataset, whether it was rebuilt; and for each dataset the manifest once more, and the directories above
+        # it, for links.
         looks = Counter(what for what in counts.elements() if not what.startswith("open"))
         of_manifests = sum(count for what, count in looks.items() if what.endswith("manifest.json"))
-        assert of_manifests == files + DATASETS, sorted(counts.items())
+        assert of_manifests == batches + DATASETS, sorted(counts.items())
         assert looks.total() - of_manifests <= 3 * DATASETS, sorted(counts.items())
+
+
+def test_one_look_serves_all_files_of_a_batch(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {**config, "datasets": {"d0": config["datasets"]["d0"]}}
+    folder = Path(one["datasets"]["d0"]["path"])
+    with operations(folder, monkeypatch) as counts, cl.make_dataloader(one, micro_batch_size=256) as loader:
+        next(iter(loader))
+    assert sum(count for what, count in counts.items() if what.startswith("open")) == 1 + SHARDS
+    assert counts[f"stat {folder}/manifest.json"] == 2

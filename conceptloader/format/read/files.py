@@ -47,8 +47,9 @@ class ManifestGuard:
 class Files:
     """Reads by (kind, shard). Files are checked when they are first read.
 
-    guard: looked at when a file of a shard is first opened. descriptors: the source, if it has any, so that compiled
-    code can read them. waiting: the source, if its reads wait for a network, many at once no longer than one.
+    guard: looked at when a file was opened; one that is opened later is compared with it. descriptors: the source, if
+    it has any, so that compiled code can read them. waiting: the source, if its reads wait for a network, many at once
+    no longer than one.
     """
 
     def __init__(
@@ -65,7 +66,6 @@ class Files:
         self.descriptors = self.source if isinstance(self.source, LocalFiles) else None
         self.waiting = self.source if isinstance(self.source, RemoteObjects) else None
         self._guard = guard
-        self._looked: set[int] = set()  # shards of which a file was opened with the manifest as it was
         self._expected: dict[tuple[str, int], Expected] = {}
 
     def path(self, kind: str, shard: int) -> str:
@@ -85,7 +85,7 @@ class Files:
                 known_sample(size, column.sample[shard], column.checksum[shard]),
                 foreign.mtime_ns if foreign is not None else None,
                 stream,
-                partial(self._admit, shard),
+                self.require_unchanged,
                 self.roots.open,
             )
         return known
@@ -95,7 +95,8 @@ class Files:
         return self.source.read(self.expected(kind, shard), offset, size)
 
     def open(self, kind: str, shard: int) -> int:
-        """A descriptor of one's own, the file checked. Raises: FormatError, ReadError, ConfigError for a URL."""
+        """A descriptor of one's own, the file checked; what is read from it counts once `require_unchanged` was called
+        after this. Raises: FormatError, ReadError, ConfigError for a URL."""
         if self.descriptors is None:
             raise ConfigError(
                 f"{self.roots.directory}: found a URL, expected a local directory for the compiled reader; "
@@ -118,16 +119,16 @@ class Files:
         """Let go of what is open."""
         self.source.close()
 
-    def _admit(self, shard: int) -> None:
-        """Whether a file may be opened; looks at the manifest once for each shard. Raises: FormatError, ReadError."""
+    def require_unchanged(self) -> None:
+        """Raises: FormatError unless the manifest is the one that was read, and so the files that were opened before
+        this the ones that it means; ReadError."""
         guard = self._guard
-        if guard is None or shard in self._looked:
+        if guard is None:
             return
         status = guard.status()
         if status != guard.known:
             require_same(guard.where, guard.load().identity, self.manifest.identity)
             guard.known = status
-        self._looked.add(shard)
 
 
 def require_same(where: str, found: str, identity: str) -> None:

@@ -120,20 +120,19 @@ class RemoteObjects:
         with self._asking.setdefault(file.path, threading.Lock()):
             if file.path in self._checked:
                 return
-            found = None
+
+            def read(place: tuple[int, int]) -> bytes:
+                return retrying(lambda: self._attempt(file, *place))
+
+            places = sample_places(file.size)[: 1 if file.sample is None else None]  # one says which version it is
+            # Threads of their own: their tasks wait for nothing but the store.
+            threads = shared_threads("conceptloader samples", self.settings.connections)
+            parts = dict(zip(places, threads.map(read, places), strict=True))
+            file.admit()  # now: any other version is refused
             if file.sample is not None:
-
-                def read(place: tuple[int, int]) -> bytes:
-                    return retrying(lambda: self._attempt(file, *place))
-
-                places = sample_places(file.size)
-                # Threads of their own: their tasks wait for nothing but the store.
-                threads = shared_threads("conceptloader samples", self.settings.connections)
-                parts = dict(zip(places, threads.map(read, places), strict=True))
                 found = sample_checksum(file.size, lambda offset, size: parts[offset, size])
-            file.admit()  # now that its version is known
-            if found is not None and found != file.sample:
-                raise file.other_sample(found, file.sample)
+                if found != file.sample:
+                    raise file.other_sample(found, file.sample)
             self._checked.add(file.path)
 
     def _version(self, file: Expected) -> str | None:

@@ -92,9 +92,9 @@ def test_a_rank_opens_manifests_and_the_shards_that_it_reads(
         assert set(opened.values()) == {1}, "each file is opened once"
         files = len(opened) - len(manifests)
         assert files == len(shards), "of the shards that the rank reads first"
-        # A file is opened without a look at it. What is looked at is the manifest, once for a batch that opened files of
-        # the dataset, whether it was rebuilt; and for each dataset the manifest once more, and the directories above
-        # it, for links.
+        # A file is opened without a look at it. What is looked at is the manifest, once for a batch that opened files
+        # of the dataset, whether it was rebuilt; and for each dataset the manifest once more, and the directories
+        # above it, for links.
         looks = Counter(what for what in counts.elements() if not what.startswith("open"))
         of_manifests = sum(count for what, count in looks.items() if what.endswith("manifest.json"))
         assert of_manifests == batches + DATASETS, sorted(counts.items())

@@ -40,14 +40,21 @@ def ours(outputs: dict, batches: int = BATCHES, batch: int = BATCH) -> None:
             pass
 
 
-def raw_threads(blocks: int, batch: int = BATCH) -> None:
-    """As many threads as ours, each reading into `blocks` buffers of its own in turn; nothing is handed over."""
+def raw_threads(blocks: int, batch: int = BATCH, default: bool = False) -> None:
+    """As many threads as ours, each reading into `blocks` buffers of its own in turn; nothing is handed over. default:
+    into four arrays each, as a batch with default outputs has them."""
     offsets = np.random.default_rng(0).integers(0, total, (BATCHES, batch)).astype(np.uint64) * np.uint64(2 * SEQ_LEN)
 
     def work(thread: int) -> None:
         out = np.empty((blocks, batch, SEQ_LEN + 1), np.int64)
+        more = np.empty((3, blocks, batch, SEQ_LEN), np.int64) if default else out
         for k, row in enumerate(offsets[thread::THREADS]):
-            library.raw_pread_widen(descriptor, pointer(row), batch, SEQ_LEN + 1, pointer(out[k % blocks]))
+            to = pointer(out[k % blocks])
+            if default:
+                arrays = (pointer(array[k % blocks]) for array in more)
+                library.raw_pread_default(descriptor, pointer(row), batch, SEQ_LEN + 1, to, *arrays)
+            else:
+                library.raw_pread_widen(descriptor, pointer(row), batch, SEQ_LEN + 1, to)
 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, range(THREADS)))
@@ -75,6 +82,7 @@ report.race(
         Contender("conceptloader, default outputs", lambda: ours({}), BATCHES * BATCH, wall=True),
         Contender("C: 2 threads, a buffer each", lambda: raw_threads(1), BATCHES * BATCH, wall=True),
         Contender("C: 2 threads, 4 buffers each", lambda: raw_threads(4), BATCHES * BATCH, wall=True),
+        Contender("C: the same, default outputs", lambda: raw_threads(4, default=True), BATCHES * BATCH, wall=True),
         Contender("datatrove in a torch DataLoader", lambda: torch_loader(trove, 32), 32 * BATCH, wall=True),
         Contender("litdata", lambda: litdata_loader(64), 64 * BATCH, wall=True),
     ],
@@ -88,6 +96,7 @@ report.race(
         Contender(US, lambda: ours(TOKENS_ONLY, batch=64), BATCHES * 64, wall=True),
         Contender("conceptloader, default outputs", lambda: ours({}, batch=64), BATCHES * 64, wall=True),
         Contender("C: 2 threads, 4 buffers each", lambda: raw_threads(4, 64), BATCHES * 64, wall=True),
+        Contender("C: the same, default outputs", lambda: raw_threads(4, 64, default=True), BATCHES * 64, wall=True),
     ],
     unit="us/sample",
     scale=1e6,

@@ -91,7 +91,7 @@ def raw_library() -> ctypes.CDLL:
     target.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["gcc", "-O3", "-march=native", "-shared", "-fPIC", "-o", target, HERE / "raw.c"], check=True)
     library = ctypes.CDLL(str(target))
-    for name in ("raw_pread", "raw_pread_widen", "raw_pread_batch"):
+    for name in ("raw_pread", "raw_pread_widen", "raw_pread_batch", "raw_pread_default"):
         getattr(library, name).restype = ctypes.c_int64
     return library
 

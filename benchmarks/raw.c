@@ -35,3 +35,15 @@ int64_t raw_pread_batch(int fd, const uint64_t *offsets, int64_t n, int64_t toke
     free(buffer);
     return bad;
 }
+
+/* The same, with all that a training batch has by default: a loss mask and positions besides, in rows of tokens - 1. */
+int64_t raw_pread_default(int fd, const uint64_t *offsets, int64_t n, int64_t tokens, int64_t *inputs, int64_t *labels,
+                          int64_t *positions, float *mask) {
+    int64_t bad = raw_pread_batch(fd, offsets, n, tokens, inputs, labels);
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t t = 0; t < tokens - 1; t++) {
+            positions[k * (tokens - 1) + t] = t;
+            mask[k * (tokens - 1) + t] = 1.0f;
+        }
+    return bad;
+}

@@ -226,6 +226,42 @@ def test_a_joined_dataset_whose_source_changed(data: Path, tmp_path: Path, engin
         read_samples(loader, at)
 
 
+def derive(how: str, data: Path, out: Path) -> Path:
+    """A dataset that refers to the files of `data`, and of another one after those if it is joined."""
+    if how == "joined":
+        cl.join([data, write(out.parent / "other", seed=5)], out)
+    else:
+        rows = out.parent / "rows.jsonl"
+        rows.write_text('{"id": "0 0", "start": 0, "end": 5, "concepts": [1]}\n')
+        cl.annotate(data, [rows], out, cl.AnnotateOptions(track="more", unit="tokens"))
+    return out
+
+
+@ENGINES
+@pytest.mark.parametrize("how", ["joined", "annotated"])
+def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, engine: str, how: str) -> None:
+    loader = make(derive(how, data, tmp_path / "derived"), engine)
+    read(loader, 2)
+    rebuild(data)
+    with pytest.raises(FormatError, match=rf"{data}/manifest.json: found checksum \w+ of 00001.stream.bin, expected"):
+        read_samples(loader, TOKENS // SEQ_LEN + 10)
+
+
+@pytest.mark.parametrize("how", ["joined", "annotated"])
+def test_a_source_rebuilt_in_place_before_it_is_opened(data: Path, tmp_path: Path, how: str) -> None:
+    derived = derive(how, data, tmp_path / "derived")
+    wanted = cl.open_dataset(derived).tokens(0, 2 * TOKENS).tolist()
+    (data / "manifest.json").rename(tmp_path / "aside")
+    assert cl.open_dataset(derived).tokens(0, 2 * TOKENS).tolist() == wanted, "of a source that nobody describes"
+    (tmp_path / "aside").rename(data / "manifest.json")
+    rebuild(data)
+    with pytest.raises(FormatError, match=rf"{data}/manifest.json: found checksum \w+ of 00001.stream.bin, expected"):
+        cl.open_dataset(derived)
+    with pytest.raises(FormatError, match="join, annotate or convert anew"):
+        make(derived, "compiled")
+    assert any("of 00001.stream.bin" in problem.message for problem in cl.verify(derived))
+
+
 @ENGINES
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("same", [True, False])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,26 @@ def test_a_dataset_rebuilt_in_its_bucket(local: Path, server: Server) -> None:
         far.tokens(far.shard_starts[1], far.num_tokens).tolist()
         == near.tokens(far.shard_starts[1], far.num_tokens).tolist()
     )
+
+
+def test_a_source_rebuilt_in_its_bucket(local: Path, server: Server, tmp_path: Path) -> None:
+    """As seen by a dataset that was joined of it."""
+    shutil.copytree(local, tmp_path / "ds")
+    cl.join([tmp_path / "ds", tmp_path / "ds"], tmp_path / "joined")
+    url = upload(tmp_path / "ds", server)
+    joined = f"{url.removesuffix('/ds')}/joined"
+    far = cl.open_dataset(joined)
+    assert len(far.tokens(0, 9)) == 9
+    manifest = cl.open_dataset(local).manifest
+    column = manifest.shards.files["stream.bin"]
+    changed = dataclasses.replace(column, checksum=["0" * 16, *column.checksum[1:]])
+    shards = dataclasses.replace(manifest.shards, files={**manifest.shards.files, "stream.bin": changed})
+    server.put(url.split("/")[2], "ds/manifest.json", dataclasses.replace(manifest, shards=shards).dump())
+    for read in (lambda: far.tokens(far.shard_starts[1], far.num_tokens), lambda: cl.open_dataset(joined)):
+        with pytest.raises(
+            FormatError, match=r"/ds/manifest\.json: found checksum 0{16} of 00000\.stream\.bin, expected"
+        ):
+            read()
 
 
 def test_neighbouring_windows_are_one_request(local: Path, server: Server) -> None:

@@ -2,17 +2,15 @@
 
 import errno
 import os
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Hashable, Sequence
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.format.read.guard import ManifestGuard
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject, load_json, load_sealed
-from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.format.spec.viewfile import FORMAT as VIEW
@@ -24,30 +22,12 @@ from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.storage.stores import is_url, object_version
 
 _MANIFEST_LIMIT = 1 << 30
-_REBUILT = (
-    "the dataset was rebuilt or replaced while it was in use: restore it, or build into another directory; restart"
-)
-
-
-@dataclass
-class ManifestGuard:
-    """What tells that a dataset was rebuilt under a reader: its manifest is not the one that was read.
-
-    status: what changes when the file is written again, the modification time or an ETag; cheap. load: reads the
-    manifest; called only when the status has changed, since the same dataset may be restored or copied into place.
-    known: the status before the manifest was read, so that one that is replaced in between is noticed.
-    """
-
-    where: str
-    status: Callable[[], Hashable]
-    load: Callable[[], Manifest]
-    known: Hashable
 
 
 class Files:
     """Reads by (kind, shard). Files are checked when they are first read.
 
-    guard: looked at when a file was opened; one that is opened later is compared with it. descriptors: the source, if
+    guard: asked when a file was opened; one that is opened later is compared with it. descriptors: the source, if
     it has any, so that compiled code can read them. waiting: the source, if its reads wait for a network, many at once
     no longer than one.
     """
@@ -66,6 +46,8 @@ class Files:
         self.descriptors = self.source if isinstance(self.source, LocalFiles) else None
         self.waiting = self.source if isinstance(self.source, RemoteObjects) else None
         self._guard = guard
+        if guard is not None:
+            guard.begin(manifest, roots)
         self._expected: dict[tuple[str, int], Expected] = {}
 
     def path(self, kind: str, shard: int) -> str:
@@ -122,19 +104,8 @@ class Files:
     def require_unchanged(self) -> None:
         """Raises: FormatError unless the manifest is the one that was read, and so the files that were opened before
         this the ones that it means; ReadError."""
-        guard = self._guard
-        if guard is None:
-            return
-        status = guard.status()
-        if status != guard.known:
-            require_same(guard.where, guard.load().identity, self.manifest.identity)
-            guard.known = status
-
-
-def require_same(where: str, found: str, identity: str) -> None:
-    """Raises: FormatError unless the manifest that was found is the one of this identity."""
-    if found != identity:
-        raise bad(where, f"a manifest of other content ({found})", f"{identity} as it was opened", _REBUILT)
+        if self._guard is not None:
+            self._guard.look()
 
 
 class FoundView(FormatError):
@@ -172,20 +143,20 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     """
     path = _local(path)
     if not is_url(path):
-        file = os.path.join(os.path.abspath(path), fmt.MANIFEST)
-        status = partial(_status, file)
-        guard = ManifestGuard(file, status, lambda: parse_manifest(load_json(file)), status()) if check else None
+        guard = guard_directory(path) if check else None
         manifest, allowed = load_manifest(path, roots)
         return Files(manifest, allowed, LocalFiles(check), guard)
     there = UrlRoots(os.fspath(path), roots)
     file = f"{there.directory}/{fmt.MANIFEST}"
 
-    def load() -> Manifest:
-        return _parse(load_sealed(there.read_whole(file, _MANIFEST_LIMIT), file), there)
+    def version(url: str) -> Hashable:
+        return retrying(lambda: object_version(url, there.allows))
 
-    status = partial(retrying, lambda: object_version(file, there.allows))
-    guard = ManifestGuard(file, status, load, status()) if check else None
-    manifest = load()
+    def load(url: str) -> JsonObject:
+        return load_sealed(there.read_whole(url, _MANIFEST_LIMIT), url)
+
+    guard = ManifestGuard(file, version, lambda url: parse_manifest(load(url))) if check else None
+    manifest = _parse(load(file), there)
     check_paths(manifest, there, file)
     return Files(manifest, there, RemoteObjects(there.allows, check), guard)
 
@@ -202,13 +173,16 @@ def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     return unquote(parts.path)
 
 
+def guard_directory(path: str | os.PathLike[str]) -> ManifestGuard:
+    """That of a dataset on this machine."""
+    file = os.path.join(os.path.abspath(path), fmt.MANIFEST)
+    return ManifestGuard(file, _status, lambda path: parse_manifest(load_json(path)))
+
+
 def _status(file: str) -> Hashable:
-    """What changes when a file is written again; None if there is none, which whoever reads it will say."""
+    """What changes when a file is written again. Raises: ReadError."""
     with named(file, "looked at"):
-        try:
-            found = os.stat(file)
-        except FileNotFoundError:
-            return None
+        found = os.stat(file)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

@@ -12,7 +12,7 @@ import xxhash
 
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format.read.dataset import open_dataset
-from conceptloader.format.read.files import Files, FoundView, load_manifest
+from conceptloader.format.read.files import Files, FoundView, guard_directory, load_manifest
 from conceptloader.format.read.lookup import read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
@@ -82,6 +82,10 @@ def verify(
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
     checks = _Shards(files, manifest.starts().tolist(), full, codecs, known, fresh)
     problems = list(_check_tracks(files, full))
+    try:
+        guard_directory(allowed.directory).begin(manifest, allowed)
+    except ConceptloaderError as error:
+        problems.append(Problem(file=allowed.resolve(fmt.MANIFEST), message=str(error)))
     with ThreadPoolExecutor(threads) as pool:
         for shard, found in enumerate(pool.map(checks.check, range(len(manifest.shards)))):
             problems += found

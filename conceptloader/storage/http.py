@@ -24,7 +24,7 @@ _CONNECTIONS = 64
 @dataclass(frozen=True)
 class Part:
     """data: the bytes that were asked for, fewer at the object's end; size: of the whole object; version: changes when
-    the object is replaced (an ETag), None if the store does not say."""
+    the object is replaced (an ETag, or a date), None if the store does not say."""
 
     data: bytes
     size: int
@@ -69,11 +69,12 @@ class Http(Store):
             self._answer("GET", url, f"bytes={offset}-{offset + size - 1}", allows) as answer,
         ):
             data = answer.read(size + 1)[:size]
+            version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
             found = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
             if answer.status == 206 and found:
-                return Part(data, int(found[1]), answer.headers.get("ETag"))
+                return Part(data, int(found[1]), version)
             if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
-                return Part(data, len(data), answer.headers.get("ETag"))
+                return Part(data, len(data), version)
         raise ReadError(errno.ENOTSUP, f"{url}: the server answers without ranges of bytes; use another server")
 
     def size(self, url: str, allows: Allows) -> int:

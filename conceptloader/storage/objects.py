@@ -1,7 +1,9 @@
 """The source of object stores: ranges of objects, with retries, a cache of blocks and reading ahead."""
 
 import errno
+import functools
 import itertools
+import logging
 import os
 import threading
 import weakref
@@ -10,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from conceptloader.base.terminal import masked
 from conceptloader.errors import ReadError
 from conceptloader.storage.blocks import Settings, disk_cache, memory_cache, whole_cache
 from conceptloader.storage.http import Allows
@@ -18,6 +21,8 @@ from conceptloader.storage.sample import sample_checksum, sample_places
 from conceptloader.storage.source import Expected, mismatch
 from conceptloader.storage.stores import object_size, read_range
 from conceptloader.storage.threads import Task, shared_threads
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -103,9 +108,12 @@ class RemoteObjects:
             rest, name = replace(file, kept=False), f"{self._number} {file.path} {offset} {size}"
             blocks = whole_cache(self.settings.memory_bytes)
             return blocks.read(name, size, 0, size, lambda _, count: self._read(rest, offset, count))
-        if self.settings.cache_dir is not None:
-            name = f"{file.path} {file.size} {self._version(file)}"
-            cache = disk_cache(self.settings.cache_dir, self.settings.cache_bytes)
+        directory, version = self.settings.cache_dir, None
+        if directory is not None and (version := self._version(file)) is None:
+            _tell_of_no_version("/".join(file.path.split("/")[:3]))
+        if directory is not None and version is not None:
+            name = f"{file.path} {file.size} {version}"
+            cache = disk_cache(directory, self.settings.cache_bytes)
             return cache.read(name, file.size, offset, size, fetch)
         if not file.once:
             name = f"{self._number} {file.path}"
@@ -164,6 +172,12 @@ class RemoteObjects:
             )  # fmt: skip
         counts["bytes"] += size
         return part.data
+
+
+@functools.cache
+def _tell_of_no_version(store: str) -> None:
+    """Once a process: what the disk has might be of another version."""
+    logger.warning("%s: no versions of objects (ETag, Last-Modified): the disk cache is not used for it", masked(store))
 
 
 _all: "weakref.WeakSet[RemoteObjects]" = weakref.WeakSet()

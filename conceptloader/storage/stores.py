@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -35,6 +36,9 @@ _CREDENTIALS = {
     "container",
 }
 # Asked for credentials, by the clients, when the environment has none.
+_END = 256  # bytes
+FRESH_S = 60.0  # that what fsspec says of an object is taken for true: it takes a request of its own
+_VERSIONS = "ETag", "etag", "mtime", "modified", "LastModified", "last_modified", "updated", "blob_id", "created"
 _owner = 0  # the process that has clients, and whose forked children can have none
 _METADATA = ("//169.254.169.254", "//metadata.google", "//169.254.170.2")
 
@@ -53,12 +57,15 @@ def object_size(url: str, allows: Allows) -> int:
     return _store_of(url).size(url, allows)
 
 
-def object_version(url: str, allows: Allows) -> tuple[int, str | None]:
-    """Size and version of the object now. Raises: ReadError."""
+def object_version(url: str, allows: Allows) -> tuple[int, str | bytes]:
+    """Size and version of the object now; its end where the store says none, as the checksum of a manifest is there.
+    Raises: ReadError."""
     store = _store_of(url)
     store.forget(url)
     part = store.get(url, 0, 1, allows)
-    return part.size, part.version
+    if part.version is None and part.size:
+        return part.size, store.get(url, max(0, part.size - _END), _END, allows).data
+    return part.size, part.version or ""
 
 
 def _store_of(url: str) -> Store:
@@ -156,7 +163,7 @@ class _Fsspec(_Client):
         fsspec = need("fsspec", f"{scheme}://: needs the fsspec package", "remote")
         try:
             self._files: Any = fsspec.filesystem(scheme)
-            self._infos: dict[str, dict[str, Any]] = {}
+            self._infos: dict[str, tuple[float, dict[str, Any]]] = {}
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{scheme}://: fsspec cannot read it: {error}; install what it names") from error
 
@@ -164,7 +171,7 @@ class _Fsspec(_Client):
         with self._named(url, offset):
             info = self._info(url)
             data: bytes = self._files.cat_file(url, start=offset, end=offset + size)
-        version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("created")
+        version = next((found for name in _VERSIONS if (found := info.get(name)) is not None), None)
         return Part(data, info["size"], None if version is None else str(version))
 
     def size(self, url: str, allows: Allows) -> int:
@@ -176,10 +183,10 @@ class _Fsspec(_Client):
         self._files.invalidate_cache(url)
 
     def _info(self, path: str) -> dict[str, Any]:
-        """Asked for once: most file systems need a request for it."""
-        found = self._infos.get(path)
-        if found is None:
-            found = self._infos[path] = self._files.info(path)
+        asked, found = self._infos.get(path, (-FRESH_S, {}))
+        if time.monotonic() - asked >= FRESH_S:
+            self.forget(path)
+            asked, found = self._infos[path] = time.monotonic(), self._files.info(path)
         return found
 
     def _explain(self, error: Exception) -> tuple[int, str]:

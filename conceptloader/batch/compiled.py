@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,7 @@ PIECES = 4096  # of documents in a block of packs; room for them at first
 _NO_ROOM = make_room(0, 0, 0)
 LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
 _LATE_BATCHES = 32
+LOOK_NS = 60 * 10**9  # from one look at a dataset in use to the next
 _SPARSE = 4  # times the tokens that a block's samples can have: more are not read for their sake
 _FEW = 4  # threads; more of them have enough reads under way without announcing any
 _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for dense tracks
@@ -70,6 +72,9 @@ class CompiledReader:
         self._idle: list[_Workspace] = []
         self._running: dict[int, _Workspace] = {}
         self._late = 0  # batches for which the storage counts as slow
+        # One of all ranks looks: each would be a request to the same server.
+        self._pause_ns = LOOK_NS // max(8, len(self._tables.owners))
+        self._due_ns = sys.maxsize if dp_rank else perf_counter_ns() + self._pause_ns
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CompiledReader, (self.order, self.views, self.layout, self.dp_rank)
@@ -120,6 +125,9 @@ class CompiledReader:
                 batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
                 if self.layout.tracks[t].scored:
                     batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
+            if perf_counter_ns() > self._due_ns:
+                retrying(self._files.look_again)
+                self._due_ns = perf_counter_ns() + self._pause_ns
             members = work.members.copy() if self._decodes else None
         finally:
             if work.held.touched:
@@ -207,7 +215,10 @@ class CompiledReader:
                 else:
                     raise self._damage(work, sample)
                 self._call(work)
-            files.prove()
+            opened = files.unproven.copy()
+            for dataset in {dataset for dataset, _ in opened}:
+                dataset.require_unchanged()
+            files.unproven -= opened  # what was opened meanwhile stays
         finally:
             files.unpin(pinned)
 

@@ -13,7 +13,7 @@ from conceptloader.batch.kernels.records import HELD
 from conceptloader.batch.kernels.tables import Tables
 from conceptloader.batch.layout import Array
 from conceptloader.batch.reader import in_sample
-from conceptloader.errors import FormatError, ReadError
+from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
 from conceptloader.storage.descriptors import Budget, OpenTable
@@ -22,6 +22,7 @@ from conceptloader.storage.source import Expected
 
 _Place = tuple[int, int, int]  # an object, by its row and column, and bytes [start, stop) of it
 _SHARE = 8
+_LOOKS = 8  # on a network file system a request each
 
 
 class OpenFiles(OpenTable):
@@ -40,6 +41,7 @@ class OpenFiles(OpenTable):
             if dataset.files.waiting is not None:
                 self.files[first : first + dataset.num_shards] = OBJECT
         self.unproven: set[tuple[Files, int]] = set()
+        self._next = 0, 0  # of the datasets and rows to look at again
         super().__init__(np.zeros(rows, np.int64), budget)
 
     def open(self, row: int) -> None:
@@ -49,6 +51,12 @@ class OpenFiles(OpenTable):
         opened; ReadError.
         """
         dataset, shard = self._owner(row)
+        local = dataset.files.descriptors
+        if local is None:
+            raise ConfigError(
+                f"{dataset.path}: found a source without files of this machine for the compiled reader; set "
+                "loader.engine: reference"
+            )
         with self.budget.lock:
             self.pins[row] += 1
         opened: list[tuple[int, int]] = []
@@ -56,7 +64,8 @@ class OpenFiles(OpenTable):
             # The stream comes last: where it is open, everything is.
             for column in reversed(np.flatnonzero(self.tables.needed[row]).tolist()):
                 if self.files[row, column] < 0:
-                    descriptor = self.budget.open(partial(dataset.files.open, self.tables.kinds[column], shard))
+                    file = dataset.files.expected(self.tables.kinds[column], shard)
+                    descriptor = self.budget.open(partial(local.open, file))
                     opened.append((column, descriptor))
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead: windows are random
         except BaseException:
@@ -73,12 +82,23 @@ class OpenFiles(OpenTable):
                 self.put(row, descriptor)
                 self.files[row, column] = descriptor
 
-    def prove(self) -> None:
-        """Look at the datasets. Raises: FormatError, ReadError, also for the batches that come next."""
-        opened = self.unproven.copy()
-        for files in {files for files, _ in opened}:
-            files.require_unchanged()
-        self.unproven -= opened  # what was opened meanwhile stays
+    def look_again(self) -> None:
+        """Look at one dataset, and at a few of the files that are open, which may have been written over in place; at
+        the next ones the next time, unless something was wrong. Raises: FormatError, ReadError."""
+        owners, (turn, cursor) = self.tables.owners, self._next
+        owners[turn % len(owners)][0].files.require_unchanged()
+        clock = self.budget.begin()
+        try:
+            rows = np.flatnonzero(self.files[:, STREAM] >= 0)
+            rows = rows[rows >= cursor][:_LOOKS]
+            for row in rows.tolist():
+                (dataset, shard), descriptor = self._owner(row), int(self.files[row, STREAM])
+                if descriptor >= 0 and dataset.files.descriptors is not None:  # still
+                    file = dataset.files.expected(self.tables.kinds[STREAM], shard)
+                    dataset.files.descriptors.look_again(file, descriptor)
+        finally:
+            self.budget.end(clock)
+        self._next = turn + 1, int(rows[-1]) + 1 if len(rows) == _LOOKS else 0
 
     def forget(self, row: int) -> None:
         """See OpenTable; here, the kernels."""

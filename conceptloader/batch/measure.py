@@ -120,9 +120,11 @@ def drop_from_cache(blend: Blend) -> None:
     tracks = {track for view in blend.views if view is not None for track in view.tracks}
     kinds = {"stream.bin", "documents.bin", *(f"{track}.{part}" for track in tracks for part in _TRACK_FILES)}
     for dataset in blend.datasets.values():
-        files = {} if dataset.files.descriptors is None else dataset.manifest.shards.files
+        local, files = dataset.files.descriptors, dataset.manifest.shards.files
+        if local is None:
+            continue
         for kind in kinds & files.keys():
             for shard in np.flatnonzero(files[kind].size > 0).tolist():
-                descriptor = dataset.files.open(kind, shard)
+                descriptor = local.open(dataset.files.expected(kind, shard))
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(descriptor)

@@ -47,8 +47,9 @@ class Expected:
     def other_sample(self, found: str, sample: str, known: str = "the manifest says") -> FormatError:
         return mismatch(self.path, f"sample checksum {found}", f"{sample} as {known}", _CHANGED)
 
-    def check(self, found: os.stat_result) -> None:
-        """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says."""
+    def check(self, found: os.stat_result, opened_ns: int | None = None) -> None:
+        """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says, and as old as
+        when it was first opened."""
         if found.st_size != self.size:
             raise self.other_size(found.st_size, "the file is damaged or incomplete: copy or build it again")
         if self.mtime_ns is not None and found.st_mtime_ns != self.mtime_ns:
@@ -57,6 +58,13 @@ class Expected:
                 f"a modification time of {found.st_mtime_ns} ns",
                 f"{self.mtime_ns} as when it was adopted",
                 "the file was changed or copied since: adopt it again, or restore its time if the content is the same",
+            )
+        if opened_ns not in (None, found.st_mtime_ns):
+            raise mismatch(
+                self.path,
+                f"a modification time of {found.st_mtime_ns} ns",
+                f"{opened_ns} as when it was first opened, since no file of a dataset ever changes",
+                _REPLACED,
             )
 
 
@@ -135,15 +143,8 @@ class LocalFiles:
             descriptor = file.opener(path)
             with named(path, "looked at"):
                 found = os.fstat(descriptor)
-            file.check(found)
             inode, before = (found.st_dev, found.st_ino), self._opened.get(path)
-            if before is not None and found.st_mtime_ns != before.mtime_ns:
-                raise mismatch(
-                    path,
-                    f"a modification time of {found.st_mtime_ns} ns",
-                    f"{before.mtime_ns} as when it was first opened, since no file of a dataset ever changes",
-                    _REPLACED,
-                )
+            file.check(found, None if before is None else before.mtime_ns)
             if before is not None and inode == before.inode:
                 return descriptor
             sample = file.sample if before is None else before.sample
@@ -164,6 +165,12 @@ class LocalFiles:
             raise
         self._opened[path] = _Opened(inode, found.st_mtime_ns, sample)
         return descriptor
+
+    def look_again(self, file: Expected, descriptor: int) -> None:
+        """Raises: FormatError if an open file was written over, as far as its size and time tell; ReadError."""
+        with named(file.path, "looked at"):
+            found = os.fstat(descriptor)
+        file.check(found, self._opened[file.path].mtime_ns)
 
     def sample(self, path: str) -> str | None:
         """The sample checksum of a file that was opened."""

@@ -15,15 +15,18 @@ import pytest
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
+from conceptloader.batch import compiled
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.descriptors import OpenFiles
+from conceptloader.batch.open import open_reader
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.format.read.files import Files
 from conceptloader.format.spec import layout
 from conceptloader.format.spec.paths import Roots
+from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage import reads as io
 from conceptloader.storage.descriptors import Budget, shared_budget
 from conceptloader.storage.sample import WHOLE, sample_places
+from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
@@ -175,6 +178,54 @@ def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, engine: str, monke
                 read_samples(loader, TOKENS // SEQ_LEN + 10)
 
 
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in use are looked at with each batch, not each minute."""
+    monkeypatch.setattr(compiled, "LOOK_NS", 0)
+
+
+def write_over(data: Path, *names: str) -> None:
+    """Files by those of another build, as `cp` does it: open descriptors show the new content."""
+    write(data.parent / "other", other=True)
+    for name in names:
+        (data / name).write_bytes((data.parent / "other" / name).read_bytes())
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("name", ["manifest.json", "00001.stream.bin"])
+def test_an_open_file_that_is_written_over(data: Path, name: str) -> None:
+    loader = make(data, "compiled")
+    wanted = [read_samples(loader, at) for at in (0, TOKENS // SEQ_LEN + 10)]
+    assert read_samples(loader, 0) == wanted[0]
+    write_over(data, name)
+    for _ in range(2):
+        with pytest.raises(FormatError, match=rf"{data}/{name}: found a (manifest of other content|modification time)"):
+            read_samples(loader, 0)
+
+
+@pytest.mark.usefixtures("always")
+def test_an_adopted_file_that_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "tokens.bin").write_bytes(np.arange(20_000, dtype=np.uint16).tobytes())
+    adopt([tmp_path / "tokens.bin"], tmp_path / "ds", kind="flat", dtype="uint16")
+    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "loader": {"prefetch": 0}}
+    batches = iter(cl.make_dataloader(config, micro_batch_size=4))
+    next(batches)
+    (tmp_path / "tokens.bin").write_bytes(np.arange(20_000, dtype=np.uint16)[::-1].tobytes())
+    with pytest.raises(FormatError, match="as when it was adopted"):
+        next(batches)
+
+
+@pytest.mark.usefixtures("always")
+def test_one_rank_looks_for_all(data: Path) -> None:
+    blend = make(data, "compiled").blend
+    reader = open_reader(blend, dp_rank=1)
+    reader.read(np.arange(8, dtype=np.uint64))
+    write_over(data, "manifest.json")
+    reader.read(np.arange(8, dtype=np.uint64))
+    with pytest.raises(FormatError, match="manifest of other content"):
+        open_reader(blend, dp_rank=0).read(np.arange(8, dtype=np.uint64))
+
+
 @ENGINES
 def test_the_same_dataset_put_in_place_again_is_read_on(data: Path, engine: str) -> None:
     wanted = read(make(data, engine), 30)
@@ -322,13 +373,13 @@ def test_a_shard_of_version_1_is_looked_at_as_far_as_it_can_be(data: Path, engin
 def test_an_opening_that_fails_half_way_leaves_nothing_open(
     data: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
-    opened, count = Files.open, [0]
+    opened, count = LocalFiles.open, [0]
 
-    def failing(self: Files, kind: str, shard: int) -> int:
+    def failing(self: LocalFiles, file: Expected) -> int:
         count[0] += 1
         if count[0] % 3 == 0:
             raise fault
-        return opened(self, kind, shard)
+        return opened(self, file)
 
     loader = make(data, "compiled")
     reader = loader._reader
@@ -338,7 +389,7 @@ def test_an_opening_that_fails_half_way_leaves_nothing_open(
     gc.collect()  # what other tests left open is closed now, not in between
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
-        patch.setattr(Files, "open", failing)
+        patch.setattr(LocalFiles, "open", failing)
         for _ in range(50):
             with pytest.raises(type(fault)):
                 files.open(0)

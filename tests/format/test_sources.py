@@ -39,8 +39,6 @@ def test_a_source_that_only_reads_serves_every_window(data: Path) -> None:
     for mine, theirs in zip(near.windows(50), far.windows(50).__getitems__(range(len(near.windows(50)))), strict=True):
         assert mine["tokens"].tolist() == theirs["tokens"].tolist()
         assert mine["concepts"].values.tolist() == theirs["concepts"].values.tolist()
-    with pytest.raises(ConfigError, match=r"for the compiled reader; set loader\.engine: reference"):
-        far.files.open("stream.bin", 0)
 
 
 def test_what_a_source_cannot_do_is_said_with_what_to_set(data: Path) -> None:

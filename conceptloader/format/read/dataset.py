@@ -12,8 +12,7 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown, drawn
 from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.files import FoundView, open_files
-from conceptloader.format.read.guard import require_same
+from conceptloader.format.read.files import FoundView, open_files, require_same
 from conceptloader.format.read.ranges import Sample, reading_ahead
 from conceptloader.format.read.tables import Tabular
 from conceptloader.format.read.view import Viewable

@@ -2,15 +2,15 @@
 
 import errno
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.format.read.guard import ManifestGuard
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import JsonObject, load_json, load_sealed
+from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.format.spec.viewfile import FORMAT as VIEW
@@ -22,6 +22,79 @@ from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.storage.stores import is_url, object_version
 
 _MANIFEST_LIMIT = 1 << 30
+_REBUILT = (
+    "the dataset was rebuilt or replaced while it was in use: restore it, or build into another directory; restart"
+)
+_LEFT_BEHIND = "that dataset was rebuilt since this one was made of it: restore it, or join, annotate or convert anew"
+
+
+class ManifestGuard:
+    """Whether a dataset is what it was when it was opened, and those whose files it refers to what they were before.
+
+    Made before the manifest `file` is read, lest one be missed that replaces it meanwhile. status: of a manifest: what
+    changes when it is written again, a modification time or an ETag, None if there is none, which whoever reads it will
+    say; cheap. load: reads one; called when the status has changed, since the same dataset may be restored or copied
+    into place.
+    """
+
+    def __init__(self, file: str, status: Callable[[str], Hashable], load: Callable[[str], Manifest]) -> None:
+        self._file, self._status, self._load = file, status, load
+        self._known = {file: status(file)}
+        self._folders = dict[str, str]()  # of manifests of others: where this one says that they are
+
+    def begin(self, manifest: Manifest, roots: Roots) -> None:
+        """What was read from `file`. Raises: FormatError, ReadError for the datasets that it refers to; one of which
+        only the files are left cannot be asked."""
+        self._manifest = manifest
+        for folder in _folders(manifest):
+            path = roots.resolve(f"{folder}/{fmt.MANIFEST}")
+            self._folders[path], self._known[path] = folder, self._status(path)
+            if self._known[path] is not None:
+                self._compare(path)
+
+    def look(self) -> None:
+        """Raises: FormatError unless all manifests say what they said, ReadError."""
+        for path, known in list(self._known.items()):
+            found = self._status(path)
+            if found != known:
+                self._compare(path)
+                self._known[path] = found
+
+    def _compare(self, path: str) -> None:
+        found = self._load(path)
+        if path == self._file:
+            require_same(path, found.identity, self._manifest.identity)
+            return
+        folder, theirs = self._folders[path], dict(_checksums(found))
+        for name, checksum in _checksums(self._manifest):
+            place, _, own = name.rpartition("/")
+            other = theirs.get(own) if place == folder else None
+            if None not in (checksum, other) and checksum != other:
+                raise bad(path, f"checksum {other} of {own}", f"{checksum} as {self._file} says", _LEFT_BEHIND)
+
+
+def require_same(where: str, found: str, identity: str) -> None:
+    """Raises: FormatError unless the manifest that was found is the one of this identity."""
+    if found != identity:
+        raise bad(where, f"a manifest of other content ({found})", f"{identity} as it was opened", _REBUILT)
+
+
+def _checksums(manifest: Manifest) -> Iterator[tuple[str, str | None]]:
+    """(path as the manifest has it, checksum if it has one) of each file."""
+    table = manifest.shards
+    for kind, column in table.files.items():
+        for prefix, path, checksum in zip(table.path, column.path, column.checksum, strict=True):
+            yield path or f"{prefix}.{kind}", checksum
+
+
+def _folders(manifest: Manifest) -> set[str]:
+    """Directories of other datasets in which files are, as the manifest has them; not those of other libraries."""
+    table = manifest.shards
+    places = set(table.path)
+    for column in table.files.values():
+        if any(column.path):
+            places |= {path for path, checksum in zip(column.path, column.checksum, strict=True) if path and checksum}
+    return {place.rpartition("/")[0] for place in places} - {""}
 
 
 class Files:
@@ -29,7 +102,8 @@ class Files:
 
     guard: asked when a file was opened; one that is opened later is compared with it. descriptors: the source, if
     it has any, so that compiled code can read them. waiting: the source, if its reads wait for a network, many at once
-    no longer than one.
+    no longer than one. require_unchanged: raises FormatError unless the manifest is the one that was read, and so the
+    files that were opened before this the ones that it means; ReadError.
     """
 
     def __init__(
@@ -45,7 +119,7 @@ class Files:
         self.source = LocalFiles() if source is None else source
         self.descriptors = self.source if isinstance(self.source, LocalFiles) else None
         self.waiting = self.source if isinstance(self.source, RemoteObjects) else None
-        self._guard = guard
+        self.require_unchanged: Callable[[], object] = bool if guard is None else guard.look
         if guard is not None:
             guard.begin(manifest, roots)
         self._expected: dict[tuple[str, int], Expected] = {}
@@ -76,16 +150,6 @@ class Files:
         """Exactly these bytes. Raises: FormatError for a file that is not the one the manifest means, ReadError."""
         return self.source.read(self.expected(kind, shard), offset, size)
 
-    def open(self, kind: str, shard: int) -> int:
-        """A descriptor of one's own, the file checked; what is read from it counts once `require_unchanged` was called
-        after this. Raises: FormatError, ReadError, ConfigError for a URL."""
-        if self.descriptors is None:
-            raise ConfigError(
-                f"{self.roots.directory}: found a URL, expected a local directory for the compiled reader; "
-                "set loader.engine: reference"
-            )
-        return self.descriptors.open(self.expected(kind, shard))
-
     def look(self) -> None:
         """Whether all files are there and as large as the manifest says, without opening them. Those of a store are not
         asked for. Raises: FormatError, ReadError."""
@@ -100,12 +164,6 @@ class Files:
     def close(self) -> None:
         """Let go of what is open."""
         self.source.close()
-
-    def require_unchanged(self) -> None:
-        """Raises: FormatError unless the manifest is the one that was read, and so the files that were opened before
-        this the ones that it means; ReadError."""
-        if self._guard is not None:
-            self._guard.look()
 
 
 class FoundView(FormatError):
@@ -150,7 +208,12 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     file = f"{there.directory}/{fmt.MANIFEST}"
 
     def version(url: str) -> Hashable:
-        return retrying(lambda: object_version(url, there.allows))
+        try:
+            return retrying(lambda: object_version(url, there.allows))
+        except ReadError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return None
 
     def load(url: str) -> JsonObject:
         return load_sealed(there.read_whole(url, _MANIFEST_LIMIT), url)
@@ -180,9 +243,12 @@ def guard_directory(path: str | os.PathLike[str]) -> ManifestGuard:
 
 
 def _status(file: str) -> Hashable:
-    """What changes when a file is written again. Raises: ReadError."""
+    """See ManifestGuard."""
     with named(file, "looked at"):
-        found = os.stat(file)
+        try:
+            found = os.stat(file)
+        except FileNotFoundError:
+            return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

@@ -80,7 +80,7 @@ def verify(
     source = LocalFiles(check=record or not full)
     files = Files(manifest, allowed, source)
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
-    checks = _Shards(files, manifest.starts().tolist(), full, codecs, known, fresh)
+    checks = _Shards(files, source, manifest.starts().tolist(), full, codecs, known, fresh)
     problems = list(_check_tracks(files, full))
     try:
         guard_directory(allowed.directory).begin(manifest, allowed)
@@ -210,6 +210,7 @@ class _Shards:
     """known: checksums of foreign files by their path in the manifest. fresh: takes those that nothing records yet."""
 
     files: Files
+    source: LocalFiles
     starts: Sequence[int]
     full: bool
     codecs: Mapping[str, Codec] | None
@@ -242,7 +243,7 @@ class _Shards:
     def _check_file(self, kind: str, shard: int, failed: Collection[str]) -> None:
         """failed: files of the shard with a problem; what only makes sense beside one of them is not looked at."""
         if not self.full:
-            os.close(self.files.open(kind, shard))
+            os.close(self.source.open(self.files.expected(kind, shard)))
             return
         path = self.files.path(kind, shard)
         self.files.roots.check_real(path)

@@ -1,6 +1,6 @@
 """What is imported only when it is used: packages that only some uses need, and the public names of an adapter."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -25,8 +25,13 @@ def imported(what: str, remedy: str) -> Iterator[None]:
         raise MissingPackageError(f"{what} cannot be imported ({error}); {remedy}") from error
 
 
-def public(package: str, modules: Mapping[str, str], name: str) -> Any:
-    """For a package's __getattr__: its public name `name`. modules: by name, the module of the package that has it."""
-    if name not in modules:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return getattr(import_module(f"{package}.{modules[name]}"), name)
+def public(package: str, modules: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
+    """__all__ and __getattr__ of a package. modules: public names, separated by spaces, by the module that has them."""
+    homes = {name: module for module, names in modules.items() for name in names.split()}
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return sorted(homes), find

@@ -9,25 +9,12 @@ shadow the other.
 Open writer.py first.
 """
 
-from typing import Any
-
 from conceptloader.base.packages import public
 
-_PUBLIC = {
-    "ConceptStreamWriter": "writer",
-    "ConceptStreamFinalize": "writer",
-    "ChunkedBuild": "chunks",
-    "ConceptIndexWriter": "index",
-    "ConceptIndexJoin": "index",
-    "SelectWriter": "answers",
-    "SelectJoin": "answers",
-    "TraceWriter": "answers",
-    "ExposureWriter": "answers",
-    "TableJoin": "answers",
+_NAMES = {
+    "answers": "ExposureWriter SelectJoin SelectWriter TableJoin TraceWriter",
+    "chunks": "ChunkedBuild",
+    "index": "ConceptIndexJoin ConceptIndexWriter",
+    "writer": "ConceptStreamFinalize ConceptStreamWriter",
 }
-
-__all__ = sorted(_PUBLIC)
-
-
-def __getattr__(name: str) -> Any:
-    return public(__name__, _PUBLIC, name)
+__all__, __getattr__ = public(__name__, _NAMES)

@@ -6,24 +6,12 @@
 Open data.py first: all that the other ways in are made of.
 """
 
-from typing import Any
-
 from conceptloader.base.packages import public
 
-_PUBLIC = {
-    "ConceptDataset": "dataset",
-    "MegatronData": "data",
-    "SplitIterator": "batches",
-    "concepts": "launch",
-    "get_batch": "launch",
-    "install": "launch",
-    "set_weights": "launch",
-    "setup": "launch",
-    "train_valid_test_datasets_provider": "launch",
+_NAMES = {
+    "batches": "SplitIterator",
+    "data": "MegatronData",
+    "dataset": "ConceptDataset",
+    "launch": "concepts get_batch install set_weights setup train_valid_test_datasets_provider",
 }
-
-__all__ = sorted(_PUBLIC)
-
-
-def __getattr__(name: str) -> Any:
-    return public(__name__, _PUBLIC, name)
+__all__, __getattr__ = public(__name__, _NAMES)

@@ -11,14 +11,10 @@ for a script of one's own. See docs/nanotron.md.
 Open own_script.py first: the loader without the launcher.
 """
 
-from typing import Any
-
 from conceptloader.base.packages import public
 
-_PUBLIC = {"build_dataloader": "own_script", "install": "launch", "save_state": "own_script", "set_weights": "launch"}
-
-__all__ = sorted(_PUBLIC)
-
-
-def __getattr__(name: str) -> Any:
-    return public(__name__, _PUBLIC, name)
+_NAMES = {
+    "launch": "install set_weights",
+    "own_script": "build_dataloader save_state",
+}
+__all__, __getattr__ = public(__name__, _NAMES)

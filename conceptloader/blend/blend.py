@@ -65,10 +65,10 @@ class View:
 class Blend:
     """An open configuration.
 
-    datasets: by name. spec: what to save with a checkpoint. order: sample index -> (k, epoch, window), where k is a
-    position in `views`; None there stands for a member of the past whose dataset has left the configuration.
-    quarantine: dataset -> token ranges that give no loss, sorted and apart. excluded: dataset -> others, from some
-    sample on.
+    datasets: by name. quarantine: dataset -> token ranges that give no loss, sorted and apart. excluded: dataset ->
+    others, from some sample on. spec: what to save with a checkpoint.
+    order, which follows from the rest: sample index -> (k, epoch, window), where k is a position in `views`; None there
+    stands for a member of the past whose dataset has left the configuration.
     """
 
     config: Config
@@ -76,8 +76,40 @@ class Blend:
     quarantine: Mapping[str, TokenRanges]
     excluded: Mapping[str, Excluded]
     spec: OrderSpec
-    order: Mixture | Sequential
-    views: tuple[View | None, ...]
+    order: Mixture | Sequential = dataclasses.field(init=False)
+    views: tuple[View | None, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        max_epochs = {name: entry.max_epochs for name, entry in self.config.datasets.items()}
+        object.__setattr__(self, "order", self.spec.build(max_epochs))
+        object.__setattr__(self, "views", tuple(map(self._view, self.spec.members.values())))
+
+    def _view(self, member: Member) -> View | None:
+        name, ds = member.dataset, self.datasets.get(member.dataset)
+        if ds is None or ds.stream_fingerprint != member.stream_fingerprint:
+            return None
+        wanted, quarantine = self.config.datasets[name].tracks, self.quarantine.get(name, ())
+        tracks = [track for track in self.config.concepts if track in ds.tracks] if wanted is None else list(wanted)
+        samples: Windows | DocumentView | Packs
+        start = member.token_range[0]
+        if member.seq_len is None:
+            samples, start = ds.documents(tracks), _document(ds, start)
+        elif member.packing is not None:
+            packing = Packing(seq_len=member.seq_len, **member.packing)
+            samples = Packs(ds, packing, member.token_range, tracks, quarantine)
+        else:
+            samples = ds.windows(member.seq_len, member.token_range, tracks)
+        return View(
+            name=name,
+            dataset_id=self.config.names.index(name),
+            dataset=ds,
+            member=member,
+            tracks=tuple(tracks),
+            samples=samples,
+            start=start,
+            quarantine=quarantine,
+            left_out=left_out(self.excluded.get(name, NOTHING), quarantine),
+        )
 
     def resume(
         self,
@@ -99,7 +131,7 @@ class Blend:
             on_new_seq_len=self.config.on_new_seq_len,
             new_stage=new_stage,
         )
-        return _blend(self.config, self.datasets, self.quarantine, self.excluded, spec)
+        return dataclasses.replace(self, spec=spec)
 
     def look_ahead(self, consumed: int, partition: Partition | None = None) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will: a missing
@@ -171,7 +203,7 @@ def open_blend(
         order=config.order_kind,
         lanes=config.lanes,
     )
-    return _blend(config, opened, quarantine, excluded, spec)
+    return Blend(config=config, datasets=opened, quarantine=quarantine, excluded=excluded, spec=spec)
 
 
 def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
@@ -277,56 +309,3 @@ def _phases(config: Config, members: Mapping[str, Member]) -> list[Phase]:
         }
         phases.insert(0, (0, {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)))
     return [Phase(start=start, weights=tempered(weights, config.temperature)) for start, weights in phases]
-
-
-def _blend(
-    config: Config,
-    datasets: Mapping[str, Dataset],
-    quarantine: Mapping[str, TokenRanges],
-    excluded: Mapping[str, Excluded],
-    spec: OrderSpec,
-) -> Blend:
-    max_epochs = {name: entry.max_epochs for name, entry in config.datasets.items()}
-    return Blend(
-        config=config,
-        datasets=datasets,
-        quarantine=quarantine,
-        excluded=excluded,
-        spec=spec,
-        order=spec.build(max_epochs),
-        views=tuple(_view(config, datasets, member, quarantine, excluded) for member in spec.members.values()),
-    )
-
-
-def _view(
-    config: Config,
-    datasets: Mapping[str, Dataset],
-    member: Member,
-    quarantine: Mapping[str, TokenRanges],
-    excluded: Mapping[str, Excluded],
-) -> View | None:
-    name = member.dataset
-    if name not in datasets or datasets[name].stream_fingerprint != member.stream_fingerprint:
-        return None
-    ds, wanted = datasets[name], config.datasets[name].tracks
-    tracks = [track for track in config.concepts if track in ds.tracks] if wanted is None else list(wanted)
-    samples: Windows | DocumentView | Packs
-    if member.seq_len is None:
-        samples, start = ds.documents(tracks), _document(ds, member.token_range[0])
-    elif member.packing is not None:
-        packing = Packing(seq_len=member.seq_len, **member.packing)
-        samples = Packs(ds, packing, member.token_range, tracks, quarantine.get(name, ()))
-        start = member.token_range[0]
-    else:
-        samples, start = ds.windows(member.seq_len, member.token_range, tracks), member.token_range[0]
-    return View(
-        name=name,
-        dataset_id=config.names.index(name),
-        dataset=ds,
-        member=member,
-        tracks=tuple(tracks),
-        samples=samples,
-        start=start,
-        quarantine=quarantine.get(name, ()),
-        left_out=left_out(excluded.get(name, NOTHING), quarantine.get(name, ())),
-    )

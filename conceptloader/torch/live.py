@@ -63,9 +63,8 @@ def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
         if name not in keys:
             raise ConfigError(f"weights.{name}: no such dataset{nearest(name, keys)}")
     start = Skips(blend.spec.skips).global_index(at)
-    spec = blend.spec.with_phase(Phase(start=start, weights={keys[name]: w for name, w in weights.items()}))
-    max_epochs = {name: entry.max_epochs for name, entry in blend.config.datasets.items()}
-    return replace(blend, spec=spec, order=spec.build(max_epochs))
+    phase = Phase(start=start, weights={keys[name]: w for name, w in weights.items()})
+    return replace(blend, spec=blend.spec.with_phase(phase))
 
 
 def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:

@@ -4,17 +4,18 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
-from conceptloader.blend.schema import Config
+from conceptloader.blend.schema import Config, DatasetConfig, ExcludeConfig, QuarantineConfig
 from conceptloader.blend.strict import build
 from conceptloader.errors import ConfigError, ReadError
 
 MAX_BYTES = 16 << 20
 MAX_VALUES = 200_000
 MERGE = "tag:yaml.org,2002:merge"
+T = TypeVar("T", DatasetConfig, ExcludeConfig, QuarantineConfig)
 
 
 def load_config(
@@ -114,8 +115,7 @@ def _checked(data: Any, defaults: Mapping[str, Any] | None) -> Config:
     if isinstance(data, Mapping):
         # Keys that stand there with nothing behind them are as if they were left out.
         data = {**(defaults or {}), **{key: value for key, value in data.items() if value is not None}}
-    config: Config = build(Config, data, "")
-    return config
+    return build(Config, data, "")
 
 
 def _resolved(config: Config, base: Path) -> Config:
@@ -124,26 +124,17 @@ def _resolved(config: Config, base: Path) -> Config:
             raise ConfigError(f"{key}: found {path!r}; environment variables are not replaced, write the path out")
         return path if "://" in path else os.path.abspath(base / os.path.expanduser(path))
 
+    def resolved(section: T, where: str, *names: str) -> T:
+        """With these of its fields absolute, as far as it has them."""
+        given = {name: path for name in names if (path := getattr(section, name)) is not None}
+        paths: dict[str, Any] = {name: absolute(path, f"{where}.{name}") for name, path in given.items()}
+        return dataclasses.replace(section, **paths)
+
     return dataclasses.replace(
         config,
-        datasets={
-            name: dataclasses.replace(dataset, path=absolute(dataset.path, f"datasets.{name}.path"))
-            for name, dataset in config.datasets.items()
-        },
-        quarantine=tuple(
-            entry
-            if entry.file is None
-            else dataclasses.replace(entry, file=absolute(entry.file, f"quarantine[{k}].file"))
-            for k, entry in enumerate(config.quarantine)
-        ),
-        exclude=tuple(
-            dataclasses.replace(
-                entry,
-                file=entry.file and absolute(entry.file, f"exclude[{k}].file"),
-                view=entry.view and absolute(entry.view, f"exclude[{k}].view"),
-            )
-            for k, entry in enumerate(config.exclude)
-        ),
+        datasets={name: resolved(entry, f"datasets.{name}", "path") for name, entry in config.datasets.items()},
+        quarantine=tuple(resolved(entry, f"quarantine[{k}]", "file") for k, entry in enumerate(config.quarantine)),
+        exclude=tuple(resolved(entry, f"exclude[{k}]", "file", "view") for k, entry in enumerate(config.exclude)),
         roots=None if config.roots is None else tuple(absolute(r, f"roots[{k}]") for k, r in enumerate(config.roots)),
         megatron_cache=config.megatron_cache and absolute(config.megatron_cache, "megatron_cache"),
     )

@@ -10,11 +10,12 @@ import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from conceptloader.base.checks import MAX_COUNT
 from conceptloader.errors import ConfigError
 
-MAX_INT = (1 << 63) - 1
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +30,8 @@ def within(least: int, most: int) -> Rule:
     return Rule(lambda value: least <= value <= most, f"from {least} to {most}")
 
 
-Count = Annotated[int, Rule(lambda value: 1 <= value <= MAX_INT, "of 1 or more")]
-Natural = Annotated[int, Rule(lambda value: 0 <= value <= MAX_INT, "of 0 or more")]
+Count = Annotated[int, Rule(lambda value: 1 <= value <= MAX_COUNT, "of 1 or more")]
+Natural = Annotated[int, Rule(lambda value: 0 <= value <= MAX_COUNT, "of 0 or more")]
 Positive = Annotated[float, Rule(lambda value: value > 0, "above 0")]
 
 
@@ -86,15 +87,15 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     return value
 
 
-def build(cls: type, data: Any, where: str) -> Any:
+def build(cls: type[T], data: Any, where: str) -> T:
     """A dataclass from a mapping of its fields. `where` is the path of the mapping, "" for the whole configuration."""
     data = _mapping(data, where or "configuration")
-    known = {f.name: f for f in dataclasses.fields(cls)}
+    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     prefix = f"{where}." if where else ""
     for key in data:
         if key not in known:
             raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, known)}")
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     for name, f in known.items():
         if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{prefix}{name}: missing, expected {_describe(hints[name])}")

@@ -62,10 +62,9 @@ class NanotronOptions(Section):
             stages = {key: str(v) if type(v) is int else v for key, v in section["consume"].items()}
             section = {**section, "consume": stages}
         try:
-            options: NanotronOptions = build(cls, {} if section is None else section, "")
+            return build(cls, {} if section is None else section, "")
         except ConfigError as error:
             raise ConfigError(f"{where}.{error}") from error
-        return options
 
 
 @functools.cache

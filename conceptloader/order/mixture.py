@@ -15,7 +15,7 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
 from conceptloader.order import kernels, reference
-from conceptloader.order.kernels import KernelTables
+from conceptloader.order.kernels import I64Array, KernelTables, U64Array
 from conceptloader.order.permutation import MAX_N, as_positions, is_compiled
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -175,7 +175,7 @@ class Mixture(Shown):
         """No dataset's count is ever further than this from its weights at a block border (block 1: at any sample)."""
         return max(phase.tree.deviation for phase in self._phases)
 
-    def locate_many(self, positions: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
         g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
         datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
@@ -188,9 +188,7 @@ class Mixture(Shown):
             kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), self._phase_arrays, scratch)
         return datasets, draws
 
-    def sample_many(
-        self, positions: npt.ArrayLike
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]:
         """(datasets int64, epochs uint64, windows uint64) of an array of indices, in its shape."""
         datasets, draws = self.locate_many(positions)
         sizes = self._window_arrays[0]
@@ -257,31 +255,30 @@ class Mixture(Shown):
             return epoch * size + window
         return reference.draw_of(epoch, window, size, self._keys[dataset])
 
-    def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
         """`index_of_window` of an array of windows: int64 like it, -1 where that is None."""
         given = as_positions(windows, self.sizes[dataset], "window")
         draws = self._draws(dataset, epoch, given.reshape(-1))
         return self.skips.trainer_indices(self._positions(dataset, draws)).reshape(given.shape)
 
-    def _draws(self, dataset: int, epoch: int, windows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def _draws(self, dataset: int, epoch: int, windows: U64Array) -> U64Array:
         from conceptloader.order.many import inverse
 
         size = self.sizes[dataset]
         if not self.shuffle:
-            draws: npt.NDArray[np.uint64] = windows + np.uint64(epoch * size)
+            draws: U64Array = windows + np.uint64(epoch * size)
             return draws
         return inverse.draws_of(windows, epoch * size, size, reference.epoch_key(self._keys[dataset], epoch))
 
-    def _positions(self, dataset: int, draws: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    def _positions(self, dataset: int, draws: U64Array) -> I64Array:
         from conceptloader.order.many import inverse
 
         return inverse.positions(self._phases, self.block, dataset, draws)
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""
-        for name, size, limit, count in zip(
-            self.names, self.sizes, self.max_epochs, self.drawn(num_samples), strict=True
-        ):
+        drawn = self.drawn(num_samples)
+        for name, size, limit, count in zip(self.names, self.sizes, self.max_epochs, drawn, strict=True):
             if limit is not None and count > math.floor(limit * size):
                 raise ConfigError(
                     f"datasets.{name}.max_epochs: a run of {num_samples} samples reads it {count / size:.2f} times, "

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from conceptloader.base.checks import as_count
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.schedule import BatchSchedule
+from conceptloader.order.schedule import BatchSchedule, U64Array
 
-U64Array = npt.NDArray[np.uint64]
 Scheme = Literal["contiguous", "strided"]
 Tail = Literal["drop", "wrap", "short"]
 

@@ -142,15 +142,9 @@ class PositionIterator(Iterator[int]):
 
     def state_dict(self) -> dict[str, str]:
         """The same on every rank that has given as many."""
-        consumed = self._first + self._given * self._sampler.num_replicas
-        return as_leaf(
-            {
-                "version": VERSION,
-                "epoch": self._epoch,
-                "epoch_size": self._sampler.epoch_size,
-                "consumed": min(consumed, self._sampler.epoch_size),
-            }
-        )
+        size, consumed = self._sampler.epoch_size, self._first + self._given * self._sampler.num_replicas
+        fields = {"version": VERSION, "epoch": self._epoch, "epoch_size": size, "consumed": min(consumed, size)}
+        return as_leaf(fields)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a saved position, on any number of ranks.
@@ -240,8 +234,7 @@ class MixtureSampler(EpochSampler):
 
     def indices(self, positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         datasets, _, windows = self.order.sample_many(positions)
-        found: npt.NDArray[np.uint64] = self._offsets[datasets] + windows
-        return found
+        return self._offsets[datasets] + windows
 
     def _weights(self, weights: Sequence[float], temperature: float) -> dict[str, int]:
         if len(weights) != len(self._names):

@@ -12,22 +12,12 @@ from conceptloader.base.checks import as_count
 from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
 from conceptloader.order import reference
-from conceptloader.order.kernels import KernelTables
+from conceptloader.order.kernels import I64Array, KernelTables, U64Array
 from conceptloader.order.many.lane_kernels import locate_in_lanes, permute_many
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition
 from conceptloader.order.permutation import MAX_N, as_positions, is_compiled
-from conceptloader.order.reference import (
-    LANES_VERSION,
-    MAX_LANE_WINDOWS,
-    MAX_LANES,
-    MAX_OPEN,
-    Lanes,
-    PhaseOrder,
-)
-
-I64Array = npt.NDArray[np.int64]
-U64Array = npt.NDArray[np.uint64]
+from conceptloader.order.reference import LANES_VERSION, MAX_LANE_WINDOWS, MAX_LANES, MAX_OPEN, Lanes, PhaseOrder
 
 
 class LaneMixture(Mixture):
@@ -105,7 +95,7 @@ class LaneMixture(Mixture):
             datasets[lanes == lane], draws[lanes == lane] = np.array(found, np.int64).reshape(-1, 2).T
         return datasets, draws
 
-    def _by_lane(self, numbers: U64Array) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    def _by_lane(self, numbers: U64Array) -> Iterator[tuple[int, I64Array]]:
         """(lane, indices into `numbers` of what is of it), where number modulo lanes is the lane."""
         lanes = numbers % np.uint64(self.lanes.count)
         order = np.lexsort((numbers, lanes))
@@ -149,7 +139,7 @@ class LaneMixture(Mixture):
                 out[x] = one(i, size, key, self.lanes)
         return out
 
-    def _lane_counts(self, g: int) -> npt.NDArray[np.uint64]:
+    def _lane_counts(self, g: int) -> U64Array:
         """Draws of each dataset in each lane before global sample g: [lanes, datasets]."""
         counts = np.zeros((self.lanes.count, len(self.sizes)), np.uint64)
         is_compiled(self.lanes.count * self.block)
@@ -171,11 +161,9 @@ class LaneMixture(Mixture):
 
     def drawn(self, g: int) -> list[int]:
         """See Mixture: where lanes are apart, more than were counted."""
-        counts = self._lane_counts(self._global(g))
+        counts, one = self._lane_counts(self._global(g)), np.uint64(1)
         count, lanes = np.uint64(self.lanes.count), np.arange(self.lanes.count, dtype=np.uint64)[:, None]
-        found: list[int] = (
-            np.where(counts > 0, (counts - np.uint64(1)) * count + lanes + np.uint64(1), 0).max(0).tolist()
-        )
+        found: list[int] = np.where(counts > 0, (counts - one) * count + lanes + one, 0).max(0).tolist()
         return found
 
     def _position(self, dataset: int, draw: int) -> int | None:

@@ -27,10 +27,6 @@ FILE_NAME = "conceptloader_runs.jsonl"
 LOG_VERSION = 1
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunStart:
     """One start of a run: from `step` on, with `consumed` samples behind it, this is how steps take samples.
@@ -49,7 +45,7 @@ class RunStart:
     spec: str
     scheme: Scheme = "contiguous"
     data_stage: str | None = None
-    time: str = field(default_factory=_now)
+    time: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
     def __post_init__(self) -> None:
         schedule = BatchSchedule.from_list(self.batch, self.step, self.consumed)
@@ -210,14 +206,8 @@ class RunLog:
         for number, line in enumerate(lines, 1):
             try:
                 self._take(json.loads(line))
-            except (
-                ValueError,
-                KeyError,
-                TypeError,
-                AttributeError,
-                OverflowError,
-                RecursionError,
-            ) as error:  # ConfigError and JSONDecodeError are ValueErrors
+            # ConfigError and JSONDecodeError are ValueErrors.
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise FormatError(
                     f"{self.path}, line {number}: not a line of a run log ({error}); put the file back from a copy, "
                     "or delete the line to answer its steps from the start before"

@@ -47,15 +47,10 @@ class Member:
     @property
     def identity(self) -> dict[str, Any]:
         """What decides which tokens a draw is."""
-        names = ("dataset", "seq_len", "windows", "stream_fingerprint")
+        found = {name: getattr(self, name) for name in ("dataset", "seq_len", "windows", "stream_fingerprint")}
         packing = {} if self.packing is None else {"packing": dict(self.packing)}
         alone = {"one_by_one": True} if self.one_by_one else {}
-        return {
-            **{name: getattr(self, name) for name in names},
-            "token_range": list(self.token_range),
-            **packing,
-            **alone,
-        }
+        return {**found, "token_range": list(self.token_range), **packing, **alone}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +186,11 @@ class OrderSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved and hashed."""
+        only_if_there = {
+            "live": list(self.live),
+            "exclude": {name: [list(one) for one in entries] for name, entries in self.exclude.items()},
+            "lanes": self.lanes and asdict(self.lanes),
+        }
         return {
             "spec_version": self._version,
             "order": self.order,
@@ -206,13 +206,7 @@ class OrderSpec:
             "quarantine": dict(self.quarantine),
             "base": self.base,
             "extra": dict(self.extra),
-            **({"live": list(self.live)} if self.live else {}),
-            **(
-                {"exclude": {name: [list(one) for one in self.exclude[name]] for name in self.exclude}}
-                if self.exclude
-                else {}
-            ),
-            **({"lanes": asdict(self.lanes)} if self.lanes is not None else {}),
+            **{key: value for key, value in only_if_there.items() if value},
         }
 
     @classmethod

@@ -48,8 +48,7 @@ def pinned_block(size: int) -> npt.NDArray[np.uint8]:
     The memory is PyTorch's: a freed block is used again, but not before copies from any tensor of `to_tensors` over it
     have ended.
     """
-    block: npt.NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
-    return block
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
 
 
 def as_device(device: torch.device | str | None) -> torch.device:

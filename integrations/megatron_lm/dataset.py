@@ -180,8 +180,7 @@ def positions_since(starts: Ints, length: int) -> Ints:
     """int64[length]: the distance of each position from the last start at or before it (0 is always one)."""
     origin = np.zeros(length, np.int64)
     origin[starts] = starts
-    positions: Ints = np.arange(length) - np.maximum.accumulate(origin)
-    return positions
+    return np.arange(length) - np.maximum.accumulate(origin)
 
 
 def forbidden_attention(starts: Ints, length: int) -> torch.Tensor:

@@ -41,8 +41,7 @@ class Runs:
     @property
     def end(self) -> Ints:
         """Where each ends in the source."""
-        end: Ints = self.source + np.diff(self.first)
-        return end
+        return self.source + np.diff(self.first)
 
     def dump(self) -> bytes:
         table = np.empty(len(self), RUN)

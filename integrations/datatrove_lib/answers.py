@@ -5,8 +5,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from datatrove.pipeline.base import PipelineStep
-
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError
@@ -15,17 +13,16 @@ from conceptloader.trace import exposure, open_run, trace_steps
 from conceptloader.trace.bulk import write_parquet
 from conceptloader.trace.select.views import Ask, select
 
-from .index import one_task
+from .step import Step, Task
 
 
-class SelectWriter(PipelineStep):  # type: ignore[misc]
+class SelectWriter(Step):
     """Finds what a task of any number of tasks finds; `SelectJoin`, with the same arguments, makes the views of it.
 
     dataset, out: directories that all tasks see. Raises, when run: as `select`.
     """
 
     name = "Select"
-    type = "💾 - WRITER"
 
     def __init__(
         self,
@@ -38,33 +35,27 @@ class SelectWriter(PipelineStep):  # type: ignore[misc]
         self.dataset, self.out, self.ask = os.path.abspath(dataset), os.path.abspath(out), ask
         self.roots = None if roots is None else list(roots)
 
-    def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
-        select(self.dataset, self.out, self.ask, roots=self.roots, task=(rank, world_size))
+    def work(self, task: Task | None) -> None:
+        select(self.dataset, self.out, self.ask, roots=self.roots, task=task)
 
 
 class SelectJoin(SelectWriter):
     """Makes the views: the one step of a pipeline with one task that depends on the others. Raises as they."""
 
-    name = "Select: join"
-
-    def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
-        one_task(world_size)
-        select(self.dataset, self.out, self.ask, roots=self.roots)
+    name, alone = "Select: join", "join"
 
 
-class TableWriter(PipelineStep):  # type: ignore[misc]
+class TableWriter(Step):
     """Writes a part of a table of a run, one for each task; `TableJoin` makes one parquet file, `out`, of them.
 
     config, log: of the run, as in `open_run`. out: of a directory that all tasks see; the parts are in `out`.parts.
     """
 
-    type = "💾 - WRITER"
-
     def __init__(self, config: str, log: str, out: str) -> None:
         super().__init__()
         self.config, self.log, self.out = (os.path.abspath(path) for path in (config, log, out))
 
-    def batches(self, task: tuple[int, int]) -> Iterable[Any]:
+    def batches(self, task: Task) -> Iterable[Any]:
         """Record batches or tables of a part: k, of how many."""
         raise NotImplementedError
 
@@ -72,11 +63,12 @@ class TableWriter(PipelineStep):  # type: ignore[misc]
         """Those of the table, of those of its parts in order."""
         return batches
 
-    def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
+    def work(self, task: Task | None) -> None:
+        rank, tasks = task or (0, 1)
         parts = f"{self.out}.parts"
         make_directories(parts)
-        with completed(f"{parts}/{rank:05d}-of-{world_size:05d}.arrow") as temporary:
-            _write_arrow(self.batches((rank, world_size)), temporary, {"asked": self.asked})
+        with completed(f"{parts}/{rank:05d}-of-{tasks:05d}.arrow") as temporary:
+            _write_arrow(self.batches((rank, tasks)), temporary, {"asked": self.asked})
 
     @property
     def asked(self) -> str:
@@ -104,7 +96,7 @@ class TraceWriter(TableWriter):
         super().__init__(config, log, out)
         self.first, self.stop = first, stop
 
-    def batches(self, task: tuple[int, int]) -> Iterable[Any]:
+    def batches(self, task: Task) -> Iterable[Any]:
         if task[1] > self.stop - self.first:
             raise ConfigError(
                 f"trace: found {task[1]} tasks for {self.stop - self.first} steps, expected one a step at most"
@@ -135,7 +127,7 @@ class ExposureWriter(TableWriter):
         super().__init__(config, log, out)
         self.until, self.by, self.track, self.checkpoints = until, by, track, tuple(checkpoints)
 
-    def batches(self, task: tuple[int, int]) -> Iterable[Any]:
+    def batches(self, task: Task) -> Iterable[Any]:
         seen = exposure(open_run(self.config, self.log), self.until)
         if self.by == "document":
             return seen.document_batches(checkpoints=self.checkpoints, part=task)
@@ -149,22 +141,20 @@ class ExposureWriter(TableWriter):
         return added
 
 
-class TableJoin(PipelineStep):  # type: ignore[misc]
+class TableJoin(Step):
     """Makes the file of what the tasks of a TraceWriter or an ExposureWriter wrote, the same bytes for any number of
     them: the one step of a pipeline with one task that depends on theirs.
 
     Raises, when run: ConfigError unless all parts of one number of tasks are there; what the writer raises.
     """
 
-    name = "Table: join"
-    type = "💾 - WRITER"
+    name, alone = "Table: join", "join"
 
     def __init__(self, writer: TableWriter) -> None:
         super().__init__()
         self.writer = writer
 
-    def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
-        one_task(world_size)
+    def work(self, task: Task | None) -> None:
         directory = f"{self.writer.out}.parts"
         if os.path.exists(self.writer.out) and not os.path.exists(directory):
             return  # it was joined before

@@ -1,22 +1,20 @@
 """Pipeline steps for datatrove: documents and chunks in files of their own, joined and built, all stages by tasks."""
 
 import os
-from collections.abc import Iterable
 from typing import Any
 
-from datatrove.pipeline.base import PipelineStep
-
-from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.builder import IngestOptions
 from conceptloader.ingest.chunks.build import Chunked, build_chunked
 from conceptloader.ingest.chunks.join import Documents, Part
 from conceptloader.ingest.chunks.options import Chunks
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 
+from .step import Step, Task
+
 _STAGES = {"ids": True, "deal": False, "join": False, "write": False, "finish": True}  # True: for one task alone
 
 
-class ChunkedBuild(PipelineStep):  # type: ignore[misc]
+class ChunkedBuild(Step):
     """One stage of a build of documents with chunks, see `stages`.
 
     The dataset has the bytes that `conceptloader build --chunks-from` gives, whatever the number of tasks of a stage; a
@@ -28,8 +26,6 @@ class ChunkedBuild(PipelineStep):  # type: ignore[misc]
 
     Raises, when run: what `build_chunked` raises; ConfigError for a stage whose turn has not come.
     """
-
-    type = "💾 - WRITER"
 
     def __init__(
         self,
@@ -44,7 +40,7 @@ class ChunkedBuild(PipelineStep):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__()
-        self.name = f"Concept stream: {stage}"
+        self.name, self.alone = f"Concept stream: {stage}", stage if _STAGES[stage] else ""
         self.stage, self.documents, self.chunks, self.out = stage, documents, chunks, os.path.abspath(out)
         self.tokenizer, self.eos, self.skip_bad, self.options = tokenizer, eos, skip_bad, options
 
@@ -55,16 +51,14 @@ class ChunkedBuild(PipelineStep):  # type: ignore[misc]
 
     def tasks(self, wanted: int) -> int:
         """As many as are wanted, if the stage can be divided."""
-        return 1 if _STAGES[self.stage] else wanted
+        return 1 if self.alone else wanted
 
-    def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
-        if self.tasks(world_size) != world_size:
-            raise ConfigError(f"{self.stage}: found {world_size} tasks, expected one; give it an executor of its own")
+    def work(self, task: Task | None) -> None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
         chunked = Chunked(self.documents, self.chunks, self.out, on_bad=(lambda *_: None) if self.skip_bad else None)
         tokenizer = load_tokenizer(self.tokenizer, self.eos)
         options = IngestOptions(columns=chunked.columns, tokenizer=tokenizer, **self.options)
-        part = None if self.stage == "finish" else Part(self.stage, rank, world_size)
+        part = None if self.stage == "finish" else Part(self.stage, *(task or (0, 1)))
         summary, _ = build_chunked(chunked, options, part=part)
         if summary is not None and part is not None:
             for name in ("documents", "tokens", "bad_records"):

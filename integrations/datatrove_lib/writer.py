@@ -21,6 +21,8 @@ from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
+from .step import Step, Task
+
 
 class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
     """Tokenizes the documents of a task and writes them as shard `rank` of a build in `out`.
@@ -135,7 +137,7 @@ class _DocumentParser(RecordParser):
         return {**kept, "id": row.id, "text": row.text}
 
 
-class ConceptStreamFinalize(PipelineStep):  # type: ignore[misc]
+class ConceptStreamFinalize(Step):
     """Completes the build in `out`: the one step of a pipeline with one task that depends on the writers' pipeline.
 
     max_lost_spans: which part of a track's spans may have been left without a token, in [0, 1].
@@ -144,8 +146,7 @@ class ConceptStreamFinalize(PipelineStep):  # type: ignore[misc]
     left as it is.
     """
 
-    name = "Concept stream: finalize"
-    type = "💾 - WRITER"
+    name, alone = "Concept stream: finalize", "finalize"
 
     def __init__(self, out: str | os.PathLike[str], *, max_lost_spans: float = 0.01) -> None:
         super().__init__()
@@ -153,8 +154,6 @@ class ConceptStreamFinalize(PipelineStep):  # type: ignore[misc]
         self.out = os.path.abspath(out)
         self.max_lost_spans = max_lost_spans
 
-    def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> None:
-        if world_size != 1:
-            raise ConfigError(f"finalize: found {world_size} tasks, expected one; give it an executor of its own")
+    def work(self, task: Task | None) -> None:
         if not os.path.exists(os.path.join(self.out, fmt.MANIFEST)):
             finalize_within(self.out, self.max_lost_spans)

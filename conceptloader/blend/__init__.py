@@ -5,17 +5,7 @@ Open schema.py first: every key; then blend.py, what becomes of them.
 
 from conceptloader.blend.blend import Blend, ConfigLike, View, build_mixture, open_blend
 from conceptloader.blend.load import load_config
-from conceptloader.blend.schema import (
-    ConceptOptions,
-    Config,
-    DatasetConfig,
-    LoaderConfig,
-    Outputs,
-    PackingConfig,
-    PhaseConfig,
-    QuarantineConfig,
-    SkipConfig,
-)
+from conceptloader.blend.schema import ConceptOptions, Config, DatasetConfig, Outputs
 
 __all__ = [
     "Blend",
@@ -23,12 +13,7 @@ __all__ = [
     "Config",
     "ConfigLike",
     "DatasetConfig",
-    "LoaderConfig",
     "Outputs",
-    "PackingConfig",
-    "PhaseConfig",
-    "QuarantineConfig",
-    "SkipConfig",
     "View",
     "build_mixture",
     "load_config",

@@ -1,15 +1,14 @@
 """Documents that are taken out of a run from a sample ahead on: samples that hold any of their tokens read nothing."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from conceptloader.base.hashing import fingerprint
-from conceptloader.blend.quarantine import TokenRanges
+from conceptloader.blend.quarantine import TokenRanges, read_lines
 from conceptloader.blend.schema import ExcludeConfig
-from conceptloader.errors import ConfigError, ReadError
+from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.paths import with_default
@@ -51,11 +50,13 @@ def read_excluded(
     found: dict[str, list[Excluded]] = {}
     for k, entry in enumerate(entries):
         names = list(datasets) if entry.dataset is None else [entry.dataset]
-        ids = entry.ids if entry.file is None else _read(entry.file)
+        ids: Sequence[str] = entry.ids or ()
+        if entry.file is not None:
+            ids = [word for line in read_lines(entry.file, "ids to exclude") if (word := line.strip())]
         total = 0
         for name in names:
             if entry.view is None:
-                start, stop = _of_ids(datasets[name], ids or ())
+                start, stop = _of_ids(datasets[name], ids)
             else:
                 start, stop = _complement(datasets[name], entry.view, roots, f"exclude[{k}].view")
             total += len(start)
@@ -64,13 +65,6 @@ def read_excluded(
         if not total:
             raise ConfigError(f"exclude[{k}]: found nothing of it in {', '.join(names)}, expected ids as in the input")
     return {name: apart(*map(np.concatenate, zip(*parts, strict=True))) for name, parts in found.items()}
-
-
-def _read(path: str) -> list[str]:
-    try:
-        return [line.strip() for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(f"{path}: cannot read ids to exclude: {error}") from error
 
 
 def _of_ids(dataset: Dataset, ids: Sequence[str]) -> tuple[Ints, Ints]:
@@ -91,10 +85,7 @@ def _complement(dataset: Dataset, path: str, roots: Sequence[str] | None, where:
             raise ConfigError(
                 f"{where}: found {path}, expected a view of {dataset.source}, or of what that is a view of"
             )
-        start, stop = (
-            np.append(0, view.runs.end),
-            np.append(view.runs.source, sum(view.manifest.shards.tokens.tolist())),
-        )
+        start, stop = np.append(0, view.runs.end), np.append(view.runs.source, view.manifest.num_tokens)
         some = start < stop
         return dataset.placed(start[some], stop[some])[1:]
 

@@ -230,15 +230,18 @@ class Packs(MapStyle):
         starts, numbers = [part.start for part in parts], [part.document for part in parts]
         sample["documents"] = Documents(np.array(starts, np.int64), np.array(numbers, np.int64))
         places = [part.place for part in parts] or [0]
-        for track in self.tracks:
-            spans: list[Spans] = [one[track] for one in read]
-            sample[track] = Spans(
-                start=np.concatenate([s.start + place for s, place in zip(spans, places, strict=True)]),
-                end=np.concatenate([s.end + place for s, place in zip(spans, places, strict=True)]),
-                begins_before=np.concatenate([s.begins_before for s in spans]),
-                ends_after=np.concatenate([s.ends_after for s in spans]),
-                records=[record for s in spans for record in s.records],
-                codec=spans[0].codec,
-                where=spans[0].where,
-            )
+        sample |= {track: end_to_end([one[track] for one in read], places) for track in self.tracks}
         return sample
+
+
+def end_to_end(parts: Sequence[Spans], places: Sequence[int]) -> Spans:
+    """Spans of a track in several parts of a sample, the first token of each of which is at its place there."""
+    return Spans(
+        start=np.concatenate([part.start + place for part, place in zip(parts, places, strict=True)]),
+        end=np.concatenate([part.end + place for part, place in zip(parts, places, strict=True)]),
+        begins_before=np.concatenate([part.begins_before for part in parts]),
+        ends_after=np.concatenate([part.ends_after for part in parts]),
+        records=[record for part in parts for record in part.records],
+        codec=parts[0].codec,
+        where=parts[0].where,
+    )

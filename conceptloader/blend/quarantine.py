@@ -27,14 +27,18 @@ def read_quarantine(entries: Sequence[QuarantineConfig], num_tokens: Mapping[str
     return {name: _merged(ranges) for name, ranges in found.items()}
 
 
+def read_lines(path: str, what: str) -> list[str]:
+    """Of a text file. Raises: ReadError that says what it is."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReadError(f"{path}: cannot read {what}: {error}") from error
+
+
 def _read(path: str) -> list[tuple[tuple[int, int], str]]:
     """Lines of "first end"; # starts a comment."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(f"{path}: cannot read quarantined ranges: {error}") from error
     ranges = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path, "quarantined ranges"), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue

@@ -17,6 +17,7 @@ from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.batch.open import RANDOM, decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Config, View
+from conceptloader.blend.packing import end_to_end
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.read.values import Documents, Spans
@@ -63,15 +64,9 @@ class Joined:
 
     def spans(self, track: str, start: int, stop: int) -> Spans:
         """As Dataset.spans; a span ends where its piece does."""
-        parts = [(at - start, self.dataset.spans(track, p.start, p.stop)) for at, p in self.cut(start, stop)]
-        return Spans(
-            np.concatenate([spans.start + at for at, spans in parts]),
-            np.concatenate([spans.end + at for at, spans in parts]),
-            np.concatenate([spans.begins_before for _, spans in parts]),
-            np.concatenate([spans.ends_after for _, spans in parts]),
-            [record for _, spans in parts for record in spans.records],
-            self.dataset.codec(track),
-        )
+        parts = self.cut(start, stop)
+        spans = [self.dataset.spans(track, piece.start, piece.stop) for _, piece in parts]
+        return end_to_end(spans, [at - start for at, _ in parts])
 
     def file_of(self, kind: str, token: int) -> str:
         """As Dataset.file_of."""

@@ -6,7 +6,7 @@ with k sizes makes at most k stretches of equal steps, and everything below is a
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,7 @@ class BatchSchedule:
 
     def at(self, step: int, consumed: int) -> "BatchSchedule":
         """The same rule, counted on from another known position (a restart)."""
-        return BatchSchedule(self.rule, step, consumed)
+        return replace(self, step=step, consumed=consumed)
 
     def rounded_down(self, multiple: int) -> "BatchSchedule":
         """Every size rounded down to a multiple of `multiple` (Megatron's --decrease-batch-size-if-needed)."""
@@ -91,9 +91,7 @@ class BatchSchedule:
                 f"batch sizes {[size for _, size in self.rule]}: every one must hold at least "
                 f"micro_batch_size * dp_size = {multiple} samples; lower the micro batch size or the number of ranks"
             )
-        return BatchSchedule(
-            tuple((at, size // multiple * multiple) for at, size in self.rule), self.step, self.consumed
-        )
+        return replace(self, rule=tuple((at, size // multiple * multiple) for at, size in self.rule))
 
     def check_divisible(self, micro_batch_size: int, dp_size: int) -> None:
         """Raise ConfigError if a batch from this position on cannot be split into micro batches for all ranks.

@@ -228,12 +228,7 @@ class PickleCodec:
 
 
 _WITH_PARAMETERS: dict[str, type] = {"concepts": ConceptsCodec, "numpy": NumpyCodec}
-_PLAIN: dict[str, type] = {
-    "msgpack": MsgpackCodec,
-    "json": JsonCodec,
-    "bytes": BytesCodec,
-    "pickle": PickleCodec,
-}
+_PLAIN: dict[str, type] = {"msgpack": MsgpackCodec, "json": JsonCodec, "bytes": BytesCodec, "pickle": PickleCodec}
 BUILT_IN = (*_PLAIN, *_WITH_PARAMETERS)
 
 

@@ -17,13 +17,7 @@ _LIMIT = 1 << 30
 _SEAL = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n}\n')
 _SEAL_SIZE = len(b',\n "checksum": "0123456789abcdef"\n}\n')
 _MISSING: Any = object()
-_KINDS: dict[type, str] = {
-    int: "an integer",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-    bool: "true or false",
-}
+_KINDS = {int: "an integer", str: "a string", list: "a list", dict: "an object", bool: "true or false"}
 
 
 def parse_json(data: bytes, where: str) -> Any:

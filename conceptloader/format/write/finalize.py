@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 
 import numpy as np
 
@@ -128,7 +127,7 @@ def _check_files(build: Build, manifest: Manifest) -> None:
         for entry in entries:
             expected = sizes.pop(entry.name, None)
             if expected is None:
-                if re.fullmatch(TEMPORARY, entry.name):
+                if TEMPORARY.fullmatch(entry.name):
                     temporary.append(entry.path)
                 elif not entry.name.startswith("."):
                     foreign.append(entry.name)

@@ -202,8 +202,8 @@ class MegatronData:
         tokens = reads and (asked or self.rules.inter_document_masking)
         concepts = reads and self.batches.stage.here(vp_stage)
 
-        def build(opened: SampleSource, split: Any, first: int = 0) -> ConceptDataset | None:
-            if not tokens and not concepts:
+        def build(opened: SampleSource | None, split: Any, first: int = 0) -> ConceptDataset | None:
+            if opened is None or not (tokens or concepts):
                 return None
             size, reader = sizes[split.value], opened.reader(concepts)
             if opened is self.train:
@@ -219,13 +219,10 @@ class MegatronData:
                 seed=opened.spec.seed,
             )
 
-        built: list[Built] = [build(self.train, Split.train, first) if sizes[0] != 0 else None]
+        built: list[Built] = [build(self.train if sizes[0] != 0 else None, Split.train, first)]
         for split in (Split.valid, Split.test):
             found = self._evaluation(split, sizes[split.value])
-            if isinstance(found, list):
-                built.append([build(one, split) for one in found])
-            else:
-                built.append(None if found is None else build(found, split))
+            built.append([build(one, split) for one in found] if isinstance(found, list) else build(found, split))
         return built
 
     def iterator(self, dataset: ConceptDataset | None, *, num_workers: int = 0) -> SplitIterator | None:

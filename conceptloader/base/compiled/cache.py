@@ -44,12 +44,9 @@ def _directories() -> list[str]:
     directories = [path for path in cache_directories() if _usable(path)]
     if not any(os.access(path, os.W_OK) for path in directories):
         with contextlib.suppress(OSError):  # there is no temporary directory either
-            directories += filter(_usable, [_last_resort()])
+            shared = os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}")
+            directories += filter(_usable, [shared])
     return directories
-
-
-def _last_resort() -> str:
-    return os.path.join(tempfile.gettempdir(), f"conceptloader-{os.geteuid()}")
 
 
 class NotCompiledError(Exception):

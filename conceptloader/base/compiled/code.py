@@ -9,16 +9,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def inner(function: F) -> F:
     """A function that only kernels call: a part of their machine code."""
-    return _piece(function, "never")
+    function.inline = "never"  # type: ignore[attr-defined]
+    return function
 
 
 def inlined(function: F) -> F:
     """A piece of a kernel that is pasted into it before LLVM sees it: a loop with a call in it is never vectorized."""
-    return _piece(function, "always")
-
-
-def _piece(function: F, inline: str) -> F:
-    function.inline = inline  # type: ignore[attr-defined]
+    function.inline = "always"  # type: ignore[attr-defined]
     return function
 
 

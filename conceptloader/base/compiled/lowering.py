@@ -11,7 +11,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types as _types
 from numba.core import codegen as _codegen
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
 from numba.np import arrayobj as _arrayobj
 from numba.np.numpy_support import from_dtype as _from_dtype
 
@@ -22,6 +22,7 @@ codegen: Any = _codegen
 arrayobj: Any = _arrayobj
 from_dtype: Any = _from_dtype
 config: Any = numba.config
+intrinsic: Any = _intrinsic
 # No way in from Python, and no counting of references: nothing that is compiled owns an array.
 _OPTIONS: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False, "error_model": "numpy"}
 
@@ -155,7 +156,8 @@ def _unpack(kind: Any) -> Any:
     return intrinsic(typed)
 
 
-def _keep(typing_context: Any, address: Any, value: Any) -> Any:
+@intrinsic  # type: ignore[untyped-decorator]
+def keep(typing_context: Any, address: Any, value: Any) -> Any:
     """keep(address, value): an integer as a word; nothing if it is None."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -167,10 +169,8 @@ def _keep(typing_context: Any, address: Any, value: Any) -> Any:
     return types.none(types.int64, value), generate
 
 
-keep: Any = intrinsic(_keep)
-
-
-def _array_at(typing_context: Any, address: Any, first: Any, count: Any, dtype: Any) -> Any:
+@intrinsic  # type: ignore[untyped-decorator]
+def array_at(typing_context: Any, address: Any, first: Any, count: Any, dtype: Any) -> Any:
     kind = types.Array(dtype.dtype, 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -186,10 +186,8 @@ def _array_at(typing_context: Any, address: Any, first: Any, count: Any, dtype: 
     return kind(types.int64, types.int64, types.int64, dtype), generate
 
 
-array_at: Any = intrinsic(_array_at)
-
-
-def _load(typing_context: Any, address: Any, dtype: Any) -> Any:
+@intrinsic  # type: ignore[untyped-decorator]
+def load(typing_context: Any, address: Any, dtype: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], context.get_value_type(dtype.dtype).as_pointer())
         return builder.load(pointer, align=1)
@@ -197,16 +195,11 @@ def _load(typing_context: Any, address: Any, dtype: Any) -> Any:
     return dtype.dtype(types.int64, dtype), generate
 
 
-load: Any = intrinsic(_load)
-
-
-def _mulhi(typing_context: Any, x: Any, y: Any) -> Any:
+@intrinsic  # type: ignore[untyped-decorator]
+def mulhi(typing_context: Any, x: Any, y: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         wide = ir.IntType(128)
         product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
         return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
 
     return types.uint64(types.uint64, types.uint64), generate
-
-
-mulhi: Any = intrinsic(_mulhi)

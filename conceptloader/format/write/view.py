@@ -14,7 +14,6 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
-from conceptloader.format.spec.manifest import LADDER_STEPS
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.viewfile import RUNS, Runs, ViewManifest
 from conceptloader.format.write.ladder import PIECE, REACH, Ladder
@@ -79,4 +78,4 @@ def count_spans(files: Ranges, runs: Runs | None, track: str) -> list[int]:
             starts.append(np.maximum(spans.first, cut.first[at]) + base)
             ends.append(np.minimum(spans.end, cut.end[at]) + base)
         ladder.add(np.concatenate(starts), np.concatenate(ends))
-    return ladder.counts[:LADDER_STEPS]
+    return ladder.counts

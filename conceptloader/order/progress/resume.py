@@ -34,36 +34,30 @@ def compare(saved: OrderSpec, current: OrderSpec, consumed: int) -> list[Differe
     Phases, members, skips and exclusions that start at `consumed` or later are not looked at, nor are tracks and
     quarantine.
     """
-    return list(_differences(saved, current, consumed)) if consumed else []
+    found = _compared(saved, current, consumed) if consumed else ()
+    return [one for one in found if one.saved != one.current]
 
 
-def _differences(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[Difference]:
+def _compared(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[Difference]:
+    """All that decides the first `consumed` samples, whether it differs or not."""
+    both = saved, current
     scalars = ("order", "seed", "block") if saved.order == "shuffled" else ("order",)
     for key in (*scalars, "order_version", "lanes"):
-        yield from _changed(key, getattr(saved, key), getattr(current, key))
+        yield Difference(key, getattr(saved, key), getattr(current, key))
     for key in sorted({*saved.extra, *current.extra}):
-        yield from _changed(f"extra.{key}", saved.extra.get(key), current.extra.get(key))
-    yield from _changed(
-        "skips", *([(s.at, s.count) for s in spec.skips if s.at < consumed] for spec in (saved, current))
-    )
+        yield Difference(f"extra.{key}", saved.extra.get(key), current.extra.get(key))
+    yield Difference("skips", *([(s.at, s.count) for s in spec.skips if s.at < consumed] for spec in both))
     for name in sorted({*saved.exclude, *current.exclude} & set(current.members)):
-        past_and_now = (
-            [list(one) for one in spec.exclude.get(name, ()) if int(one[0]) < consumed] for spec in (saved, current)
-        )
-        yield from _changed(f"exclude.{name}", *past_and_now)
+        old, new = ([list(one) for one in spec.exclude.get(name, ()) if int(one[0]) < consumed] for spec in both)
+        yield Difference(f"exclude.{name}", old, new)
     for name in saved.draws_before(consumed):
         yield from _member_differences(name, saved.members[name], current.members.get(name))
     past, now = saved.phases_before(consumed), current.phases_before(consumed)
-    yield from _changed("phases", [phase.start for phase in past], [phase.start for phase in now])
+    yield Difference("phases", [phase.start for phase in past], [phase.start for phase in now])
     by_start = {phase.start: phase.weights for phase in now}
     for phase in past:
         if phase.start in by_start:
             yield from _weight_differences(phase.start, phase.weights, by_start[phase.start])
-
-
-def _changed(key: str, saved: Any, current: Any) -> Iterator[Difference]:
-    if saved != current:
-        yield Difference(key, saved, current)
 
 
 def _member_differences(name: str, saved: Member, current: Member | None) -> Iterator[Difference]:
@@ -72,13 +66,13 @@ def _member_differences(name: str, saved: Member, current: Member | None) -> Ite
         return
     old, new = saved.identity, current.identity
     for key in old | new:
-        yield from _changed(f"datasets.{name}.{key}", old.get(key), new.get(key))
+        yield Difference(f"datasets.{name}.{key}", old.get(key), new.get(key))
 
 
 def _weight_differences(start: int, saved: Mapping[str, float], current: Mapping[str, float]) -> Iterator[Difference]:
     for name in sorted({*saved, *current}):
-        shares = (Fraction(w.get(name, 0)) / Fraction(sum(w.values())) for w in (saved, current))
-        yield from _changed(f"phases.{start}.weights.{name}", *map(_readable, shares))
+        old, new = (_readable(Fraction(w.get(name, 0)) / Fraction(sum(w.values()))) for w in (saved, current))
+        yield Difference(f"phases.{start}.weights.{name}", old, new)
 
 
 def _readable(share: Fraction) -> str:

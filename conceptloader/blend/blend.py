@@ -256,11 +256,9 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
             raise ConfigError(f"concepts.{track}: no dataset has such a track{nearest(track, known)}")
     tokenizers = {name: ds.tokenizer for name, ds in datasets.items() if ds.tokenizer is not None}
     if len(set(tokenizers.values())) > 1 and not config.allow_mixed_tokenizers:
-        listed = ", ".join(
-            f"{name}: {t.name} with {t.vocab_size} tokens and eos {t.eos_id}" for name, t in tokenizers.items()
-        )
+        each = [f"{name}: {t.name} with {t.vocab_size} tokens and eos {t.eos_id}" for name, t in tokenizers.items()]
         raise ConfigError(
-            f"datasets: found different tokenizers ({listed}), expected one; if their ids mean the same, set "
+            f"datasets: found different tokenizers ({', '.join(each)}), expected one; if their ids mean the same, set "
             "allow_mixed_tokenizers: true"
         )
 

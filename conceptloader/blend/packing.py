@@ -198,7 +198,11 @@ class Packs(MapStyle):
     def _block(self, number: int) -> list[Part]:
         kept, parts = self._last
         if kept != number:
-            parts = self._pack(number)
+            try:
+                bins, pieces = self.block(number)
+                parts = pack(pieces, bins, self.packing)
+            except (ConfigError, FormatError) as error:
+                raise type(error)(f"{self.dataset.path}: {error}") from error
             self._last = number, parts
         return parts
 
@@ -213,13 +217,6 @@ class Packs(MapStyle):
         numbers, starts = holding.ids.tolist(), holding.first.tolist()
         ends = [*starts[1:], self.dataset.document_range(numbers[-1])[1]]
         return bins, list(pieces_of(zip(numbers, starts, ends, strict=True), first, last, self.packing))
-
-    def _pack(self, number: int) -> list[Part]:
-        try:
-            bins, pieces = self.block(number)
-            return pack(pieces, bins, self.packing)
-        except (ConfigError, FormatError) as error:
-            raise type(error)(f"{self.dataset.path}: {error}") from error
 
     def _get(self, i: int) -> Sample:
         parts = self.parts(i)

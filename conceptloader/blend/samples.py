@@ -61,10 +61,8 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     """What sample `number` is made of: a window of seq_len + 1 tokens, no more than these of a document, or a pack's
     parts. None for a document in a shard that is quarantined as a whole, its document table included."""
     if isinstance(view.samples, Packs):
-        found = [
-            Part(p.start, min(p.start + p.tokens + 1, p.end), p.tokens, p.place, p.document)
-            for p in view.samples.parts(number)
-        ]
+        parts = view.samples.parts(number)
+        found = [Part(p.start, min(p.start + p.tokens + 1, p.end), p.tokens, p.place, p.document) for p in parts]
     elif not by_document(view):
         start = view.start + number * seq_len
         found = [Part(start, start + seq_len + 1, seq_len)]

@@ -74,9 +74,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     if origin is tuple:
         return _tuple(value, hint, where)
     if origin is dict:
-        return {
-            _name(key, where): convert(item, args[1], f"{where}.{key}") for key, item in _mapping(value, where).items()
-        }
+        items = _mapping(value, where).items()
+        return {_name(key, where): convert(item, args[1], f"{where}.{key}") for key, item in items}
     if dataclasses.is_dataclass(hint):
         return value if isinstance(value, hint) else build(hint, value, where)  # type: ignore[arg-type]
     wanted: Any = (int, float) if hint is float else hint

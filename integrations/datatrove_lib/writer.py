@@ -78,9 +78,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
     def run(self, data: Iterable[Any] | None, rank: int = 0, world_size: int = 1) -> None:
         """Write shard `rank` of `world_size`."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
-        given = {
-            k: load_vocabulary(names) if isinstance(names, str) else names for k, names in self.vocabularies.items()
-        }
+        kept = self.vocabularies.items()
+        given = {track: load_vocabulary(names) if isinstance(names, str) else names for track, names in kept}
         options = IngestOptions(
             columns=Columns(tracks=self.spans, metadata_columns=self.metadata, prefix=self.prefix),
             tokenizer=load_tokenizer(self.tokenizer, self.eos),

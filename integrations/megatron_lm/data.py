@@ -195,9 +195,7 @@ class MegatronData:
                 "--conceptloader-valid-config, or switch it off with --eval-iters 0"
             )
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
-        asked = (
-            is_built_on_rank() if is_built_on_rank is not None else takes_tokens(self.batches.pipeline_layout, vp_stage)
-        )
+        asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.batches.pipeline_layout, vp_stage)
         # With inter-document masking Megatron's get_batch reads on every stage.
         tokens = reads and (asked or self.rules.inter_document_masking)
         concepts = reads and self.batches.stage.here(vp_stage)

@@ -4,11 +4,10 @@ Megatron never sees the launcher's options, so its parser needs no patch.
 """
 
 import argparse
-import dataclasses
 import difflib
 from argparse import Namespace
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +125,8 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
                 "own loader; to go on with others, --conceptloader-accept loader"
             )
         paths = dict.fromkeys(path for blend in blends if blend for path in blend[0])
-        return {
-            "config": {"order": "megatron", "megatron_cache": cache, **datasets_in_place((list(paths), None), cache)}
-        }
+        datasets = datasets_in_place((list(paths), None), cache)
+        return {"config": {"order": "megatron", "megatron_cache": cache, **datasets}}
     of_split = [
         blend and {"weights": "sizes" if blend[1] is None else "given", **datasets_in_place(blend, cache)}
         for blend in blends
@@ -167,7 +165,7 @@ def load_configs(
                     f"concepts.{name}: found in the configuration of evaluation data alone, but all batches have the "
                     "tensors of the training; name it in the configuration of the training too, or leave it out"
                 )
-    of_valid, of_test = (c and dataclasses.replace(c, concepts=of_train.concepts) for c in rest)
+    of_valid, of_test = (c and replace(c, concepts=of_train.concepts) for c in rest)
     return of_train, of_valid, of_test
 
 
@@ -178,8 +176,8 @@ def with_share(config: Config, share: tuple[float, float]) -> Config:
         low, high = entry.split or (0.0, 1.0)
         # Exactly `high` at 1, so that neighbouring splits meet.
         cut = [high if at >= 1 else low + (high - low) * at for at in share]
-        datasets[name] = dataclasses.replace(entry, split=(cut[0], cut[1]))
-    return dataclasses.replace(config, datasets=datasets)
+        datasets[name] = replace(entry, split=(cut[0], cut[1]))
+    return replace(config, datasets=datasets)
 
 
 def for_evaluation(config: Config) -> Config:
@@ -204,11 +202,9 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
     if config.lanes is not None:  # for which what is held out may be too small
         changes = {"order": config.order_kind, "order_version": None, **changes}
     given = config.datasets
-    datasets = {n: dataclasses.replace(given[n], max_epochs=None, weight=w, lanes=True) for n, w in kept.items()}
+    datasets = {n: replace(given[n], max_epochs=None, weight=w, lanes=True) for n, w in kept.items()}
     quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
-    return dataclasses.replace(
-        config, phases=(), skip=(), exclude=(), datasets=datasets, quarantine=quarantine, **changes
-    )
+    return replace(config, phases=(), skip=(), exclude=(), datasets=datasets, quarantine=quarantine, **changes)
 
 
 def wanted(config: Config, concepts: bool) -> Config:
@@ -218,11 +214,11 @@ def wanted(config: Config, concepts: bool) -> Config:
     """
     if config.outputs.position_ids == "document":
         raise ConfigError("outputs.position_ids: found document; with Megatron say --reset-position-ids instead")
-    outputs = dataclasses.replace(config.outputs, position_ids="off")
+    outputs = replace(config.outputs, position_ids="off")
     if not concepts:
-        outputs = dataclasses.replace(outputs, document_ids=False, sample_index=False, random=False)
-        outputs = dataclasses.replace(outputs, loss_weight=None, fields={})
-    return dataclasses.replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
+        outputs = replace(outputs, document_ids=False, sample_index=False, random=False)
+        outputs = replace(outputs, loss_weight=None, fields={})
+    return replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
 
 
 def batch_schedule(args: Namespace) -> BatchSchedule:

@@ -75,13 +75,12 @@ class Joined:
 
 def joined_view(source: Any, dataset_id: int, seq_length: int, tracks: Iterable[str]) -> View:
     """A view of one window, the whole of `source` (Joined or Dataset): all that a sample, or a layout, looks at."""
-    member = Member(
-        dataset=str(dataset_id), seq_len=seq_length, windows=1, stream_fingerprint="", token_range=(0, seq_length + 1)
-    )
+    name, tokens = str(dataset_id), (0, seq_length + 1)
+    member = Member(dataset=name, seq_len=seq_length, windows=1, stream_fingerprint="", token_range=tokens)
     samples: Any = None  # read as a whole, never by number
     return View(
-        name=str(dataset_id), dataset_id=dataset_id, dataset=source, member=member, samples=samples,
-        start=0, tracks=tuple(track for track in tracks if track in source.tracks),
+        name=name, dataset_id=dataset_id, dataset=source, member=member, samples=samples, start=0,
+        tracks=tuple(track for track in tracks if track in source.tracks),
     )  # fmt: skip
 
 
@@ -148,13 +147,9 @@ class StockSplit:
                 token_range=(0, ours.num_tokens),
                 tracks_fingerprint=ours.tracks_fingerprint,
             )
-        hashes = {
-            "datasets": [stock.unique_description_hash for stock in self.data.datasets],
-            "samples": len(self.data),
-        }
-        if isinstance(self.data, MappedBlend):
-            hashes["blend"] = self.data.unique_description_hash
-        extra = {"megatron": hashes}
+        each = [stock.unique_description_hash for stock in self.data.datasets]
+        blend = {"blend": self.data.unique_description_hash} if isinstance(self.data, MappedBlend) else {}
+        extra = {"megatron": {"datasets": each, "samples": len(self.data), **blend}}
         return OrderSpec(seed=self.config.seed, block=1, members=members, order="megatron", extra=extra)
 
     @property

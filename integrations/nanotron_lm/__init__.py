@@ -13,8 +13,4 @@ Open own_script.py first: the loader without the launcher.
 
 from conceptloader.base.packages import public
 
-_NAMES = {
-    "launch": "install set_weights",
-    "own_script": "build_dataloader save_state",
-}
-__all__, __getattr__ = public(__name__, _NAMES)
+__all__, __getattr__ = public(__name__, {"launch": "install set_weights", "own_script": "build_dataloader save_state"})

@@ -53,9 +53,8 @@ def build_dataloader(
     Raises ConfigError, FormatError, or ResumeError for a changed past.
     """
     blend = open_blend(load_config(config, defaults={"seed": seed}).with_seq_len(seq_len))
-    options = NanotronOptions.parse(
-        {"consume": dict(consume or {}), "allow_changed": list(allow_changed)}, "build_dataloader"
-    )
+    section = {"consume": dict(consume or {}), "allow_changed": list(allow_changed)}
+    options = NanotronOptions.parse(section, "build_dataloader")
     blend.config.outputs.check_weights(options.consume, "consume")
     saved = State.read(Path(checkpoint)) if checkpoint is not None else None
     dataset = make_dataset(blend, options, saved=saved, consumed_in_stage=consumed_samples, vocabulary=vocabulary)

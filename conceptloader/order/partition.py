@@ -207,9 +207,8 @@ class Plan:
         whole = replace(self.partition, micro_batch_size=1, dp_size=1)  # divides everything
         saved = replace(self, schedule=self.schedule.at(0, step_start), partition=whole)
         size = saved.schedule.batch_size(step_start)
-        if step_start <= consumed < step_start + size and not any(
-            n % self.partition.group for n in (size, consumed - step_start)
-        ):
+        divides = all(n % self.partition.group == 0 for n in (size, consumed - step_start))
+        if divides and step_start <= consumed < step_start + size:
             return replace(saved, partition=self.partition)
         shifted = replace(self, schedule=self.schedule.at(0, consumed))
         if saved.stop is not None and shifted.stop is not None and consumed < saved.stop > shifted.stop:

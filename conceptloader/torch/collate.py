@@ -34,9 +34,8 @@ def to_tensors(batch: Batch) -> TensorBatch:
             tensor = torch.from_numpy(value)
             if isinstance(owner, torch.Tensor):
                 at = (value.__array_interface__["data"][0] - owner.data_ptr()) // value.itemsize
-                tensor = torch.empty(0, dtype=tensor.dtype).set_(
-                    owner.untyped_storage(), at, value.shape, tensor.stride()
-                )
+                whole = owner.untyped_storage()
+                tensor = torch.empty(0, dtype=tensor.dtype).set_(whole, at, value.shape, tensor.stride())
             value = tensor
         tensors[name] = value
     return share(tensors) if "tokens" in tensors else tensors

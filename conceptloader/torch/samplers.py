@@ -185,9 +185,8 @@ class MicroBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         group, offsets = self.partition.group, self.partition.offsets(self.dp_rank).tolist()
-        firsts = (
-            count(self.consumed, group) if self.total is None else range(self.consumed, self.total - group + 1, group)
-        )
+        start, total = self.consumed, self.total
+        firsts = count(start, group) if total is None else range(start, total - group + 1, group)
         return ([first + offset for offset in offsets] for first in firsts)
 
 

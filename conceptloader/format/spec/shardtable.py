@@ -32,10 +32,8 @@ class FileColumn:
         return cls(np.full(shards, -1, np.int64), [None] * shards)
 
     def to_json(self, version: Version) -> dict[str, Any]:
-        value: dict[str, Any] = {
-            "size": [None if size < 0 else size for size in self.size.tolist()],
-            "checksum": self.checksum,
-        }
+        sizes = [None if size < 0 else size for size in self.size.tolist()]
+        value: dict[str, Any] = {"size": sizes, "checksum": self.checksum}
         if version.samples and any(self.sample):
             value["sample"] = self.sample
         if any(self.path):

@@ -185,10 +185,8 @@ def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
         except ConceptloaderError as error:
             yield str(error)
             continue
-        for key, claimed, counted in (
-            ("max_spans", list(track.max_spans), spans),
-            ("max_items", track.max_items, items),
-        ):
+        claims = ("max_spans", list(track.max_spans), spans), ("max_items", track.max_items, items)
+        for key, claimed, counted in claims:
             if claimed != counted:
                 rule = f"{counted}, as counted in the files; the manifest was changed or badly written: restore it"
                 yield f"tracks: {name}: {key}: found {claimed}, expected {rule}"

@@ -183,9 +183,8 @@ class ShardWriter:
         """Complete, sync and name all files, then declare the shard finished."""
         self._open = False
         with self._spools:  # ends with them: working files, after an error everything that has no final name
-            encodings = {
-                name: writer.encoding(self.tokens, self.options.block_tokens) for name, writer in self._tracks.items()
-            }
+            block = self.options.block_tokens
+            encodings = {name: writer.encoding(self.tokens, block) for name, writer in self._tracks.items()}
             dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]
             layout = fmt.make_layout(self.options.written_type, self.options.fields, dense)
             token_checksum = self._stream.checksum

@@ -13,7 +13,7 @@ from conceptloader.trace import exposure, open_run, trace_steps
 from conceptloader.trace.bulk import write_parquet
 from conceptloader.trace.select.views import Ask, select
 
-from .step import Step, Task
+from .step import Directory, Step, Task
 
 
 class SelectWriter(Step):
@@ -24,13 +24,7 @@ class SelectWriter(Step):
 
     name = "Select"
 
-    def __init__(
-        self,
-        dataset: str | os.PathLike[str],
-        out: str | os.PathLike[str],
-        ask: Ask,
-        roots: Iterable[str] | None = None,
-    ) -> None:
+    def __init__(self, dataset: Directory, out: Directory, ask: Ask, roots: Iterable[str] | None = None) -> None:
         super().__init__()
         self.dataset, self.out, self.ask = os.path.abspath(dataset), os.path.abspath(out), ask
         self.roots = None if roots is None else list(roots)

@@ -9,7 +9,7 @@ from conceptloader.ingest.chunks.join import Documents, Part
 from conceptloader.ingest.chunks.options import Chunks
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 
-from .step import Step, Task
+from .step import Directory, Step, Task
 
 _STAGES = {"ids": True, "deal": False, "join": False, "write": False, "finish": True}  # True: for one task alone
 
@@ -32,7 +32,7 @@ class ChunkedBuild(Step):
         stage: str,
         documents: Documents,
         chunks: Chunks,
-        out: str | os.PathLike[str],
+        out: Directory,
         tokenizer: str,
         *,
         eos: str | int | None = None,

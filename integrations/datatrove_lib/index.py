@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from conceptloader.ingest.index import build_index
 
-from .step import Step, Task
+from .step import Directory, Step, Task
 
 
 class ConceptIndexWriter(Step):
@@ -18,9 +18,7 @@ class ConceptIndexWriter(Step):
 
     name = "Concept index"
 
-    def __init__(
-        self, dataset: str | os.PathLike[str], track: str = "concepts", roots: Iterable[str] | None = None
-    ) -> None:
+    def __init__(self, dataset: Directory, track: str = "concepts", roots: Iterable[str] | None = None) -> None:
         super().__init__()
         self.dataset, self.track = os.path.abspath(dataset), track
         self.roots = None if roots is None else list(roots)

@@ -1,5 +1,6 @@
 """Pipeline steps that read no documents: each task of so many does its part, or one does all that is left."""
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,6 +8,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from conceptloader.errors import ConfigError
 
+Directory = str | os.PathLike[str]
 Task = tuple[int, int]
 """Its number, of how many."""
 

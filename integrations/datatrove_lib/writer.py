@@ -21,7 +21,7 @@ from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
-from .step import Step, Task
+from .step import Directory, Step, Task
 
 
 class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
@@ -47,7 +47,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
 
     def __init__(
         self,
-        out: str | os.PathLike[str],
+        out: Directory,
         tokenizer: str,
         *,
         spans: Mapping[str, str] | None = None,
@@ -147,7 +147,7 @@ class ConceptStreamFinalize(Step):
 
     name, alone = "Concept stream: finalize", "finalize"
 
-    def __init__(self, out: str | os.PathLike[str], *, max_lost_spans: float = 0.01) -> None:
+    def __init__(self, out: Directory, *, max_lost_spans: float = 0.01) -> None:
         super().__init__()
         check_fraction(max_lost_spans)
         self.out = os.path.abspath(out)

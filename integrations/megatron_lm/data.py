@@ -1,9 +1,8 @@
 """The data of a run: what Megatron's command line and our configuration say together, and where it goes on."""
 
-import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +56,14 @@ class OurSplit:
 
     def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "OurSplit":
         """The split with which a run goes on. Raises ResumeError if its past has changed."""
-        return dataclasses.replace(self, blend=self.blend.resume(saved, consumed, allow_changed=accept))
+        return replace(self, blend=self.blend.resume(saved, consumed, allow_changed=accept))
 
     def layout(self, concepts: bool, others: Sequence[Blend] = ()) -> BatchLayout:
         """Arrays of a batch, with or without the concept tensors, which hold the samples of `others` too."""
         config = self._blend(concepts).config
         views = [view for blend in (self.blend, *others) for view in blend.views]
         layout = decide_layout(views, self.rules.seq_length, config.outputs, config.concepts)
-        return dataclasses.replace(layout, random_key=derive_key(config.seed, RANDOM))
+        return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
     def reader(self, concepts: bool) -> Reader:
         return open_reader(self._blend(concepts), layout=self.shared if concepts else None)
@@ -72,8 +71,8 @@ class OurSplit:
     def _blend(self, concepts: bool) -> Blend:
         config = wanted(self.blend.config, concepts)
         borders = config.outputs.loss_mask_borders or self.rules.eod_mask_loss
-        outputs = dataclasses.replace(config.outputs, cu_seqlens=self.rules.needs_borders, loss_mask_borders=borders)
-        return dataclasses.replace(self.blend, config=dataclasses.replace(config, outputs=outputs))
+        outputs = replace(config.outputs, cu_seqlens=self.rules.needs_borders, loss_mask_borders=borders)
+        return replace(self.blend, config=replace(config, outputs=outputs))
 
 
 SampleSource = OurSplit | StockSplit
@@ -150,7 +149,7 @@ class MegatronData:
         self.train = continued(opened, saved, consumed, accept)
         if isinstance(self.train, OurSplit):
             layout = self.train.layout(concepts=True, others=[blend for blend in self._whole if blend is not None])
-            self.train = dataclasses.replace(self.train, shared=layout)
+            self.train = replace(self.train, shared=layout)
         else:
             layout = self.train.layout(concepts=True)
         fields = fields_of(layout)

@@ -1,10 +1,9 @@
 """A split that is taken over: Megatron's samples, pieces of documents, read with concepts from datasets of ours."""
 
 import copy
-import dataclasses
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -169,14 +168,14 @@ class StockSplit:
     def layout(self, concepts: bool) -> BatchLayout:
         """Arrays of a batch. The pieces of a sample may hold more spans than a window of the stream."""
         config, length = wanted(self.config, concepts), self.rules.seq_length
-        outputs = dataclasses.replace(config.outputs, cu_seqlens=False, loss_mask_borders=False)
+        outputs = replace(config.outputs, cu_seqlens=False, loss_mask_borders=False)
         tracks = {
-            name: dataclasses.replace(options, max_spans=min(options.max_spans or length, length))
+            name: replace(options, max_spans=min(options.max_spans or length, length))
             for name, options in config.concepts.items()
         }
         views = [joined_view(dataset, k, length, tracks) for k, dataset in enumerate(self.in_blend)]
         layout = decide_layout(views, length, outputs, tracks)
-        return dataclasses.replace(layout, random_key=derive_key(config.seed, RANDOM))
+        return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
     def reader(self, concepts: bool) -> Reader:
         return StockReader(self, self.layout(concepts))
@@ -195,10 +194,8 @@ def open_taken_over(
     cached = copy.copy(dataset_config)
     cached.path_to_cache = config.megatron_cache
     built = MappingBuilder(GPTDataset, list(sizes), lambda: True, cached).build()
-    datasets = [
-        open_dataset(config.datasets[name].path, roots=config.roots, check_files=config.loader.check_files)
-        for name in config.names
-    ]
+    paths = [config.datasets[name].path for name in config.names]
+    datasets = [open_dataset(path, roots=config.roots, check_files=config.loader.check_files) for path in paths]
     if any(dataset.runs is not None for dataset in datasets):
         raise ConfigError("order: megatron: found a view, expected whole datasets; take the run over without it")
     if config.quarantine:

@@ -162,28 +162,23 @@ def make_dataset(
 
 
 def _stage_start(
-    blend: Blend,
-    options: NanotronOptions,
-    saved: State | None,
-    stage: str,
-    consumed_in_stage: int,
-    earlier: Mapping[str, int],
+    blend: Blend, options: NanotronOptions, saved: State | None, stage: str, in_stage: int, earlier: Mapping[str, int]
 ) -> tuple[int, bool]:
-    """Samples of the run before this data stage, and whether the stage begins now."""
+    """Samples of the run before this data stage, of which `in_stage` are trained, and whether the stage begins now."""
     if saved is None:
         read = sorted(name for name in blend.config.names if earlier.get(name))
-        if (consumed_in_stage or read) and UNVERIFIED not in options.allow_changed:
-            what = f"{consumed_in_stage} samples of this data stage" if consumed_in_stage else f"from {', '.join(read)}"
+        if (in_stage or read) and UNVERIFIED not in options.allow_changed:
+            what = f"{in_stage} samples of this data stage" if in_stage else f"from {', '.join(read)}"
             raise ResumeError(
                 f"the checkpoint has read {what}, but holds no {NAME} that tells which; resume from one that does, or "
                 f"add {UNVERIFIED} to nanotron.allow_changed to trust that nothing was changed"
             )
         return 0, False
-    if stage != saved.stage and not consumed_in_stage:
+    if stage != saved.stage and not in_stage:
         return saved.consumed, True
-    if saved.stage_start + consumed_in_stage != saved.consumed:
+    if saved.stage_start + in_stage != saved.consumed:
         raise ResumeError(
-            f"data stage {stage!r}: nanotron has consumed {consumed_in_stage} samples, but {NAME} says "
+            f"data stage {stage!r}: nanotron has consumed {in_stage} samples, but {NAME} says "
             f"{saved.consumed - saved.stage_start} (of stage {saved.stage!r}); the two are of different checkpoints"
         )
     return saved.stage_start, False

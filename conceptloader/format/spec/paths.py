@@ -12,6 +12,9 @@ from conceptloader.storage.reads import named, open_file, read_file, retrying
 from conceptloader.storage.stores import is_url, object_size, read_range
 from conceptloader.storage.urls import below, normal, parent
 
+Given = Sequence[str | os.PathLike[str]] | None
+"""Roots as callers name them; None for the default."""
+
 
 class Roots:
     """Directories that hold all files of a dataset.
@@ -20,19 +23,13 @@ class Roots:
     files), everything else has to be allowed by name. A manifest is data and cannot widen this itself.
     """
 
-    def __init__(self, directory: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
+    def __init__(self, directory: str, roots: Given) -> None:
         self._choose(os.path.abspath(directory), os.path.dirname, roots, os.path.abspath)
         self._lexical = [os.path.join(root, "") for root in self.roots]
         self._real = tuple(os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory))
         self._met = {self.directory}  # directories that were below the roots, links followed
 
-    def _choose(
-        self,
-        directory: str,
-        above: Callable[[str], str],
-        roots: Sequence[str | os.PathLike[str]] | None,
-        form: Callable[[Any], str],
-    ) -> None:
+    def _choose(self, directory: str, above: Callable[[str], str], roots: Given, form: Callable[[Any], str]) -> None:
         """form: of a root that is given, "" to leave it out. Raises: ConfigError."""
         if isinstance(roots, (str, os.PathLike)):
             raise ConfigError(f"roots: found the single path {roots!r}, expected a list of them; write [...]")
@@ -127,7 +124,7 @@ def with_default(path: str, roots: Sequence[str] | None) -> list[str] | None:
 class UrlRoots(Roots):
     """Roots that are URLs; by default the parent of the dataset's URL, in its own host or bucket."""
 
-    def __init__(self, url: str, roots: Sequence[str | os.PathLike[str]] | None) -> None:
+    def __init__(self, url: str, roots: Given) -> None:
         # Local roots of a configuration are for its local datasets.
         self._choose(normal(url), parent, roots, lambda root: normal(root) if is_url(root) else "")
 

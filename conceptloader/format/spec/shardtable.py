@@ -129,7 +129,6 @@ def parse_shards(
     block_tokens: int,
 ) -> ShardTable:
     """Check and convert the "shards" object. Every size that follows from other numbers must agree with them."""
-
     table = ShardTable(
         path=text_column(head, "path", count),
         tokens=int_column(head, "tokens", count),

@@ -112,11 +112,8 @@ def _stream(file: FileCheck) -> None:
     """Token ids, and record ids of dense tracks."""
     table, shard, limit = file.manifest.shards, file.shard, file.manifest.num_ids
     layout = file.manifest.layouts[table.layout[shard]]
-    dense = {
-        fmt.dense_field(name): int(column.records[shard])
-        for name, column in table.tracks.items()
-        if column.encoding[shard] == fmt.DENSE
-    }
+    columns = {name: column for name, column in table.tracks.items() if column.encoding[shard] == fmt.DENSE}
+    dense = {fmt.dense_field(name): int(column.records[shard]) for name, column in columns.items()}
     checksum = xxhash.xxh3_64()
     file.skip(int(table.offset[shard]))
     for i, items in file.arrays(layout.dtype, file.tokens):

@@ -59,13 +59,12 @@ def make_dataloader(
 
     Raises ConfigError, FormatError, ReadError.
     """
+    size = global_batch_size or micro_batch_size * dp_size
     return Loader(
         open_blend(config),
         partition=Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme),
         dp_rank=dp_rank,
-        schedule=global_batch_size
-        if isinstance(global_batch_size, BatchSchedule)
-        else BatchSchedule.constant(global_batch_size or micro_batch_size * dp_size),
+        schedule=size if isinstance(size, BatchSchedule) else BatchSchedule.constant(size),
         consumed_samples=consumed_samples,
         num_samples=num_samples,
         tail=tail,

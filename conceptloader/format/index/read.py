@@ -40,10 +40,8 @@ class ConceptIndex:
         heads, rows, postings = (report.object(name) for name in ("heads", "rows", "postings"))
         shards = dataset.num_shards
         sizes, samples = int_column(postings, "size", shards), checksum_column(postings, "sample", shards)
-        self._postings = [
-            self._expected(ix.shard_file(k, "postings"), size, sample)
-            for k, (size, sample) in enumerate(zip(sizes.tolist(), samples, strict=True))
-        ]
+        files = zip(sizes.tolist(), samples, strict=True)
+        self._postings = [self._expected(ix.shard_file(k, "postings"), *file) for k, file in enumerate(files)]
         self._rows = self._expected("rows", rows.natural("size", 1 << 56), rows.checksum("sample"))
         file = self._expected("heads", heads.natural("size", 1 << 56), heads.checksum("sample"))
         data = self._source.read(file, 0, file.size) if file.size else b""
@@ -111,9 +109,8 @@ class ConceptIndex:
             raise bad(file.path, f"postings at bytes {offset} to {offset + size}", f"below {file.size}", _ANEW)
         data = self._source.read(file, offset, size)
         start, end = np.empty(count, np.int64), np.empty(count, np.int64)
-        if xxhash.xxh3_64_intdigest(data) != int(row["checksum"]) or not ix.decode(
-            np.frombuffer(data, np.uint8), start, end
-        ):
+        whole = xxhash.xxh3_64_intdigest(data) == int(row["checksum"])
+        if not whole or not ix.decode(np.frombuffer(data, np.uint8), start, end):
             raise bad(f"{file.path}, offset {offset}", "postings of another checksum", "what was written", _ANEW)
         return start, end
 

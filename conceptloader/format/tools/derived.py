@@ -99,9 +99,7 @@ def moved(manifest: Manifest, directory: str, out: str | os.PathLike[str]) -> Ma
         kind: replace(column, path=[given and path(given) for given in column.path])
         for kind, column in table.files.items()
     }
-    tracks = {
-        name: replace(track, vocabulary=entry and entry.moved(path))
-        for name, track, entry in ((name, track, track.vocabulary) for name, track in manifest.tracks.items())
-    }
+    given = manifest.tracks.items()
+    tracks = {name: replace(one, vocabulary=one.vocabulary and one.vocabulary.moved(path)) for name, one in given}
     shards = replace(table, path=[path(one) for one in table.path], files=files, foreign=foreign)
     return replace(manifest, tracks=tracks, shards=shards)

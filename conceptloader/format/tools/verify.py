@@ -126,10 +126,9 @@ def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> li
 def _record(manifest: Manifest, files: Files, source: LocalFiles) -> None:
     """Replace the manifest by one with the samples that were taken when the files were opened."""
     table = manifest.shards
-    columns = {
-        kind: replace(column, sample=[source.sample(files.path(kind, shard)) for shard in range(len(table))])
-        for kind, column in table.files.items()
-    }
+    shards = range(len(table))
+    samples = {kind: [source.sample(files.path(kind, shard)) for shard in shards] for kind in table.files}
+    columns = {kind: replace(column, sample=samples[kind]) for kind, column in table.files.items()}
     replace_manifest(replace(manifest, version=0, shards=replace(table, files=columns)), files.roots.directory)
 
 

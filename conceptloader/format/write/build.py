@@ -96,10 +96,8 @@ class Build:
                 f"{self.path}: found shard {shard} finished, expected one that is not; skip it (is_finished) "
                 "or build into another directory"
             )
-        codecs = {
-            name: get_codec(options.codec, options.parameters, self.codecs, f"track {name!r}")
-            for name, options in self.options.tracks.items()
-        }
+        tracks = self.options.tracks.items()
+        codecs = {name: get_codec(one.codec, one.parameters, self.codecs, f"track {name!r}") for name, one in tracks}
         identity = {"version": self.version, "options_hash": self.options_hash, "shard": shard}
         return ShardWriter(self.path, self.shard_name(shard), self.options, codecs, identity)
 

@@ -35,7 +35,6 @@ class Patch:
 
     @property
     def attribute(self) -> str:
-        """Its own name."""
         return re.split("[.:]", self.target)[-1]
 
     def resolve(self) -> tuple[Any, Any]:

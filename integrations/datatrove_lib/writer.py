@@ -76,7 +76,6 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         self.batch_documents = batch_documents
 
     def run(self, data: Iterable[Any] | None, rank: int = 0, world_size: int = 1) -> None:
-        """Write shard `rank` of `world_size`."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
         kept = self.vocabularies.items()
         given = {track: load_vocabulary(names) if isinstance(names, str) else names for track, names in kept}

@@ -78,11 +78,9 @@ class ConceptDataModule(pl.LightningDataModule):
         return self.loader
 
     def val_dataloader(self) -> list[EvaluationLoader]:
-        """A loader for each configuration to validate on."""
         return [EvaluationLoader(open_blend(c), **self._val_options, **self._ranks) for c in self._val.values()]
 
     def teardown(self, stage: str) -> None:
-        """End the loader's threads."""
         if self.loader is not None:
             self.loader.close()
 

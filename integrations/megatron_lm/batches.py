@@ -192,11 +192,8 @@ def share(tensors: Tensors | None, fields: Sequence[Field], batch: int | None) -
 
 
 def _broadcast(tensor: torch.Tensor) -> None:
-    torch.distributed.broadcast(
-        tensor,
-        parallel_state.get_tensor_model_parallel_src_rank(),
-        group=parallel_state.get_tensor_model_parallel_group(),
-    )
+    group = parallel_state.get_tensor_model_parallel_group()
+    torch.distributed.broadcast(tensor, parallel_state.get_tensor_model_parallel_src_rank(), group=group)
 
 
 @dataclass(frozen=True, kw_only=True)

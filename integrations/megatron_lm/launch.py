@@ -2,14 +2,7 @@
 
 Nothing else in this adapter changes Megatron. Seen in core_v0.16.1 and in main (core 0.20).
 
-For a script of one's own the same run, with one of the patches:
-
-from conceptloader.integrations import megatron_lm
-
-megatron_lm.setup("data.yaml", core_gpt_dataset_config_from_args)
-...
-batch = megatron_lm.get_batch(data_iterator, vp_stage)                              # in forward_step
-pretrain(..., megatron_lm.train_valid_test_datasets_provider, ...)
+A script of one's own has the same run, with one of the patches: see `setup`, and docs/megatron.md.
 """
 
 import dataclasses

@@ -105,8 +105,6 @@ class MappingBuilder(BlendedMegatronDatasetBuilder):  # type: ignore[misc]
         return mapped(*args) if is_built_on_rank() else None
 
     def _build_megatron_datasets_parallel(self, prefixes: Any, split: Any, sizes_per_dataset: Any) -> Any:
-        built = [
-            self._build_megatron_dataset_splits(prefix, split, sizes, False)
-            for prefix, sizes in zip(prefixes, sizes_per_dataset, strict=True)
-        ]
+        pairs = zip(prefixes, sizes_per_dataset, strict=True)
+        built = [self._build_megatron_dataset_splits(prefix, split, sizes, False) for prefix, sizes in pairs]
         return [list(of_split) for of_split in zip(*built, strict=True)]

@@ -47,7 +47,6 @@ class Joined:
         return parts
 
     def ahead(self, start: int, stop: int) -> Iterator[tuple[Dataset, int, int]]:
-        """As Dataset.ahead."""
         return chain.from_iterable(self.dataset.ahead(p.start, p.stop) for _, p in self.cut(start, stop))
 
     def read(self, start: int, stop: int) -> dict[str, Any]:
@@ -68,7 +67,6 @@ class Joined:
         return end_to_end(spans, [at - start for at, _ in parts])
 
     def file_of(self, kind: str, token: int) -> str:
-        """As Dataset.file_of."""
         return self.dataset.file_of(kind, self.cut(token, token + 1)[0][1].start)
 
 
@@ -169,10 +167,8 @@ class StockSplit:
         """Arrays of a batch. The pieces of a sample may hold more spans than a window of the stream."""
         config, length = wanted(self.config, concepts), self.rules.seq_length
         outputs = replace(config.outputs, cu_seqlens=False, loss_mask_borders=False)
-        tracks = {
-            name: replace(options, max_spans=min(options.max_spans or length, length))
-            for name, options in config.concepts.items()
-        }
+        given = config.concepts.items()
+        tracks = {name: replace(one, max_spans=min(one.max_spans or length, length)) for name, one in given}
         views = [joined_view(dataset, k, length, tracks) for k, dataset in enumerate(self.in_blend)]
         layout = decide_layout(views, length, outputs, tracks)
         return replace(layout, random_key=derive_key(config.seed, RANDOM))

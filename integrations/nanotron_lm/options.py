@@ -95,7 +95,6 @@ def settings(self: Any, seed: int | None = None) -> Config:
 
 
 def options(self: Any, where: str = "dataset.nanotron") -> NanotronOptions:
-    """The adapter's own section."""
     return NanotronOptions.parse(self.nanotron, where)
 
 

@@ -141,5 +141,4 @@ class ConceptDataLoader(BaseDataLoader):
             self.loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
 
     def close(self) -> None:
-        """End the threads."""
         self.loader.close()

@@ -207,7 +207,6 @@ def _check_each(codec: Codec, base: int, data: bytes, offsets: NDArray[np.int64]
 
 
 def _ids(file: FileCheck) -> None:
-    """External ids."""
     base = 8 * (file.documents + 1)
     total = file.size_of("documents.ids") - base
     if total < 0:

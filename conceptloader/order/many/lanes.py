@@ -103,7 +103,6 @@ class LaneMixture(Mixture):
         return ((lane, order[first : first + count]) for lane, first, count in zip(*found, strict=True))
 
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
-        """See Mixture."""
         g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
         flat, count = g.reshape(-1), np.uint64(self.lanes.count)
         lanes, places = flat % count, flat // count
@@ -113,7 +112,6 @@ class LaneMixture(Mixture):
         return datasets.reshape(g.shape), (draws * count + lanes).reshape(g.shape)
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]:
-        """See Mixture."""
         datasets, draws = self.locate_many(positions)
         sizes = self._window_arrays[0][datasets]
         epochs = draws // sizes
@@ -155,7 +153,6 @@ class LaneMixture(Mixture):
         return counts
 
     def counts(self, g: int) -> list[int]:
-        """See Mixture."""
         found: list[int] = self._lane_counts(self._global(g)).sum(0).tolist()
         return found
 
@@ -214,5 +211,4 @@ class LaneMixture(Mixture):
         )
 
     def spec(self) -> dict[str, Any]:
-        """See Mixture."""
         return {**super().spec(), "lanes": {**asdict(self.lanes), "plain": sorted(self.plain)}}

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.base.compiled.code import inner
-from conceptloader.base.compiled.kernel import kernel
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import Pieces, concepts_of, documents_of, gather, ragged, spans_of
@@ -175,63 +173,17 @@ def concepts_in(
     if not len(records):
         return _NONE, _NONE
     offsets, ids = concepts_of(dataset.reader, shard, track, records, dataset.tracks[track].num_ids)
-    row = rows[spans.row]
+    row, (part_row, first, end) = rows[spans.row], parts
     low, high = np.maximum(spans.first, ranges[0][row]), np.minimum(spans.end, ranges[1][row])
-    counts, room = np.zeros(len(parts[0]), np.int64), len(ids) + 1
-    while True:
-        found = np.empty(room, np.int64)
-        if distinct_concepts(parts, (row, low, high), offsets, ids, counts, found):
-            return np.repeat(np.arange(len(counts)), counts), found[: counts.sum()]
-        room *= 2
-
-
-@inner
-def sort(values: Ints) -> None:
-    """Shell sort: numba's makes arrays, which kernels cannot."""
-    gap = len(values) // 2
-    while gap > 0:
-        for i in range(gap, len(values)):
-            value = values[i]
-            j = i
-            while j >= gap and values[j - gap] > value:
-                values[j] = values[j - gap]
-                j -= gap
-            values[j] = value
-        gap //= 2
-
-
-@kernel
-def distinct_concepts(
-    parts: tuple[Ints, Ints, Ints], spans: tuple[Ints, Ints, Ints], offsets: Ints, ids: Ints, counts: Ints, found: Ints
-) -> bool:
-    """The concepts of the spans that touch each part, once and in order. parts, spans: (range, first, end), in order.
-
-    offsets, ids: the concepts of each span. counts: how many each part has. Returns: whether there was room in `found`.
-    """
-    begin = at = 0
-    for part in range(len(counts)):
-        row, first, end = parts[0][part], parts[1][part], parts[2][part]
-        while begin < len(spans[0]) and (
-            spans[0][begin] < row or (spans[0][begin] == row and spans[2][begin] <= first)
-        ):
-            begin += 1
-        span, base = begin, at
-        while span < len(spans[0]) and spans[0][span] == row and spans[1][span] < end:
-            for k in range(offsets[span], offsets[span + 1]):
-                if at == len(found):
-                    return False
-                found[at] = ids[k]
-                at += 1
-            span += 1
-        sort(found[base:at])
-        top = base
-        for k in range(base, at):
-            if k == base or found[k] != found[top - 1]:
-                found[top] = found[k]
-                top += 1
-        counts[part] = top - base
-        at = top
-    return True
+    # As if the ranges lay end to end: then the spans of a part follow each other, and so do their concepts.
+    stride = max(int(high.max()), int(end.max(initial=0))) + 1
+    before = np.searchsorted(row * stride + high, part_row * stride + first, "right")
+    after = np.searchsorted(row * stride + low, part_row * stride + end)
+    counts = offsets[after] - offsets[before]
+    part = np.repeat(np.arange(len(counts)), counts)
+    pairs = np.sort(part << 32 | ids[ragged(offsets[before], counts)])
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+    return pairs >> 32, pairs & 0xFFFFFFFF
 
 
 def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:

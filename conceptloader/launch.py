@@ -12,33 +12,15 @@ import argparse
 import ast
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from conceptloader.errors import ConfigError
 
-
-@dataclass(frozen=True, kw_only=True)
-class Framework:
-    """adapter: the module whose install(**options) prepares this process; packages: what a script of the framework
-    imports."""
-
-    adapter: str
-    packages: frozenset[str]
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-FRAMEWORKS = {
-    "nanotron": Framework(
-        adapter="conceptloader.integrations.nanotron_lm",
-        packages=frozenset({"nanotron"}),
-        options={"nanosets": True},
-    ),
-    "megatron": Framework(adapter="conceptloader.integrations.megatron_lm", packages=frozenset({"megatron"})),
-}
+FRAMEWORKS: dict[str, dict[str, Any]] = {"nanotron": {"nanosets": True}, "megatron": {}}
+"""By the package that scripts of a framework import: the options for install() of its adapter."""
 
 
 def detect(script: Path) -> str:
@@ -56,7 +38,7 @@ def detect(script: Path) -> str:
             imported |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             imported.add(node.module.split(".")[0])
-    found = sorted(name for name, framework in FRAMEWORKS.items() if framework.packages & imported)
+    found = sorted(FRAMEWORKS.keys() & imported)
     if len(found) != 1:
         what = f"imports {' and '.join(found)}" if found else f"imports none of {', '.join(sorted(FRAMEWORKS))}"
         raise ConfigError(f"{script}: {what}; say which framework it belongs to: --framework NAME")
@@ -65,17 +47,18 @@ def detect(script: Path) -> str:
 
 def install(framework: str) -> None:
     """Import the adapter of `framework` and let it prepare this process."""
-    import_module(FRAMEWORKS[framework].adapter).install(**FRAMEWORKS[framework].options)
+    import_module(f"conceptloader.integrations.{framework}_lm").install(**FRAMEWORKS[framework])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `python -m conceptloader.launch`; the script sees sys.argv as if it had been started alone."""
     parser = argparse.ArgumentParser(prog="python -m conceptloader.launch", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--framework", choices=sorted(FRAMEWORKS), help="default: the one that the script imports")
-    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE",
-                        help="import this module first; may be repeated")  # fmt: skip
-    parser.add_argument("script", type=Path, help="the training script")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, passed on as they are")
+    add = parser.add_argument
+    add("--framework", choices=sorted(FRAMEWORKS), help="default: the one that the script imports")
+    meaning = "import this module first; may be repeated"
+    add("--import", dest="imports", action="append", default=[], metavar="MODULE", help=meaning)
+    add("script", type=Path, help="the training script")
+    add("args", nargs=argparse.REMAINDER, help="its arguments, passed on as they are")
     options = parser.parse_args(argv)
     try:
         framework = options.framework or detect(options.script)

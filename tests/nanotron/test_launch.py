@@ -47,12 +47,10 @@ def test_the_script_runs_as_if_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Adapter, then imports, then the script with its own arguments and folder."""
     order: list[str] = []
     adapter, mine = types.ModuleType("some_adapter"), tmp_path / "registers_a_model.py"
-    adapter.install = lambda: order.append("adapter")  # type: ignore[attr-defined]
+    adapter.install = lambda nanosets: order.append("adapter")  # type: ignore[attr-defined]
     adapter.order = order  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "some_adapter", adapter)
-    monkeypatch.setitem(
-        launch.FRAMEWORKS, "nanotron", launch.Framework(adapter="some_adapter", packages=frozenset({"nanotron"}))
-    )
+    for name in ("some_adapter", "conceptloader.integrations.nanotron_lm"):
+        monkeypatch.setitem(sys.modules, name, adapter)
     monkeypatch.setattr(sys, "argv", ["launch.py"])
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     mine.write_text("import some_adapter\nsome_adapter.order.append('import')")

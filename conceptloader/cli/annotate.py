@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     add("inputs", nargs="+", metavar="INPUT", help="files of annotations, or directories of files")
     add_out(add)
-    building.add_workers(parser)
+    building.add_workers(add)
 
     group = parser.add_argument_group("the track").add_argument
     group("--track", required=True, metavar="NAME")
@@ -61,11 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_span_rules(group)
 
     group = parser.add_argument_group("annotations").add_argument
-    group(
-        "--unit",
-        choices=["characters", "tokens"],
-        help="what start and end count (default: characters where the text is known, as in build; else tokens)",
-    )
+    meaning = "what start and end count (default: characters where the text is known, as in build; else tokens)"
+    group("--unit", choices=["characters", "tokens"], help=meaning)
     group("--tokenizer", metavar="bytes|PATH", help="that the dataset was built with (default: the one kept beside it)")
     group("--ignore-column", action="append", default=[], metavar="NAME")
     meaning = "what id, document, spans, start, end, concepts, scores or value is called in the files"

@@ -37,11 +37,25 @@ def _bytes(text: str) -> int:
     return int(float(number.removesuffix(unit)) * _UNITS[unit])
 
 
+def _pair(separator: str) -> Callable[[str], tuple[int, int]]:
+    """Reads two numbers."""
+
+    def read(text: str) -> tuple[int, int]:
+        first, second = text.split(separator)
+        if not (first.isdecimal() and second.isdecimal()):
+            raise ValueError
+        return int(first), int(second)
+
+    return read
+
+
 positive = kind("an integer of 1 or more, below 2**63", int, lambda value: 1 <= value < _END)
 not_negative = kind("an integer of 0 or more, below 2**63", int, lambda value: 0 <= value < _END)
 size = kind("a size such as 4096, 64K, 512M or 8G, below 2**63", _bytes, lambda value: 1 <= value < _END)
 above_zero = kind("a number above 0", float, lambda value: 0 < value < math.inf)
 fraction = kind("a fraction from 0 to 1, such as 0.05", float, lambda value: 0 <= value <= 1)
+steps = kind("A:B with A below B, such as 1000:2000", _pair(":"), lambda pair: pair[0] < pair[1] < 1 << 62)
+task = kind("K/N with K below N, such as 0/16", _pair("/"), lambda pair: pair[0] < pair[1])
 _root = kind("a directory that is there, or a URL", str, lambda path: "://" in path or os.path.isdir(path))
 json_object = kind("a JSON object", json.loads, lambda value: isinstance(value, dict))
 
@@ -58,9 +72,9 @@ def add_pairs(add: Add, name: str, form: str, meaning: str, example: str = "") -
     add(name, action="append", default=[], type=read, metavar=form, help=meaning)
 
 
-def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The values of some arguments, for a function that calls them by the same names."""
-    return {name: getattr(arguments, name) for name in names}
+def chosen(arguments: argparse.Namespace, *names: str, prefix: str = "") -> dict[str, Any]:
+    """The values of some arguments, for a function that calls them by the same names but for the `prefix`."""
+    return {name: getattr(arguments, prefix + name) for name in names}
 
 
 def eos_id(command: str, eos: str | None) -> int | None:
@@ -103,10 +117,5 @@ def add_span_rules(add: Add) -> None:
 
 
 def add_max_lost_spans(add: Add) -> None:
-    add(
-        "--max-lost-spans",
-        type=fraction,
-        default=0.01,
-        metavar="FRACTION",
-        help="of a track's spans that may be left without a token (default: 0.01)",
-    )
+    meaning = "of a track's spans that may be left without a token (default: 0.01)"
+    add("--max-lost-spans", type=fraction, default=0.01, metavar="FRACTION", help=meaning)

@@ -19,11 +19,10 @@ micro batch and rank.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="configuration of the run, a YAML file")
-    parser.add_argument("--record", required=True, metavar="DIR", help="what the ranks recorded")
-    parser.add_argument(
-        "--log", metavar="DIR", help="directory of conceptloader_runs.jsonl, for a run that changed its data stage"
-    )
+    add = parser.add_argument
+    add("config", metavar="CONFIG", help="configuration of the run, a YAML file")
+    add("--record", required=True, metavar="DIR", help="what the ranks recorded")
+    add("--log", metavar="DIR", help="directory of conceptloader_runs.jsonl, for a run that changed its data stage")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
     add_out(add)
-    building.add_workers(parser)
+    building.add_workers(add)
     building.add_token_arguments(parser)
 
     group = parser.add_argument_group("concepts").add_argument
@@ -77,9 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--multiple", type=positive, metavar="N", help="fill up to a multiple of N tokens, for context parallelism")
 
     building.add_build_arguments(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be built, from the first records, and write nothing"
-    )
+    add("--dry-run", action="store_true", help="say what would be built, from the first records, and write nothing")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from conceptloader.cli.arguments import (
     SPAN_RULES,
     Add,
+    add_choice,
     add_max_line_bytes,
     add_span_rules,
     chosen,
@@ -28,48 +29,33 @@ if TYPE_CHECKING:
     from conceptloader.ingest.rows.columns import Columns
 
 
-def add_workers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)"
-    )
+def add_workers(add: Add) -> None:
+    add("--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)")
 
 
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("tokens").add_argument
-    group(
-        "--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME"
-    )
-    group("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
-    group("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
-    group("--no-eos", action="store_true", help="do not append an eos token to each document")
-    group("--bos", metavar="TOKEN|ID", help="token to put in front of each document, or its id (default: none)")
-    group("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
+    add = parser.add_argument_group("tokens").add_argument
+    add("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME")
+    add("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
+    add("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
+    add("--no-eos", action="store_true", help="do not append an eos token to each document")
+    add("--bos", metavar="TOKEN|ID", help="token to put in front of each document, or its id (default: none)")
+    add("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
 
 
-def add_concept_rules(group: Add) -> None:
-    add_span_rules(group)
-    group(
-        "--encoding",
-        choices=["auto", "dense", "spans"],
-        default="auto",
-        help="of all tracks (default: auto, the smaller one in each shard)",
-    )
+def add_concept_rules(add: Add) -> None:
+    add_span_rules(add)
+    add_choice(add, "--encoding", "auto dense spans", "of all tracks (default: auto, the smaller one in each shard)")
 
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the build").add_argument
-    group("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: by the columns")
-    group(
-        "--shard-input-bytes",
-        type=size,
-        metavar="SIZE",
-        help="input per shard (default: about 64 shards of 64M to 16G)",
-    )
-    add_max_line_bytes(group)
-    add_skip_bad(group)
-    group(
-        "--overwrite", action="store_true", help="remove the dataset that is in --out, if there is one, and begin anew"
-    )
+    add = parser.add_argument_group("the build").add_argument
+    add("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: by the columns")
+    meaning = "input per shard (default: about 64 shards of 64M to 16G)"
+    add("--shard-input-bytes", type=size, metavar="SIZE", help=meaning)
+    add_max_line_bytes(add)
+    add_skip_bad(add)
+    add("--overwrite", action="store_true", help="remove the dataset that is in --out, if there is one, and begin anew")
 
 
 def add_skip_bad(add: Add, what: str = "leave out records that cannot be ingested, and list") -> None:

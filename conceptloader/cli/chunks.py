@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from conceptloader.cli.arguments import add_pairs, chosen
+from conceptloader.cli.arguments import add_choice, add_pairs, chosen
 from conceptloader.cli.building import bad_records, ingest_options, progress, summary_lines, workers
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from conceptloader.ingest.chunks.build import Chunked
     from conceptloader.ingest.chunks.join import Documents
     from conceptloader.ingest.chunks.options import Chunks
-
-_NAMED = ("starts", "number", "start", "end", "status", "text", "damaged")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,19 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_rules(add: Any, wrong: str) -> None:
-    add(
-        "--wrong-chunks",
-        choices=["refuse", "unannotated"],
-        help="chunks that cannot be so: an error, or left without annotation and counted (default: "
-        f"{wrong}{', with --skip-bad unannotated' if wrong == 'refuse' else ''})",
-    )
-    add(
-        "--damaged-documents",
-        choices=["keep", "unannotated"],
-        default="keep",
-        help="documents that say that their chunks have errors: kept as far as they are right (default), or left "
-        "without annotation; counted in any case",
-    )
+    default = f"{wrong}{', with --skip-bad unannotated' if wrong == 'refuse' else ''}"
+    meaning = f"chunks that cannot be so: an error, or left without annotation and counted (default: {default})"
+    add("--wrong-chunks", choices=["refuse", "unannotated"], help=meaning)
+    meaning = "documents that say that their chunks have errors: kept as far as they are right (default), or left "
+    add_choice(add, "--damaged-documents", "keep unannotated", f"{meaning}without annotation; counted in any case")
     meaning = "column with a list of one score for each label of this kind; for all kinds or none"
     add_pairs(add, "--label-scores", "KIND=COLUMN", meaning)
     add("--score-type", choices=["f2", "f4"], default="f4", help="of such scores as they are stored (default: f4)")
@@ -75,19 +65,15 @@ def read_arguments(command: str, arguments: argparse.Namespace) -> "tuple[Docume
     for option in ("join", "concept_table"):
         if getattr(arguments, option) is None:
             raise ConfigError(f"{command}: found --chunks-from without --{option.replace('_', '-')}, expected both")
-    table = ConceptTable(
-        path=arguments.concept_table,
-        key=arguments.concept_key,
-        kind=arguments.concept_kind,
-        name=arguments.concept_name,
-    )
+    table = ConceptTable(path=arguments.concept_table, **chosen(arguments, "key", "kind", "name", prefix="concept_"))
+    columns = "starts", "number", "start", "end", "status", "text", "damaged"
     chunks = Chunks(
         files=parquet_files(arguments.chunks_from),
         join=arguments.join,
         labels=dict(arguments.labels),
         concepts=table,
         annotated=tuple(arguments.annotated or ["ok"]),
-        **{name: getattr(arguments, f"chunk_{name}") for name in _NAMED},
+        **chosen(arguments, *columns, prefix="chunk_"),
         **rules(arguments, "refuse"),
     )
     content, tokens = arguments.tokens or arguments.text or "text", arguments.tokens is not None

@@ -2,7 +2,7 @@
 
 import argparse
 
-from conceptloader.cli.arguments import not_negative, positive
+from conceptloader.cli.arguments import chosen, not_negative, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.trace import explain
@@ -29,14 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    found = explain(
-        open_run(arguments),
-        arguments.losses,
-        arguments.step,
-        top=arguments.top,
-        baseline=arguments.baseline,
-        track=arguments.track,
-    )
+    options = chosen(arguments, "top", "baseline", "track")
+    found = explain(open_run(arguments), arguments.losses, arguments.step, **options)
     usual = "no step before was logged" if found["usual"] is None else f"usual: {found['usual']:.4f}"
     logged = f"{found['logged']} of {found['samples']} samples were logged"
     documents = [

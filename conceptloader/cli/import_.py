@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("corpus", choices=["fineweb-atlas"])
     parser.add_argument("directory", metavar="DIR")
     add_out(parser.add_argument)
-    building.add_workers(parser)
+    building.add_workers(parser.add_argument)
     building.add_token_arguments(parser)
     building.add_concept_rules(parser.add_argument_group("concepts").add_argument)
     chunks.add_rules(parser.add_argument_group("chunks").add_argument, "unannotated")

@@ -2,7 +2,7 @@
 
 import argparse
 
-from conceptloader.cli.arguments import add_dataset, positive
+from conceptloader.cli.arguments import add_dataset, chosen, positive, task
 from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.errors import ConfigError
 from conceptloader.format.index.read import ConceptIndex
@@ -34,15 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     with progress_bar(arguments.quiet) as progress:
-        index = build_index(
-            arguments.dataset,
-            arguments.track,
-            roots=arguments.root,
-            workers=arguments.workers,
-            task=arguments.task,
-            anew=arguments.anew,
-            progress=progress,
-        )
+        options = chosen(arguments, "track", "workers", "task", "anew")
+        index = build_index(arguments.dataset, roots=arguments.root, progress=progress, **options)
     if index is None:
         output.result({"task": arguments.task}, [f"{arguments.dataset}: the shards of this task are written"])
     elif arguments.together:
@@ -80,10 +73,3 @@ def _together(index: ConceptIndex, asked: list[str], output: Output) -> None:
     counts = index.together(ids).tolist()
     rows = [[name, *row] for name, row in zip(asked, counts, strict=True)]
     output.result({"concepts": asked, "tokens": counts}, table(rows, ["tokens with both", *asked]))
-
-
-def task(text: str) -> tuple[int, int]:
-    number, slash, tasks = text.partition("/")
-    if not (slash and number.isdecimal() and tasks.isdecimal() and int(number) < int(tasks)):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected K/N with K below N, such as 0/16")
-    return int(number), int(tasks)

@@ -20,9 +20,8 @@ def add_run_arguments(
     group = parser.add_argument_group("steps").add_argument
     group("--log", metavar="DIR", help="directory of conceptloader_runs.jsonl, which is beside the checkpoints")
     group("--global-batch", type=positive, metavar="N", help="without a log: samples of a step, over all ranks")
-    group(
-        "--micro-batch", type=positive, metavar="N", help="samples of a micro batch (default: a rank's share of a step)"
-    )
+    meaning = "samples of a micro batch (default: a rank's share of a step)"
+    group("--micro-batch", type=positive, metavar="N", help=meaning)
     group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
     scheme = "how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron"
     add_choice(group, "--scheme", "strided contiguous", scheme)

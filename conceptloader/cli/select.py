@@ -3,8 +3,7 @@
 import argparse
 import os
 
-from conceptloader.cli.arguments import add_dataset, add_out, not_negative
-from conceptloader.cli.index import task
+from conceptloader.cli.arguments import add_dataset, add_out, chosen, not_negative, task
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.trace.select.views import Ask, select
@@ -41,12 +40,10 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
         raise ConfigError("select: found nothing to select by, expected --where, --ids, --spans or --by")
     ids = None if arguments.ids is None else _read(arguments.ids)
-    given = {name: getattr(arguments, name) for name in ("where", "spans", "track", "by", "metadata", "seed")}
+    ask = Ask(ids=ids, **chosen(arguments, "where", "spans", "track", "by", "metadata", "seed"))
+    roots, task = arguments.root, arguments.task
     with progress_bar(arguments.quiet, "chunk") as progress:
-        found = select(
-            arguments.dataset, arguments.out, Ask(ids=ids, **given), roots=arguments.root, task=arguments.task,
-            progress=progress,
-        )  # fmt: skip
+        found = select(arguments.dataset, arguments.out, ask, roots=roots, task=task, progress=progress)
     if arguments.task is not None:
         output.result({"task": arguments.task}, [f"{arguments.out}: the part of this task is written"])
         return

@@ -20,14 +20,6 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     group("--out", metavar="FILE", help="of a table (default for jsonl: stdout)")
 
 
-def steps(text: str) -> tuple[int, int]:
-    """A range A:B of steps."""
-    first, colon, stop = text.partition(":")
-    if not (colon and first.isdecimal() and stop.isdecimal() and int(first) < int(stop) < 1 << 62):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected A:B with A below B, such as 1000:2000")
-    return int(first), int(stop)
-
-
 def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: Output) -> None:
     """Write record batches as the arguments say. The file is there only when it is complete."""
     parquet = arguments.format == "parquet"

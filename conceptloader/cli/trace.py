@@ -5,10 +5,10 @@ import json
 from collections.abc import Iterator
 
 from conceptloader.base.terminal import printable
-from conceptloader.cli.arguments import not_negative
+from conceptloader.cli.arguments import not_negative, steps
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
-from conceptloader.cli.tables import add_table_arguments, steps, write_table
+from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
 from conceptloader.trace import SampleTrace, trace_sample, trace_step, trace_steps
 

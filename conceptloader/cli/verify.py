@@ -4,7 +4,7 @@ import argparse
 import os
 from dataclasses import asdict
 
-from conceptloader.cli.arguments import add_dataset, positive
+from conceptloader.cli.arguments import add_dataset, chosen, positive
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.format.tools.verify import verify
 
@@ -24,24 +24,22 @@ runs compare with it.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
-    parser.add_argument("--full", action="store_true", help="read every byte")
-    parser.add_argument("--threads", type=positive, metavar="N", help="default: one per available CPU")
-    parser.add_argument(
-        "--record", action="store_true", help="with --full: note samples of files that lack them, if all is sound"
-    )
-    parser.add_argument("--no-write", action="store_true", help="write no checksums.json")
+    add = parser.add_argument
+    add("--full", action="store_true", help="read every byte")
+    add("--threads", type=positive, metavar="N", help="default: one per available CPU")
+    add("--record", action="store_true", help="with --full: note samples of files that lack them, if all is sound")
+    add("--no-write", action="store_true", help="write no checksums.json")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     with progress_bar(arguments.quiet) as progress:
         problems = verify(
             arguments.dataset,
-            full=arguments.full,
             roots=arguments.root,
             write_checksums=not arguments.no_write,
-            record=arguments.record,
             threads=arguments.threads or len(os.sched_getaffinity(0)),
             progress=progress,
+            **chosen(arguments, "full", "record"),
         )
     lines = [f"{p}" + (f" (tokens {p.tokens[0]} to {p.tokens[1]})" if p.tokens else "") for p in problems]
     kind = "every byte was read" if arguments.full else "sizes and samples; --full reads every byte"

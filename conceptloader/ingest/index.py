@@ -3,12 +3,12 @@
 import os
 from collections.abc import Callable, Sequence
 
-from conceptloader.errors import ConceptloaderError, ConfigError
+from conceptloader.errors import ConfigError
 from conceptloader.format.index.layout import index_directory
 from conceptloader.format.index.read import ConceptIndex, OtherDataset, open_index
 from conceptloader.format.index.write import check_track, join_shards, write_shard
 from conceptloader.format.read.dataset import open_dataset
-from conceptloader.ingest.build.workers import Tell, run_tasks
+from conceptloader.ingest.build.workers import Tell, run_all
 from conceptloader.storage.durable import TEMPORARY
 from conceptloader.storage.lock import build_lock
 
@@ -52,37 +52,21 @@ def build_index(
         if found is not None:
             return found
         number, tasks = task or (0, 1)
-        _write(dataset.path, given, track, range(number, dataset.num_shards, tasks), workers, progress)
+        jobs: list[Job] = [(dataset.path, given, track, k) for k in range(number, dataset.num_shards, tasks)]
+        done = 0
+
+        def on_end(_: int, succeeded: bool) -> None:
+            nonlocal done
+            done += succeeded
+            if progress is not None:
+                progress(done, len(jobs))
+
+        run_all(_write_job, jobs, workers, on_end)
         if task is not None:
             return None
         join_shards(dataset, track)
         _remove(directory, TEMPORARY.fullmatch)  # of runs that were killed
     return open_index(dataset, track)
-
-
-def _write(
-    path: str,
-    roots: list[str] | None,
-    track: str,
-    shards: Sequence[int],
-    workers: int,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    errors: list[Exception] = []
-    done = 0
-
-    def on_end(_: int, __: object, error: Exception | None) -> None:
-        nonlocal done
-        done += error is None
-        errors.extend([error] if error is not None else [])
-        if progress is not None:
-            progress(done, len(shards))
-
-    jobs: list[Job] = [(path, roots, track, shard) for shard in shards]
-    run_tasks(_write_job, jobs, workers, lambda *_: None, on_end)
-    if errors:
-        assert isinstance(errors[0], ConceptloaderError)
-        raise errors[0]
 
 
 def _write_job(job: Job, _: Tell) -> None:

@@ -77,6 +77,19 @@ def run_tasks(
             process.join()
 
 
+def run_all(task: Task, arguments: Sequence[Any], workers: int, on_end: Callable[[int, bool], None]) -> None:
+    """`run_tasks` for tasks without news. on_end(i, whether task i succeeded). Raises: the first error, at the end."""
+    errors: list[Exception] = []
+
+    def note(i: int, _: object, error: Exception | None) -> None:
+        errors.extend([] if error is None else [error])
+        on_end(i, error is None)
+
+    run_tasks(task, arguments, workers, lambda *_: None, note)
+    if errors:
+        raise errors[0]
+
+
 def _next(
     connection: Connection, process: Any, waiting: Any, arguments: Sequence[Any], running: dict[Any, Any]
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.jsonfile import dump_json, load_json
-from conceptloader.ingest.build.workers import Tell, run_tasks
+from conceptloader.ingest.build.workers import Tell, run_all
 from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks, check_path
@@ -93,24 +93,21 @@ def join_chunks(
                     f"before {part.stage!r}; let its tasks wait for theirs"
                 )
             missing = [task for task in missing if task.number % part.tasks == part.number]
-        errors: list[Exception] = []
 
-        def on_end(i: int, _: Any, error: Exception | None, of: Any = missing, errors: Any = errors) -> None:
+        def on_end(i: int, succeeded: bool, of: Any = missing) -> None:
             nonlocal done
             done += 1
-            if error is not None:
-                errors.append(error)
-            elif on_bad is not None and os.path.exists(of[i].listing):
+            if succeeded and on_bad is not None and os.path.exists(of[i].listing):
                 for _, row in read_objects(of[i].listing):
                     on_bad(of[i].file, row["place"], row["what"])
             if watch:
                 watch(done, total)
 
         done += len(stage) - len(missing)
-        run_tasks(run_task, missing, workers, lambda *_: None, on_end)
-        sql.database.cache_clear()
-        if errors:
-            raise errors[0]
+        try:
+            run_all(run_task, missing, workers, on_end)
+        finally:
+            sql.database.cache_clear()
         if part is not None and part.stage == kind:
             return joined
         for task in stage:

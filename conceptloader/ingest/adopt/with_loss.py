@@ -16,10 +16,9 @@ from conceptloader.format.spec.manifest import Manifest, Tokenizer
 from conceptloader.format.spec.options import BuildOptions
 from conceptloader.format.write.build import create_build
 from conceptloader.format.write.finalize import finalize
+from conceptloader.ingest.adopt.datatrove import COPY
 from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, problem, stat_file
 from conceptloader.storage.lock import build_lock
-
-_COPY = "copy the .ds and the files beside it again, or tokenize again"
 
 
 def copy_with_loss(files: Sequence[TokenFile], out: str | os.PathLike[str], tokenizer: Tokenizer | None) -> Manifest:
@@ -30,7 +29,7 @@ def copy_with_loss(files: Sequence[TokenFile], out: str | os.PathLike[str], toke
             raise ConfigError(f"loss_mask: found {file.path}, of kind {file.kind}, expected .ds files of datatrove")
         masks = stat_file(f"{file.path}.loss", "adopt without the loss masks, or tokenize with save_loss_metadata=True")
         if masks.st_size != file.tokens:
-            raise problem(f"{file.path}.loss", f"{masks.st_size} bytes", f"one for each of {file.tokens} tokens", _COPY)
+            raise problem(f"{file.path}.loss", f"{masks.st_size} bytes", f"one for each of {file.tokens} tokens", COPY)
         facts.append([[os.path.abspath(file.path), one.st_size, one.st_mtime_ns] for one in (file.found, masks)])
     noted = sorted({file.tokenizer for file in files if file.tokenizer})
     options = BuildOptions(
@@ -57,14 +56,14 @@ def _documents(file: TokenFile) -> Iterator[tuple[NDArray[Any], Ints, NDArray[An
         for _, ends in index.pieces("<u8", 0, index.size // 8):
             borders = np.concatenate([[last], ends.astype(np.int64)])
             if (np.diff(borders) < 0).any():
-                raise problem(str(file.index), "ends of documents that decrease", "rising ones", _COPY)
+                raise problem(str(file.index), "ends of documents that decrease", "rising ones", COPY)
             first = 0
             while first < len(ends):
                 stop = max(first + 1, int(np.searchsorted(borders, borders[first] + PIECE, "right")) - 1)
                 a, b = int(borders[first]), int(borders[stop])
                 mask = loss.array("u1", 0, a, b)
                 if mask.max(initial=0) > 1:
-                    raise problem(f"{file.path}.loss", f"a byte of {mask.max()}", "0 or 1 for each token", _COPY)
+                    raise problem(f"{file.path}.loss", f"a byte of {mask.max()}", "0 or 1 for each token", COPY)
                 yield stream.array(f"<{file.token_type}", 0, a, b), borders[first : stop + 1] - a, mask
                 first = stop
             last = int(borders[-1])

@@ -13,12 +13,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError, InputError, Re
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
-from conceptloader.format.write.build import (
-    Build,
-    OtherBuild,
-    create_build,
-    discard_unfinished,
-)
+from conceptloader.format.write.build import Build, OtherBuild, create_build, discard_unfinished
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.build.complete import Summary, describe_complete, make_room
 from conceptloader.ingest.build.lost import Losses, check_losses

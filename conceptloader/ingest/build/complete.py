@@ -62,13 +62,10 @@ def describe_complete(
         with contextlib.suppress(ConceptloaderError), build_lock(path):
             pass
     found = open_build(path)
-    inputs = found.inputs if plan is None else [source.to_json() for source in sources]
     built = {"options": found.options.to_json(found.vocabularies), "inputs": found.inputs, "plan": found.plan}
-    asked = {
-        "options": options.to_json(found.vocabularies),
-        "inputs": inputs,
-        "plan": found.plan if plan is None else plan,
-    }
+    asked = {**built, "options": options.to_json(found.vocabularies)}
+    if plan is not None:
+        asked |= {"inputs": [source.to_json() for source in sources], "plan": plan}
     problem = None
     if canonical_json(built) != canonical_json(asked):
         problem = difference(built, asked)

@@ -26,7 +26,6 @@ _ROW_GROUP = 1 << 17
 _RANGES = 1 << 11  # looked up at once: their spans are in memory
 
 _NONE = np.zeros(0, np.int64)
-_ARROW = "pyarrow", "pyarrow.parquet"
 
 
 class _Parts(NamedTuple):
@@ -119,7 +118,7 @@ def _batch(arrow: Any, run: Run, plan: Any, samples: NDArray[np.uint64], tracks:
     for track in tracks:
         part, ids = (np.concatenate(column) for column in zip(*concepts[track], strict=True))
         columns[track] = id_lists(arrow, part, ids, order)
-    return arrow.record_batch(list(map(arrow.array, columns.values())), names=list(columns))
+    return arrow.RecordBatch.from_pydict(columns)
 
 
 def id_lists(arrow: Any, part: Ints, ids: Ints, order: Ints) -> Any:
@@ -233,7 +232,8 @@ def write_parquet(batches: Iterable[Any], path: str) -> int:
 
     Raises: ConfigError without any batch, or without pyarrow.
     """
-    arrow, parquet = (need(name, "table: found no pyarrow package, which parquet needs") for name in _ARROW)
+    problem = "table: found no pyarrow package, which parquet needs"
+    arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     writer: Any = None
     rows, kept = 0, []
     for batch in chain(batches, [None]):

@@ -23,9 +23,11 @@ from conceptloader.trace.ranges import Ranges, document_ranges, ranges_of
 from conceptloader.trace.run import Member, Run
 
 _SAMPLES = 1 << 20
-_DOCUMENTS = 1 << 20
+_ROWS = 1 << 20
 _CONCEPTS = {"dataset": "string", "track": "string", "concept": "int64", "name": "string"}
 _CONCEPTS |= {"tokens": "int64", "seen": "int64", "epochs": "float64"}
+_DOCUMENTS = {"dataset": "string", "document": "int64", "id": "large_string", "tokens": "int64", "seen": "int64"}
+_DOCUMENTS |= {"epochs": "float64", "first_sample": "int64", "first_step": "int64", "first_checkpoint": "int64"}
 
 
 class Windows:
@@ -140,14 +142,15 @@ class Exposure:
             chunks: Iterable[Ints]
             if ids is None:
                 first, last = (low + int(min(max(k, offset), after) - offset) for k in (begin, end))
-                chunks = (np.arange(at, min(at + _DOCUMENTS, last)) for at in range(first, last, _DOCUMENTS))
+                chunks = (np.arange(at, min(at + _ROWS, last)) for at in range(first, last, _ROWS))
             else:
                 found = {number: one for one in ids for number in dataset.find_document(one)}
                 unknown -= set(found.values())
                 chunks = [np.array(sorted(found), np.int64)]
             for documents in chunks:
                 yield self._document_batch(name, some, dataset, documents, checkpoints)
-        yield self._unknown(sorted(unknown))
+        rows = [{"id": one, "tokens": 0, "seen": 0, "epochs": 0.0} for one in sorted(unknown)]
+        yield self._arrow.RecordBatch.from_pylist(rows, schema=self._arrow.schema(_DOCUMENTS))
 
     def concepts(self, track: str = "concepts", dataset: str | None = None, part: tuple[int, int] = (0, 1)) -> Any:
         """A row for each concept of a track and dataset: its id and name; tokens that carry it, how many of them were
@@ -182,28 +185,18 @@ class Exposure:
                 np.minimum(first, found, out=first)
         saved = np.append(np.array(checkpoints, np.int64), NEVER)
         checkpoint = saved[np.searchsorted(saved[:-1], firsts[1], side="right")]
-        return self._rows(
-            dataset=self._arrow.array([name] * len(documents), self._arrow.string()),
-            document=documents,
-            id=document_ids(self._arrow, dataset, documents),
-            tokens=tokens,
-            seen=seen,
-            epochs=seen / np.maximum(tokens, 1),
-            first_sample=self._known(firsts[0]),
-            first_step=self._known(firsts[1]),
-            first_checkpoint=self._known(checkpoint),
-        )
-
-    def _unknown(self, ids: Sequence[str]) -> Any:
-        none = self._arrow.array([None] * len(ids), self._arrow.int64())
-        zero = np.zeros(len(ids), np.int64)
-        given = self._arrow.array(ids, self._arrow.large_string())
-        firsts = dict.fromkeys(("first_sample", "first_step", "first_checkpoint"), none)
-        dataset = self._arrow.array([None] * len(ids), self._arrow.string())
-        return self._rows(dataset=dataset, document=none, id=given, tokens=zero, seen=zero, epochs=zero / 1.0, **firsts)
-
-    def _rows(self, **columns: Any) -> Any:
-        return self._arrow.record_batch([self._arrow.array(column) for column in columns.values()], names=list(columns))
+        columns = {
+            "dataset": [name] * len(documents),
+            "document": documents,
+            "id": document_ids(self._arrow, dataset, documents),
+            "tokens": tokens,
+            "seen": seen,
+            "epochs": seen / np.maximum(tokens, 1),
+            "first_sample": self._known(firsts[0]),
+            "first_step": self._known(firsts[1]),
+            "first_checkpoint": self._known(checkpoint),
+        }
+        return self._arrow.RecordBatch.from_pydict(columns, schema=self._arrow.schema(_DOCUMENTS))
 
     def _known(self, numbers: Ints) -> Any:
         return self._arrow.array(numbers, mask=numbers == NEVER)

@@ -112,9 +112,8 @@ class LossLog:
             mask = np.asarray(batch.get("loss_mask", np.ones_like(values)), np.float64)
             mean = (values * mask).sum(1) / np.maximum(mask.sum(1), 1)
         if self._track is not None:
-            spans = _span_losses(
-                values, *(np.asarray(batch[f"{self._track}_{name}"]) for name in ("spans", "num_spans"))
-            )
+            track = self._track
+            spans = _span_losses(values, np.asarray(batch[f"{track}_spans"]), np.asarray(batch[f"{track}_num_spans"]))
         rows = np.empty(len(mean) + spans.shape[1], LOSS)
         rows["step"], rows["span"] = step, np.append(np.full(len(mean), -1), spans[1])
         rows["sample"] = np.append(samples, samples[spans[0].astype(int)])

@@ -48,7 +48,8 @@ class Where:
         if self.operator == "not":
             start, end = parts[0]
             borders = np.concatenate([[first], np.stack([start, end], 1).reshape(-1), [last]]).reshape(-1, 2)
-            return _not_empty(borders[:, 0], borders[:, 1])
+            real = borders[:, 0] < borders[:, 1]
+            return borders[real, 0], borders[real, 1]
         wanted = len(parts) if self.operator == "and" else 1
         return _covered(parts, wanted)
 
@@ -130,8 +131,3 @@ def _covered(parts: list[Intervals], wanted: int) -> Intervals:
     change = np.flatnonzero(np.diff(np.concatenate([[False], inside])))
     found = borders[change]
     return found[::2], found[1::2]
-
-
-def _not_empty(start: Ints, end: Ints) -> Intervals:
-    real = start < end
-    return start[real], end[real]

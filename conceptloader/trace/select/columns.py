@@ -45,9 +45,8 @@ class DocumentColumns:
             elif track.codec == "json":
                 self.types[name] = arrow.string()
         self._metadata = None if metadata is None else self._load(metadata)
-        self.types |= (
-            {} if self._metadata is None else {f.name: f.type for f in self._metadata.schema if f.name != "id"}
-        )
+        if self._metadata is not None:
+            self.types |= {column.name: column.type for column in self._metadata.schema if column.name != "id"}
 
     def table(self, documents: Ints, names: Collection[str]) -> Any:
         """Some columns of some documents, given by their numbers, rising."""

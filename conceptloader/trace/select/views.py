@@ -131,9 +131,8 @@ class _Asking:
             parts.append(self._ask(chunk, counted))
             if progress is not None:
                 progress(done + 1, len(mine))
-        schema = self._schema
         facts = {"ask": self.print, **{name: str(value) for name, value in vars(counted).items()}}
-        return self._arrow.concat_tables([schema.empty_table(), *parts]).replace_schema_metadata(facts)
+        return self._arrow.concat_tables([self._schema.empty_table(), *parts]).replace_schema_metadata(facts)
 
     def _ask(self, chunk: int, counted: Selected) -> Any:
         documents = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, self.dataset.num_documents))

@@ -16,6 +16,11 @@ from conceptloader.cli.arguments import (
     size,
 )
 from conceptloader.cli.output import Output
+from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.build.lost import Losses, TrackLoss
+from conceptloader.ingest.chunks.build import annotate_chunked
+from conceptloader.ingest.rows.tokenizer import load_tokenizer
+from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
 Make a dataset that has the tokens and tracks of another one, where they are, and a new track: concepts, quality scores,
@@ -77,11 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
-    from conceptloader.ingest.build.lost import Losses, TrackLoss
-    from conceptloader.ingest.rows.tokenizer import load_tokenizer
-    from conceptloader.ingest.rows.vocabulary import load_vocabulary
-
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
@@ -93,8 +93,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     )
     joined = None
     if arguments.chunks_from:
-        from conceptloader.ingest.chunks.build import annotate_chunked
-
         with chunks.chunked(*chunks.read_arguments("annotate", arguments), arguments) as given:
             manifest, joined = annotate_chunked(given, arguments.dataset, options, arguments.root)
     else:

@@ -3,17 +3,19 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 from conceptloader.cli import building, chunks
 from conceptloader.cli.arguments import add_out, add_pairs, chosen, positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
-
-if TYPE_CHECKING:
-    from conceptloader.ingest.build.builder import IngestOptions
-    from conceptloader.ingest.rows.chat import ChatRules
-    from conceptloader.ingest.rows.inputs import Source
+from conceptloader.ingest.build.builder import IngestOptions, build_dataset, format_options
+from conceptloader.ingest.build.plan import default_shard_bytes, plan_shards
+from conceptloader.ingest.build.simple import with_chat
+from conceptloader.ingest.rows.chat import ChatRules, load_rules
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.detect import detect_columns
+from conceptloader.ingest.rows.inputs import Source, find_sources
+from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
 Build a dataset from text with spans, or from tokens with spans.
@@ -81,13 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.build.builder import build_dataset
-    from conceptloader.ingest.build.simple import with_chat
-    from conceptloader.ingest.rows.columns import Columns
-    from conceptloader.ingest.rows.detect import detect_columns
-    from conceptloader.ingest.rows.inputs import find_sources
-    from conceptloader.ingest.rows.vocabulary import load_vocabulary
-
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
     if arguments.chunks_from:
@@ -121,10 +116,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _chat_rules(arguments: argparse.Namespace) -> "ChatRules | None":
+def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     """How conversations are rendered, None for documents. Raises: ConfigError, InputError."""
-    from conceptloader.ingest.rows.chat import load_rules
-
     if not arguments.chat:
         if (arguments.chat_template, arguments.max_tokens, arguments.multiple) != (None, None, None):
             raise ConfigError("build: found --chat-template, --max-tokens or --multiple without --chat; add it")
@@ -137,11 +130,8 @@ def _chat_rules(arguments: argparse.Namespace) -> "ChatRules | None":
     return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.multiple or 1)
 
 
-def _show_plan(sources: Sequence["Source"], options: "IngestOptions", output: Output) -> None:
+def _show_plan(sources: Sequence[Source], options: IngestOptions, output: Output) -> None:
     """What a build would read and make."""
-    from conceptloader.ingest.build.builder import format_options
-    from conceptloader.ingest.build.plan import default_shard_bytes, plan_shards
-
     made, columns = format_options(options), options.columns
     shards = len(plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources)))
     tracks = {name: made.tracks[name].codec for name in sorted(made.tracks)}

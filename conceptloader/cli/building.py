@@ -8,7 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tqdm import tqdm
 
 from conceptloader.cli.arguments import (
     SPAN_RULES,
@@ -22,11 +24,10 @@ from conceptloader.cli.arguments import (
     size,
 )
 from conceptloader.errors import ConfigError
-
-if TYPE_CHECKING:
-    from conceptloader.ingest.build.builder import IngestOptions
-    from conceptloader.ingest.build.complete import Summary
-    from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.build.builder import IngestOptions
+from conceptloader.ingest.build.complete import Summary
+from conceptloader.ingest.rows.columns import Columns
+from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
 
 
 def add_workers(add: Add) -> None:
@@ -74,11 +75,8 @@ def check_tokens(command: str, arguments: argparse.Namespace) -> None:
         raise ConfigError(f"{command}: found --eos and --no-eos, expected one of them")
 
 
-def ingest_options(arguments: argparse.Namespace, columns: "Columns", vocabularies: dict[str, Any]) -> "IngestOptions":
+def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies: dict[str, Any]) -> IngestOptions:
     """Raises: ConfigError."""
-    from conceptloader.ingest.build.builder import IngestOptions
-    from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
-
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
     tokenizer = load_tokenizer(arguments.tokenizer, arguments.eos) if arguments.tokenizer is not None else None
     return IngestOptions(
@@ -93,7 +91,7 @@ def ingest_options(arguments: argparse.Namespace, columns: "Columns", vocabulari
     )
 
 
-def summary_lines(summary: "Summary", skipped: str | None) -> list[str]:
+def summary_lines(summary: Summary, skipped: str | None) -> list[str]:
     """For people. skipped: the file with the bad records."""
     lines = [
         f"{summary.path}: {summary.documents:,} documents, {summary.tokens:,} tokens, {summary.shards} shards"
@@ -136,8 +134,6 @@ def bad_records(path: str | None) -> Iterator[Any]:
 @contextmanager
 def progress(quiet: bool) -> Iterator[Any]:
     """What begins a bar over the stored bytes of the input, on a terminal only: rate, time left, errors."""
-    from tqdm import tqdm
-
     with ExitStack() as stack:
 
         def start(total: int, done: int) -> Any:

@@ -4,17 +4,17 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conceptloader.cli.arguments import add_choice, add_pairs, chosen
 from conceptloader.cli.building import bad_records, ingest_options, progress, summary_lines, workers
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
-
-if TYPE_CHECKING:
-    from conceptloader.ingest.chunks.build import Chunked
-    from conceptloader.ingest.chunks.join import Documents
-    from conceptloader.ingest.chunks.options import Chunks
+from conceptloader.ingest.build.complete import make_room
+from conceptloader.ingest.chunks.atlas import parquet_files
+from conceptloader.ingest.chunks.build import Chunked, build_chunked
+from conceptloader.ingest.chunks.join import Documents, discard_join
+from conceptloader.ingest.chunks.options import Chunks, ConceptTable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +56,8 @@ def rules(arguments: argparse.Namespace, wrong: str) -> dict[str, Any]:
     return {**given, "wrong": arguments.wrong_chunks or wrong}
 
 
-def read_arguments(command: str, arguments: argparse.Namespace) -> "tuple[Documents, Chunks]":
+def read_arguments(command: str, arguments: argparse.Namespace) -> tuple[Documents, Chunks]:
     """Raises: ConfigError."""
-    from conceptloader.ingest.chunks.atlas import parquet_files
-    from conceptloader.ingest.chunks.join import Documents
-    from conceptloader.ingest.chunks.options import Chunks, ConceptTable
-
     for option in ("join", "concept_table"):
         if getattr(arguments, option) is None:
             raise ConfigError(f"{command}: found --chunks-from without --{option.replace('_', '-')}, expected both")
@@ -83,19 +79,13 @@ def read_arguments(command: str, arguments: argparse.Namespace) -> "tuple[Docume
 
 
 @contextmanager
-def chunked(documents: "Documents", chunks: "Chunks", arguments: argparse.Namespace) -> "Iterator[Chunked]":
+def chunked(documents: Documents, chunks: Chunks, arguments: argparse.Namespace) -> Iterator[Chunked]:
     """With a progress bar of the join, and the list of what is bad."""
-    from conceptloader.ingest.chunks.build import Chunked
-
     with progress_bar(arguments.quiet, " files") as joining, bad_records(arguments.skip_bad) as on_bad:
         yield Chunked(documents, chunks, arguments.out, workers(arguments), on_bad, joining)
 
 
-def build(documents: "Documents", chunks: "Chunks", arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.build.complete import make_room
-    from conceptloader.ingest.chunks.build import build_chunked
-    from conceptloader.ingest.chunks.join import discard_join
-
+def build(documents: Documents, chunks: Chunks, arguments: argparse.Namespace, output: Output) -> int:
     with chunked(documents, chunks, arguments) as given, progress(arguments.quiet) as watch:
         options = ingest_options(arguments, given.columns, {})
         if arguments.overwrite:

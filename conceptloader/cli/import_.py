@@ -5,6 +5,7 @@ import argparse
 from conceptloader.cli import building, chunks
 from conceptloader.cli.arguments import add_out
 from conceptloader.cli.output import Output
+from conceptloader.ingest.chunks.atlas import atlas
 
 DESCRIPTION = """\
 Build a dataset from the files of a public corpus with annotations.
@@ -34,7 +35,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    from conceptloader.ingest.chunks.atlas import atlas
-
     building.check_tokens("import", arguments)
     return chunks.build(*atlas(arguments.directory, chunks.rules(arguments, "unannotated")), arguments, output)

@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import signal
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -102,8 +103,6 @@ def _next(
 
 def _work(connection: Connection, task: Task) -> None:
     """What a worker process does until the pipe closes or it is killed."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     try:
         while True:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read import bulk
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate import find as annotate_find
@@ -94,7 +95,7 @@ def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.Dat
         patch.setattr(annotate_sort, "_LEAST", 1)
         patch.setattr(annotate_find, "_READ", data.draw(st.integers(1, 5)))
         patch.setattr(annotate_find, "_PASS", data.draw(st.sampled_from([0, 2000])))
-        patch.setattr(annotate_find, "_HOLE", data.draw(st.integers(0, 3)))
+        patch.setattr(bulk, "_HOLE_BYTES", data.draw(st.integers(0, 24)))
         source = build(folder / "source", corpus, tracks=True)
         options = AnnotateOptions(track="new", sort_bytes=data.draw(st.sampled_from([1, 500, 1 << 20])))
         annotate(source, [write_rows(folder / f"rows{suffix}", rows)], folder / "out", options)

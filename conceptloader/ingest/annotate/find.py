@@ -1,20 +1,21 @@
 """The numbers of many documents by their external ids, at the cost of one pass over the tables of hashes."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from conceptloader.format.read.bulk import gather
 from conceptloader.format.read.lookup import find_in_shard, read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.columns import Ints, offsets_of
 
 MISSING, AMBIGUOUS = -1, -2
 _READ = 1 << 18  # entries of a hash table read at a time
 _PASS = 2000  # a pass over a table is worth it for one id in this many entries
-_HOLE = 256  # documents between two wanted ones that are read along
 
 
 def find_many(ds: Ranges, ids: Sequence[str]) -> Ints:
@@ -50,19 +51,14 @@ def _candidates(ds: Ranges, shard: int, entries: int, hashes: NDArray[np.uint64]
 
 
 def _named(ds: Ranges, shard: int, ordinals: Ints) -> Iterator[tuple[int, str]]:
-    """(ordinal, external id) of documents, neighbours being read together."""
+    """(ordinal, external id) of documents, which ascend."""
     base = 8 * (int(ds.manifest.shards.documents[shard]) + 1)
-    cuts = np.flatnonzero(np.diff(ordinals) > _HOLE) + 1
-    for group in np.split(ordinals, cuts):
-        for start in range(0, len(group), _READ):
-            part = group[start : start + _READ]
-            if not len(part):
-                continue
-            low, high = int(part[0]), int(part[-1]) + 1
-            offsets = read_items(ds.files, "documents.ids", shard, fmt.OFFSET, low, high + 1).astype(np.int64)
-            if (np.diff(offsets) < 0).any():
-                raise fmt.bad(ds.files.path("documents.ids", shard), "decreasing offsets", "rising ones", fmt.DAMAGED)
-            text = ds.files.read("documents.ids", shard, base + int(offsets[0]), int(offsets[-1] - offsets[0]))
-            for ordinal in part.tolist():
-                a, b = offsets[ordinal - low] - offsets[0], offsets[ordinal - low + 1] - offsets[0]
-                yield ordinal, text[a:b].decode("utf-8", "replace")
+    for start in range(0, len(ordinals), _READ):
+        part = ordinals[start : start + _READ]
+        offsets = gather(ds.files, "documents.ids", shard, fmt.OFFSET, part, part + 2).astype(np.int64)
+        if (np.diff(offsets) < 0).any():
+            raise fmt.bad(ds.files.path("documents.ids", shard), "decreasing offsets", "rising ones", fmt.DAMAGED)
+        low, high = offsets[::2], offsets[1::2]
+        text = gather(ds.files, "documents.ids", shard, "u1", low, high, base).tobytes()
+        for ordinal, (a, b) in zip(part.tolist(), pairwise(offsets_of(high - low).tolist()), strict=True):
+            yield ordinal, text[a:b].decode("utf-8", "replace")

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.read.bulk import spans_of
-from conceptloader.format.read.lookup import read_items
+from conceptloader.format.read.bulk import gather, spans_of
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
@@ -24,8 +23,6 @@ from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.columns import marked_prefixes
 from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.tokenizer import TextTokenizer
-
-_DENSE = 64  # wanted documents are read with their neighbours if at least one in so many is wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,12 +164,8 @@ class Placer:
 
     def _ranges(self, shard: int, ordinals: Ints) -> tuple[Ints, Ints]:
         """First tokens and ends, in the shard, of documents in ascending order."""
-        low, high = int(ordinals[0]), int(ordinals[-1]) + 1
-        if high - low > _DENSE * len(ordinals):
-            pairs = np.array([self.ds.reader.document_range(shard, n) for n in ordinals.tolist()], np.int64)
-            return pairs[:, 0], pairs[:, 1]
-        starts = read_items(self.ds.files, "documents.bin", shard, fmt.OFFSET, low, high + 1).astype(np.int64)
-        if (np.diff(starts) < 0).any():
+        starts = gather(self.ds.files, "documents.bin", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
+        if (np.diff(starts) < 0).any() or starts[-1] > self.ds.manifest.shards.tokens[shard]:
             path = self.ds.files.path("documents.bin", shard)
-            raise fmt.bad(path, "starts that decrease", "rising ones", fmt.DAMAGED)
-        return starts[ordinals - low], starts[ordinals - low + 1]
+            raise fmt.bad(path, "starts that decrease or lie outside", "rising ones", fmt.DAMAGED)
+        return starts[::2], starts[1::2]

@@ -10,10 +10,10 @@ from conceptloader.batch.kernels.packs import pack_some
 from conceptloader.blend.packing import Packs
 from conceptloader.blend.samples import in_quarantined_shard
 from conceptloader.errors import FormatError
-from conceptloader.format.read.bulk import gather
+from conceptloader.format.read.bulk import gather, ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.run import Member
 
 Bools = NDArray[np.bool_]
@@ -82,8 +82,7 @@ def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int
     last = np.minimum((end - 1 - member.view.start) // width, (high - 1) // bins)
     first[1:] = np.maximum(first[1:], np.maximum.accumulate(last)[:-1] + 1)
     counts = np.maximum(last - first + 1, 0)
-    groups = np.repeat(first - offsets_of(counts)[:-1], counts) + np.arange(counts.sum())
-    samples: Ints = (groups[:, None] * bins + np.arange(bins)).reshape(-1)
+    samples: Ints = (ragged(first, counts)[:, None] * bins + np.arange(bins)).reshape(-1)
     return samples[samples < high]
 
 

@@ -5,7 +5,8 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.overlap import split_levels
-from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.read.bulk import ragged
+from conceptloader.format.spec.columns import Ints
 from conceptloader.ingest.place.rules import OVERLAPS
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans
 
@@ -72,7 +73,7 @@ def _union(spans: RawSpans) -> RawSpans:
     # One pair for each span and each segment that it covers, then one for each concept of the span.
     counts = last - begin
     span = np.repeat(np.arange(len(start)), counts)
-    segment = np.arange(len(span)) - np.repeat(offsets_of(counts)[:-1] - begin, counts)
+    segment = ragged(begin, counts)
     concepts = spans.concepts.take(span)
     values = concepts.values
     scored = values.dtype.names is not None

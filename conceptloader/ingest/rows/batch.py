@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import InputError
+from conceptloader.format.read.bulk import ragged
 from conceptloader.format.spec.columns import Ints, offsets_of
 
 
@@ -36,9 +37,7 @@ class Ragged:
     def take(self, lists: Ints) -> "Ragged":
         """The lists at `lists`, in that order."""
         starts, lengths = self.offsets[lists], self.offsets[lists + 1] - self.offsets[lists]
-        offsets = offsets_of(lengths)
-        index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return Ragged(self.values[index], offsets)
+        return Ragged(self.values[ragged(starts, lengths)], offsets_of(lengths))
 
 
 @dataclass

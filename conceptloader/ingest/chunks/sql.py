@@ -44,13 +44,8 @@ def chunks(options: Chunks, path: str) -> str:
     columns = [f"{name(options.join)} AS id", "file_row_number AS row"]
     columns += [f"{name(options.status)} AS status" if options.status else "NULL::VARCHAR AS status"]
     columns += [f"{_stripped(name(options.text))} AS text" if options.text else "NULL::UBIGINT AS text"]
-    if options.starts:
-        columns += [f"{name(options.number or '')}::BIGINT AS number", "NULL::BIGINT AS start", "NULL::BIGINT AS stop"]
-    else:
-        columns += [
-            "NULL::BIGINT AS number", f"{name(options.start or '')}::BIGINT AS start",
-            f"{name(options.end or '')}::BIGINT AS stop",
-        ]  # fmt: skip
+    for ours, theirs in (("number", options.number), ("start", options.start), ("stop", options.end)):
+        columns += [f"{name(theirs) if theirs else 'NULL'}::BIGINT AS {ours}"]
     columns += [f"{name(column)} AS {name(f'{kind}_labels')}" for kind, column in options.labels.items()]
     columns += [f"{name(column)}::DOUBLE[] AS {name(f'{kind}_scores')}" for kind, column in options.scores.items()]
     return (

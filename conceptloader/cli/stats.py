@@ -134,11 +134,11 @@ def count_spans(
     sizes = np.array([len(record) for record in records])
     ids = codec.all_ids(b"".join(records), sizes)
     span = np.repeat(np.arange(len(records)), sizes // codec.item)
-    distinct = np.unique(span.astype(np.uint64) << np.uint64(32) | ids)  # a concept counts once in a span
-    span, ids = (distinct >> np.uint64(32)).astype(np.int64), (distinct & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    values, inverse, spans = np.unique(ids, return_inverse=True, return_counts=True)
+    pairs = np.sort(span << 32 | ids)
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # a concept counts once in a span
+    values, inverse, spans = np.unique(pairs & 0xFFFFFFFF, return_inverse=True, return_counts=True)
     tokens = np.zeros(len(values), np.int64)
-    np.add.at(tokens, inverse, lengths[span])
+    np.add.at(tokens, inverse, lengths[pairs >> 32])
     found.spans.update(dict(zip(values.tolist(), spans.tolist(), strict=True)))
     found.tokens.update(dict(zip(values.tolist(), tokens.tolist(), strict=True)))
 

@@ -55,7 +55,8 @@ class Scanned:
     def spans(self, concept: int, first: int, last: int) -> Intervals:
         """See ConceptSource."""
         start, end, span, ids = self._held(first, last)
-        having = np.unique(span[ids == concept])
+        having = span[ids == concept]
+        having = having[np.diff(having, prepend=-1) > 0]  # each once, as its record may name the concept twice
         return start[having], end[having]
 
     def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, Ints]:

@@ -21,7 +21,7 @@ _PASS = 2000  # a pass over a table is worth it for one id in this many entries
 def find_many(ds: Ranges, ids: Sequence[str]) -> Ints:
     """int64 [len(ids)]: the number of the document with each id, MISSING, or AMBIGUOUS if several have it."""
     numbers = dict.fromkeys(ids, MISSING)
-    hashes = np.unique(np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8")) for text in numbers], np.uint64))
+    hashes = np.sort(np.array([xxhash.xxh3_64_intdigest(text.encode("utf-8")) for text in numbers], np.uint64))
     column = ds.manifest.shards.files["documents.hash"]
     for shard in np.flatnonzero(column.size > 0).tolist():
         entries = int(column.size[shard]) // fmt.HASH_ENTRY.itemsize

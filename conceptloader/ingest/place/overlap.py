@@ -68,7 +68,8 @@ def _union(spans: RawSpans) -> RawSpans:
         return spans
     stride = int(spans.end.max()) + 1
     start, end = spans.row * stride + spans.start, spans.row * stride + spans.end
-    borders = np.unique(np.concatenate([start, end]))
+    borders = np.sort(np.concatenate([start, end]))
+    borders = borders[np.diff(borders, prepend=-1) > 0]
     begin, last = np.searchsorted(borders, start), np.searchsorted(borders, end)
     # One pair for each span and each segment that it covers, then one for each concept of the span.
     counts = last - begin
@@ -83,7 +84,7 @@ def _union(spans: RawSpans) -> RawSpans:
         best = np.argsort(-values["score"], kind="stable")
         key, values = key[best], values[best]
     key, first = np.unique(key, return_index=True)
-    covered = np.unique(segment)
+    covered = np.flatnonzero(np.bincount(segment))
     offsets = np.searchsorted(key, np.append(covered, covered[-1] + 1).astype(np.uint64) << np.uint64(32))
     row = borders[covered] // stride
     return RawSpans(

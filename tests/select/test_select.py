@@ -124,6 +124,10 @@ def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([*rows, rows[0]]), tmp_path / "twice.parquet")
     with pytest.raises(ConfigError, match="an id twice"):
         select(path, tmp_path / "no", Ask(where="score > 0", metadata=str(tmp_path / "twice.parquet")))
+    for names in (["id", "tokens"], ["tokens", "id"]):
+        pq.write_table(pa.table({name: ["doc-1"] for name in names}), tmp_path / "known.parquet")
+        with pytest.raises(ConfigError, match="the columns tokens, which the dataset has"):
+            select(path, tmp_path / "no", Ask(where="true", metadata=str(tmp_path / "known.parquet")))
 
 
 def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ class DocumentColumns:
             raise ConfigError(f"{where}: found {error}, expected a parquet or jsonl file") from error
         if "id" not in table.column_names:
             raise ConfigError(f"{where}: found the columns {', '.join(table.column_names)}, expected one called id")
-        twice = sorted(set(table.column_names[1:]) & set(self.types) - {"id"})
+        twice = sorted(set(table.column_names) & set(self.types) - {"id"})
         if twice:
             raise ConfigError(f"{where}: found the columns {', '.join(twice)}, which the dataset has; rename them")
         ids = table["id"].cast(self._arrow.large_string())

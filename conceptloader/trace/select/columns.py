@@ -55,15 +55,12 @@ class DocumentColumns:
         ids = document_ids(arrow, self.dataset, documents)
         if "share" in names:
             found["share"] = self._shares(documents, ids)
-        for name in names:
-            track = self.dataset.tracks.get(name)
-            if track is not None and track.codec == "concepts":
-                found[name] = self._concepts(name, start, stop)
-            elif track is not None and track.codec == "json":
-                found[name] = self._first(name, start, stop)
         for name, track in self.dataset.tracks.items():
-            wanted = {name + end for end in ("", *_RANGES)} & set(names)
-            if track.codec == "numpy" and wanted:
+            if track.codec == "concepts" and name in names:
+                found[name] = self._concepts(name, start, stop)
+            elif track.codec == "json" and name in names:
+                found[name] = self._first(name, start, stop)
+            elif track.codec == "numpy" and (wanted := {name + end for end in ("", *_RANGES)} & set(names)):
                 found |= {key: value for key, value in self._numbers(name, start, stop).items() if key in wanted}
         base = {"document": documents, "id": ids, "tokens": stop - start}
         table = arrow.table({name: value for name, value in {**base, **found}.items() if name in names or name == "id"})

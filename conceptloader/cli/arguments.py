@@ -77,6 +77,16 @@ def chosen(arguments: argparse.Namespace, *names: str, prefix: str = "") -> dict
     return {name: getattr(arguments, prefix + name) for name in names}
 
 
+def read_ids(option: str, path: str) -> list[str]:
+    """The ids in a file, one a line, each once, without white space around them. Raises: ConfigError."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            found = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{option}: {path}: cannot be read ({error}), expected ids, one a line") from error
+    return list(dict.fromkeys(filter(None, found)))
+
+
 def eos_id(command: str, eos: str | None) -> int | None:
     """What --eos says without a --tokenizer. Raises: ConfigError."""
     if eos is not None and not eos.isdecimal():

@@ -1,9 +1,8 @@
 """conceptloader exposure"""
 
 import argparse
-from pathlib import Path
 
-from conceptloader.cli.arguments import not_negative, positive
+from conceptloader.cli.arguments import not_negative, positive, read_ids
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
@@ -41,14 +40,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             raise ConfigError(f"--{name.replace('_', '-')}: found with --by {arguments.by}, expected --by document")
     if arguments.save_every is not None and arguments.until is None:
         raise ConfigError("--save-every: found without --until, expected a run whose steps are known")
-    ids = None
-    if arguments.documents is not None:
-        try:
-            ids = [line for line in Path(arguments.documents).read_text(encoding="utf-8").splitlines() if line]
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"--documents: {arguments.documents}: cannot be read ({error}), expected ids, one a line"
-            ) from error
+    ids = None if arguments.documents is None else read_ids("--documents", arguments.documents)
     seen = exposure(open_run(arguments), until=arguments.until, num_samples=arguments.samples)
     if arguments.by == "document":
         every = arguments.save_every

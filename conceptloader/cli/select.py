@@ -1,11 +1,10 @@
 """conceptloader select"""
 
 import argparse
-import os
 
-from conceptloader.cli.arguments import add_dataset, add_out, chosen, not_negative, task
+from conceptloader.cli.arguments import add_dataset, add_out, chosen, not_negative, read_ids, task
 from conceptloader.cli.output import Output, progress_bar
-from conceptloader.errors import ConfigError, ReadError
+from conceptloader.errors import ConfigError
 from conceptloader.trace.select.views import Ask, select
 
 DESCRIPTION = """\
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
         raise ConfigError("select: found nothing to select by, expected --where, --ids, --spans or --by")
-    ids = None if arguments.ids is None else _read(arguments.ids)
+    ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
     ask = Ask(ids=ids, **chosen(arguments, "where", "spans", "track", "by", "metadata", "seed"))
     roots, task = arguments.root, arguments.task
     with progress_bar(arguments.quiet, "chunk") as progress:
@@ -53,12 +52,3 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     lines += [] if ids is None else [f"{found.with_id:,} documents with one of {len(ids):,} ids"]
     views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
     output.result({**vars(found), "views": views}, lines)
-
-
-def _read(path: str) -> list[str]:
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8-sig") as file:
-            found = [line.strip() for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(f"--ids: cannot read {path}: {error}") from error
-    return list(dict.fromkeys(filter(None, found)))

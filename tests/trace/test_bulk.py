@@ -294,7 +294,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     sources = [json.loads(line) for line in told("exposure", *common, "--until", 5).splitlines()]
     assert sources == exposure(run, until=5).sources().to_pylist()
     assert json.loads(told("exposure", *common, "--until", 5, "--json")) == {"rows": sources}
-    (tmp_path / "out.txt").write_text("doc-3\ndoc-99\n")
+    (tmp_path / "out.txt").write_text("\ufeffdoc-3\r\n\ndoc-99 \n")  # as editors leave it
     rows = told(
         "exposure", *common, "--until", 5, "--by", "document", "--documents", tmp_path / "out.txt", "--save-every", 2
     )

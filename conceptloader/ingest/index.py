@@ -8,7 +8,7 @@ from conceptloader.format.index.layout import index_directory
 from conceptloader.format.index.read import ConceptIndex, OtherDataset, open_index
 from conceptloader.format.index.write import check_track, join_shards, write_shard
 from conceptloader.format.read.dataset import open_dataset
-from conceptloader.ingest.build.workers import Tell, run_all
+from conceptloader.ingest.build.workers import Tell, check_task, run_all
 from conceptloader.storage.durable import TEMPORARY
 from conceptloader.storage.lock import build_lock
 
@@ -38,8 +38,7 @@ def build_index(
     dataset = open_dataset(path, roots=given)
     check_track(dataset, track)
     directory = index_directory(dataset.path, track)
-    if task is not None and not 0 <= task[0] < task[1]:
-        raise ConfigError(f"task: found {task[0]} of {task[1]}, expected a number from 0 to {task[1] - 1}")
+    check_task(task)
     with build_lock(directory, shared=task is not None):
         if anew:
             if task is not None:

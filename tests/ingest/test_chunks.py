@@ -13,7 +13,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.chunks import join as joining
 from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library, load_library
-from conceptloader.ingest.chunks.join import Documents, join_chunks
+from conceptloader.ingest.chunks.join import Documents, Part, join_chunks
 from conceptloader.ingest.chunks.options import Chunks, ConceptTable
 from conceptloader.ingest.chunks.report import Joined
 from tests.corpora.chunked import KINDS, Chunked, make
@@ -192,6 +192,8 @@ def test_columns_that_contradict(tmp_path: Path) -> None:
     corpus.write()
     with pytest.raises(InputError, match=r"chunks0\.parquet: cannot be joined.*types of the columns"):
         join(corpus, options(corpus))
+    with pytest.raises(ConfigError, match="task: found 2 of 2, expected a number from 0 to 1"):
+        join(corpus, options(corpus), part=Part("deal", 2, 2))
     with pytest.raises(ConfigError, match="rename the file"):
         join_chunks(
             Documents(files=["a*.parquet"], content="body"), options(corpus), library_of(corpus), tmp_path / "joined2"

@@ -249,6 +249,16 @@ def test_overwrite_is_not_for_one_of_several_tasks(tmp_path: Path, number: int) 
     assert all_files(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize("task", [(2, 2), (-1, 2), (0, 0)])
+def test_a_task_is_one_of_so_many(tmp_path: Path, task: tuple[int, int]) -> None:
+    """Of two tasks, 1 and 2, as one who counts from 1 calls them, nobody would write the first shards."""
+    inputs = find_sources([write_csv(tmp_path / "c.csv", ROWS)])
+    options = IngestOptions(columns=detect_columns(inputs, ignored=["source"]), tokenizer=load_tokenizer("bytes"))
+    with pytest.raises(ConfigError, match=f"task: found {task[0]} of {task[1]}, expected a number from 0"):
+        build_dataset(inputs, tmp_path / "out", options, task=task)
+    assert os.listdir(tmp_path) == ["c.csv"]
+
+
 def test_overwrite_leaves_what_is_no_dataset_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_csv(tmp_path / "c.csv", ROWS)
     for number, (name, text) in enumerate({"thesis.txt": "years", "manifest.json": '{"name": "page"}'}.items()):

@@ -19,7 +19,7 @@ from conceptloader.ingest.build.complete import Summary, describe_complete, make
 from conceptloader.ingest.build.lost import Losses, check_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
-from conceptloader.ingest.build.workers import run_tasks
+from conceptloader.ingest.build.workers import check_task, run_tasks
 from conceptloader.ingest.place.rules import SpanRules, refuse_earlier_rules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.batch import BadRecord
@@ -112,6 +112,7 @@ def build_dataset(
     options that contradict each other or the build in `out`, or if another one runs there.
     """
     began = time.monotonic()
+    check_task(task)
     path = os.path.abspath(out)
     if overwrite and task is not None:
         raise ConfigError(

@@ -14,7 +14,7 @@ from typing import Any
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.jsonfile import dump_json, load_json
-from conceptloader.ingest.build.workers import Tell, run_all
+from conceptloader.ingest.build.workers import Tell, check_task, run_all
 from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library
 from conceptloader.ingest.chunks.options import Chunks, check_path
@@ -71,6 +71,7 @@ def join_chunks(
     Raises: InputError naming rows that contradict each other, unless `chunks.wrong` is "unannotated"; for ids that two
     documents have; ConfigError for another join in `directory`, or a part whose turn has not come.
     """
+    check_task(None if part is None else (part.number, part.tasks))
     need("duckdb", "chunks: found no duckdb package to join files with", "chunks")
     path = os.path.abspath(directory)
     for file in [*documents.files, path]:

@@ -17,6 +17,7 @@ from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.tools.derived import check_new_directory, new_directory
 from conceptloader.format.write.view import write_view
+from conceptloader.ingest.build.workers import check_task
 from conceptloader.storage.durable import make_directories, write_file
 from conceptloader.trace.concepts import concept_source, holding
 from conceptloader.trace.ranges import document_ranges
@@ -81,6 +82,7 @@ def select(
     Raises: ConfigError for an expression, column or value that is none, and if nothing is selected; FormatError and
     ReadError for the dataset.
     """
+    check_task(task)
     target = os.path.abspath(out)
     check_new_directory(target)
     with open_dataset(path, roots=roots) as dataset:
@@ -88,8 +90,6 @@ def select(
             raise ConfigError(f"{dataset.path}: found a URL, expected a local directory, whose view can be copied")
         asking = _Asking(dataset, ask, f"{target}.parts")
         if task is not None:
-            if not 0 <= task[0] < task[1]:
-                raise ConfigError(f"task: found {task[0]} of {task[1]}, expected a number from 0 to {task[1] - 1}")
             asking.write_part(task, progress)
             return Selected(documents=dataset.num_documents)
         tables = asking.read_parts() if os.path.isdir(asking.directory) else [asking.find((0, 1), progress)]

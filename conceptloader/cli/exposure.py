@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    for name in ("documents", "save_every"):
-        if getattr(arguments, name) is not None and arguments.by != "document":
-            raise ConfigError(f"--{name.replace('_', '-')}: found with --by {arguments.by}, expected --by document")
+    for name, by in (("documents", "document"), ("save_every", "document"), ("dataset", "concept")):
+        if getattr(arguments, name) is not None and arguments.by != by:
+            raise ConfigError(f"--{name.replace('_', '-')}: found with --by {arguments.by}, expected --by {by}")
     if arguments.save_every is not None and arguments.until is None:
         raise ConfigError("--save-every: found without --until, expected a run whose steps are known")
     ids = None if arguments.documents is None else read_ids("--documents", arguments.documents)

@@ -29,11 +29,15 @@ def add_run_arguments(
 
 def open_run(arguments: argparse.Namespace) -> Run:
     """The run that the arguments name; with its steps, if they say enough."""
-    run = trace.open_run(arguments.config, arguments.log)
     if arguments.global_batch is None:
-        return run
+        for name, default in (("micro_batch", None), ("dp_size", 1), ("scheme", "strided")):
+            if getattr(arguments, name) != default:
+                rule = "expected both for a run that is planned; a log knows how the batches were shared"
+                raise ConfigError(f"--{name.replace('_', '-')}: found without --global-batch, {rule}")
+        return trace.open_run(arguments.config, arguments.log)
     if arguments.log is not None:
         raise ConfigError("--global-batch: found together with --log, which knows the batches; leave one of them out")
+    run = trace.open_run(arguments.config)
     partition = Partition(
         micro_batch_size=arguments.micro_batch or max(1, arguments.global_batch // arguments.dp_size),
         dp_size=arguments.dp_size,

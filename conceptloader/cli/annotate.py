@@ -82,6 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    chunked = chunks.asked("annotate", arguments)
+    if chunked:
+        names = "unit", "column", "ignore_column", "parameters"
+        building.refuse_beside("annotate", "--chunks-from", arguments, *names)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
@@ -92,8 +96,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         **chosen(arguments, *SPAN_RULES, "track", "codec", "parameters", "unit", "max_line_bytes"),
     )
     joined = None
-    if arguments.chunks_from:
-        with chunks.chunked(*chunks.read_arguments("annotate", arguments), arguments) as given:
+    if chunked:
+        with chunks.chunked(*chunks.read_arguments(arguments), arguments) as given:
             manifest, joined = annotate_chunked(given, arguments.dataset, options, arguments.root)
     else:
         with building.bad_records(arguments.skip_bad) as on_bad:

@@ -85,8 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
-    if arguments.chunks_from:
-        return chunks.build(*chunks.read_arguments("build", arguments), arguments, output)
+    if chunks.asked("build", arguments):
+        names = "dry_run", "concepts_vocabulary", "vocabulary", "scores", "track", "field", "ignored"
+        building.refuse_beside("build", "--chunks-from", arguments, *names)
+        return chunks.build(*chunks.read_arguments(arguments), arguments, output)
     sources = find_sources(arguments.inputs)
     if rules:
         columns = Columns(ignored=arguments.ignored)
@@ -124,9 +126,8 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build: found --chat without --tokenizer, expected the one of the model")
-    for name in ("chunks_from", "prefix"):
-        if getattr(arguments, name) is not None:
-            raise ConfigError(f"build: found --chat and --{name.replace('_', '-')}, expected one of them")
+    names = "chunks_from", "prefix", "text", "tokens", "track", "metadata_column", "field"
+    building.refuse_beside("build", "--chat", arguments, *names)
     return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.multiple or 1)
 
 

@@ -75,6 +75,15 @@ def check_tokens(command: str, arguments: argparse.Namespace) -> None:
         raise ConfigError(f"{command}: found --eos and --no-eos, expected one of them")
 
 
+def refuse_beside(command: str, option: str, arguments: argparse.Namespace, *names: str) -> None:
+    """Raises: ConfigError for options that would be passed over where `option` is given. names: of their values."""
+    flags = {"text": "--text-column", "tokens": "--tokens-column", "ignored": "--ignore-column"}
+    for name, value in chosen(arguments, *names).items():
+        if value not in (None, False, [], {}):
+            flag = flags.get(name, f"--{name.replace('_', '-')}")
+            raise ConfigError(f"{command}: found {option} and {flag}, expected one of them")
+
+
 def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies: dict[str, Any]) -> IngestOptions:
     """Raises: ConfigError."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides

@@ -56,11 +56,19 @@ def rules(arguments: argparse.Namespace, wrong: str) -> dict[str, Any]:
     return {**given, "wrong": arguments.wrong_chunks or wrong}
 
 
-def read_arguments(command: str, arguments: argparse.Namespace) -> tuple[Documents, Chunks]:
-    """Raises: ConfigError."""
+def asked(command: str, arguments: argparse.Namespace) -> bool:
+    """Whether there are annotations of chunks. Raises: ConfigError for options for them of which some are missing."""
     for option in ("join", "concept_table"):
-        if getattr(arguments, option) is None:
-            raise ConfigError(f"{command}: found --chunks-from without --{option.replace('_', '-')}, expected both")
+        given = {"--chunks-from": arguments.chunks_from, f"--{option.replace('_', '-')}": getattr(arguments, option)}
+        missing = [flag for flag, value in given.items() if value is None]
+        if len(missing) == 1:
+            (found,) = given.keys() - missing
+            raise ConfigError(f"{command}: found {found} without {missing[0]}, expected both")
+    return arguments.chunks_from is not None
+
+
+def read_arguments(arguments: argparse.Namespace) -> tuple[Documents, Chunks]:
+    """Raises: ConfigError."""
     table = ConceptTable(path=arguments.concept_table, **chosen(arguments, "key", "kind", "name", prefix="concept_"))
     columns = "starts", "number", "start", "end", "status", "text", "damaged"
     chunks = Chunks(

@@ -142,6 +142,29 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
     assert ds.documents()[0]["metadata"].decode() == [{"source": f"s{ds.document_id(0)}"}]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("build in --tokenizer bytes {chunks} --dry-run", "build: found --chunks-from and --dry-run, expected one"),
+        ("build in --tokenizer bytes {chunks} --ignore-column x", "found --chunks-from and --ignore-column"),
+        ("build in --tokenizer bytes {chunks} --scores concepts=f2", "found --chunks-from and --scores"),
+        ("build in --tokenizer bytes --join doc", "build: found --join without --chunks-from, expected both"),
+        ("build in --tokenizer bytes --chat --metadata-column x", "build: found --chat and --metadata-column"),
+        ("build in --tokenizer bytes --chat --text-column x", "build: found --chat and --text-column, expected one"),
+        ("annotate ds in --track t {chunks} --unit tokens", "annotate: found --chunks-from and --unit, expected one"),
+        ("annotate ds in --track t --concept-table t.parquet", "found --concept-table without --chunks-from"),
+    ],
+)
+def test_options_that_would_be_passed_over(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A build with chunks and --dry-run was made, say."""
+    words = words.format(chunks="--chunks-from c.parquet --join doc --concept-table t.parquet")
+    assert main([*words.split(), "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_killed_and_resumed_it_has_the_same_bytes(tmp_path: Path) -> None:

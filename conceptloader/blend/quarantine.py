@@ -28,9 +28,10 @@ def read_quarantine(entries: Sequence[QuarantineConfig], num_tokens: Mapping[str
 
 
 def read_lines(path: str, what: str) -> list[str]:
-    """Of a text file. Raises: ReadError that says what it is."""
+    """Of a text file, ended by line feeds alone: an id may hold other separators. Raises: ReadError that says what it
+    is."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig").splitlines()
+        return Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ReadError(f"{path}: cannot read {what}: {error}") from error
 

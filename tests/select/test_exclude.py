@@ -216,3 +216,16 @@ def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, i
     assert found.first_at(np.array([first]), np.array([stop])).tolist() == [min(since, default=NEVER)]
     assert found.first_at(first, stop) == min(since, default=NEVER)
     assert (found.stop[:-1] <= found.start[1:]).all()
+
+
+def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
+    ids = ["a", "b\u2028c", "d\x85e", "f\x0cg"]
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions())
+    with build.shard(0) as writer:
+        for one in ids:
+            writer.add_document(range(10), id=one)
+    cl.finalize(tmp_path / "ds")
+    (tmp_path / "ids.txt").write_text("\ufeff" + "".join(f"{one}\r\n" for one in ids[1:]), encoding="utf-8", newline="")
+    entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
+    blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))
+    assert (blend.excluded["a"].start.tolist(), blend.excluded["a"].stop.tolist()) == ([10], [40])

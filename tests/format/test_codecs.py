@@ -17,7 +17,7 @@ from conceptloader.format.tools.verify import verify
 ROUND_TRIPS: list[tuple[str, dict[str, Any], Any]] = [
     ("concepts", {}, [0, 7, 2**32 - 1]),
     ("concepts", {}, []),
-    ("numpy", {"dtype": "f4"}, [0.5, -1.0]),
+    ("numpy", {"dtype": "f4"}, [0.5, -1.0, np.inf]),
     ("numpy", {"dtype": "i8"}, [-(2**63), 2**63 - 1]),
     ("msgpack", {}, {"url": "ü", "n": [1, None, b"\0"]}),
     ("json", {}, {"url": "ü", "n": [1, None, 0.1]}),
@@ -144,6 +144,8 @@ def test_ids_of_a_small_vocabulary() -> None:
         ("numpy", {"dtype": "u1"}, [-1]),
         ("numpy", {"dtype": "i4"}, [0.5]),
         ("numpy", {"dtype": "f4"}, [[1.0]]),
+        ("numpy", {"dtype": "f4"}, [0.0, 1e39]),
+        ("numpy", {"dtype": "f8"}, [2**53 + 1]),
         ("concepts", {}, [2**32]),
         ("concepts", {"ids": "u2"}, [2**16]),
         ("concepts", {}, [[1]]),

@@ -146,8 +146,10 @@ class NumpyCodec:
             raise InputError(
                 f"numpy record: found {array.dtype} of shape {array.shape}, expected one dimension of {self.dtype}"
             )
-        cast = array.astype(self.dtype)
-        if array.dtype.kind in "iu" and not np.array_equal(cast, array):
+        with np.errstate(over="ignore"):
+            cast = array.astype(self.dtype)
+        whole = array.dtype.kind in "iu"
+        if cast.tolist() != array.tolist() if whole else (np.isinf(cast) > np.isinf(array)).any():
             raise InputError(f"numpy record: found values that {self.dtype} cannot hold, expected values in its range")
         return cast.tobytes()
 

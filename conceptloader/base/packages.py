@@ -1,5 +1,6 @@
 """What is imported only when it is used: packages that only some uses need, and the public names of an adapter."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -35,3 +36,12 @@ def public(package: str, modules: Mapping[str, str]) -> tuple[list[str], Callabl
         return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return sorted(homes), find
+
+
+def python_like_this(code: str) -> list[str]:
+    """A command: Python that runs `code` with the options of this one, and imports from where this one does."""
+    import subprocess
+
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
+    path = [str(each) for each in sys.path]
+    return [sys.executable or "python3", *options, "-c", f"import sys; sys.path[:] = {path!r}; {code}"]

@@ -144,6 +144,21 @@ class BatchLayout:
             specs.update(track.arrays(samples, self.seq_len))
         return specs
 
+    def names(self) -> set[str]:
+        """Of all that a batch holds."""
+        names = {
+            "input_ids",
+            "labels",
+            *self.arrays(1),
+            *(("cu_seqlens", "max_seqlen") if self.outputs.cu_seqlens else ()),
+        }
+        for track in self.tracks:
+            if track.decoded:
+                names = names - {f"{track.name}_offsets"} | {f"{track.name}_records"}
+            elif track.ragged:
+                names |= {f"{track.name}_{part}" for part in ("values", "scores")[: 1 + track.scored]}
+        return names
+
     def carve(self, samples: int) -> "Carving":
         """`arrays`, and room for cu_seqlens, laid out in one block of memory."""
         specs = self.arrays(samples)

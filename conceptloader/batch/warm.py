@@ -7,7 +7,6 @@ what is missing, since a thread would take the interpreter from the training, an
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conceptloader.base.lazy import forks_wait
+from conceptloader.base.packages import python_like_this
 from conceptloader.batch.layout import Allocate, Batch, BatchLayout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CHILD = (
-    "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
-    "from conceptloader.batch.warm import compile_for_parent; compile_for_parent()"
-)
+_CHILD = "from conceptloader.batch.warm import compile_for_parent; compile_for_parent()"
 
 
 def open_engine(order: Order, views: Sequence[View | None], layout: BatchLayout, dp_rank: int = 0) -> BatchReader:
@@ -179,19 +176,14 @@ def _compile_beside() -> None:
     """Have a process fill the cache, and log what it says. It ends with this one, whose end of a pipe then closes."""
     global _child
     logger.info("loader: batches are read by the plain engine until compiled code is there")
-    command, pipe = [sys.executable or "python3", "-c", _CHILD, *["packs"] * _packs], subprocess.PIPE
+    command, pipe = [*python_like_this(_CHILD), *["packs"] * _packs], subprocess.PIPE
     try:
         _child = subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, start_new_session=True)
     except OSError as error:
         failed = str(error)
     else:
-        given, said = _child.stdin, _child.stderr
-        assert given is not None
-        assert said is not None
-        with contextlib.suppress(OSError):  # what ended it is in its log
-            given.write(json.dumps([str(path) for path in sys.path]).encode() + b"\n")
-            given.flush()
-        for line in said:
+        assert _child.stderr is not None
+        for line in _child.stderr:
             if not _ending:
                 logger.warning("%s", line.decode(errors="replace").rstrip())
         failed = f"exit code {_child.returncode}" if _child.wait() else ""

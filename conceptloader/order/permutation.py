@@ -77,6 +77,10 @@ class Permutation:
         else:
             a, bits = feistel_shape(self.n)
             self._parameters = (np.uint64(self.n), np.uint64(a), np.uint64(bits), np.uint64(self._key))
+        self._calls: tuple[list[Any], list[Any]] = [], []  # bound ones, forward and inverse, that no thread is making
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Permutation, (self.n, self.key)
 
     def __len__(self) -> int:
         return self.n
@@ -107,7 +111,15 @@ class Permutation:
             return int(self._tables[back][position])
         if not is_compiled(1):
             return (permute, unpermute)[back](int(position), self.n, self._key)
-        return int((kernels.feistel, kernels.unfeistel)[back](np.uint64(position), *self._parameters))
+        try:
+            call = self._calls[back].pop()
+        except IndexError:
+            call = (kernels.feistel, kernels.unfeistel)[back].bind(np.uint64(0), *self._parameters)
+        call.block[1] = int(position)
+        call()
+        found: int = call.block[0]
+        self._calls[back].append(call)
+        return found
 
     def _many(self, positions: npt.ArrayLike, back: int) -> npt.NDArray[np.uint64]:
         array = as_positions(positions, self.n, "position")

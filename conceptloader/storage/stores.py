@@ -10,7 +10,6 @@ import itertools
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 from urllib.parse import urlsplit
 
-from conceptloader.base.packages import need
+from conceptloader.base.packages import need, python_like_this
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
 from conceptloader.storage.http import Allows, Http, Part, Store
 from conceptloader.storage.threads import Threads
@@ -200,9 +199,9 @@ class _Courier(Store):
 
     def __init__(self) -> None:
         mine, theirs = socket.socketpair()
-        code = f"import sys; sys.path[:] = {sys.path!r}; from conceptloader.storage import stores; stores.serve()"
+        command = python_like_this("from conceptloader.storage import stores; stores.serve()")
         with theirs:  # a session of its own: an interrupt is the business of the trainer
-            subprocess.Popen([sys.executable, "-c", code], stdin=theirs.fileno(), start_new_session=True)
+            subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
         self._connection = Connection(mine.detach())
         self._lock, self._numbers = threading.Lock(), itertools.count()
         self._waiting: dict[int, Future[Any]] = {}

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from conceptloader.base.checks import as_count
+from conceptloader.batch.layout import BatchLayout
 from conceptloader.blend import ConfigLike, open_blend
+from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
 from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.order.schedule import BatchSchedule
@@ -264,6 +266,15 @@ def make_trained_loader(
     """make_dataloader's Loader, as a TrainedLoader."""
     loader = make_dataloader(open_blend(config), global_batch_size=global_batch_size, **options)
     return TrainedLoader(loader, epoch_samples=epoch_samples)
+
+
+def check_tensors(names: Collection[str], layout: BatchLayout) -> None:
+    """Raise ConfigError if a model is to get, by an option `tensors`, what no batch has, or no weights of its loss."""
+    layout.outputs.check_weights(names, "tensors")
+    known = layout.names()
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"tensors: no {name!r} in a batch{nearest(name, known)}")
 
 
 def trained_labels(batch: TensorBatch) -> torch.Tensor:

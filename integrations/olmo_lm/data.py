@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from conceptloader.base.packages import imported
+from conceptloader.batch.open import batch_layout
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.torch.trained import TrainedLoader, make_trained_loader, trained_labels
+from conceptloader.torch.trained import TrainedLoader, check_tensors, make_trained_loader, trained_labels
 
 with imported("olmo_lm: OLMo-core", "pip install 'conceptloader[olmo]'"):
     from olmo_core.data.collator import DataCollator
@@ -46,7 +47,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         self._epoch: int | None = None
         self._global_batch_size: int = global_batch_size
         self.blend, self.tensors, self.epoch_samples = open_blend(config), tensors, epoch_samples
-        self.blend.config.outputs.check_weights(tensors, "tensors")
+        check_tensors(tensors, batch_layout(self.blend))
         self.loader = self._make(global_batch_size)
 
     def _make(self, tokens: int) -> TrainedLoader:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from conceptloader.base.packages import imported
+from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import Rows, TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
-from conceptloader.torch.trained import IGNORED, TrainedLoader, make_trained_loader, trained_labels
+from conceptloader.torch.trained import IGNORED, TrainedLoader, check_tensors, make_trained_loader, trained_labels
 
 with imported("transformers_lm: transformers", "pip install 'conceptloader[transformers]'"):
     import transformers
@@ -30,7 +31,7 @@ def for_model(batch: TensorBatch, tensors: Sequence[str] = ()) -> TensorBatch:
     targets = trained_labels(batch)
     labels = targets.roll(1, dims=-1)
     labels[:, 0] = IGNORED
-    keys = [name for name in ("input_ids", "position_ids", *tensors) if name in batch]
+    keys = ["input_ids", *({"position_ids"} & batch.keys()), *tensors]
     return {**{name: batch[name] for name in keys}, "labels": labels, "shift_labels": targets}
 
 
@@ -42,7 +43,7 @@ class collate:
 
     def __call__(self, samples: Sequence[TensorBatch]) -> TensorBatch:
         if isinstance(samples, Rows):
-            samples.layout.outputs.check_weights(self.tensors, "tensors")
+            check_tensors(self.tensors, samples.layout)
         return for_model(collate_fn(samples), self.tensors)
 
 
@@ -83,7 +84,7 @@ class ConceptTrainer(transformers.Trainer):
         ours = isinstance(self.data_collator, collate)  # which evaluations use
         for dataset in (self.train_dataset, *(evaluated.values() if ours else ())):
             if isinstance(dataset, SampleDataset):
-                dataset.blend.config.outputs.check_weights(tensors, "tensors")
+                check_tensors(tensors, batch_layout(dataset.blend))
         settings = self.args.accelerator_config
         for name in ("split_batches", "dispatch_batches"):
             if getattr(settings, name, None):

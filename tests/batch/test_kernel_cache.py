@@ -132,6 +132,18 @@ print(add(40), *[int(code.cached) for code in add.codes.values()])
         assert found.stdout.strip() == said
 
 
+def test_the_file_of_options_that_numba_reads_is_seen(run, tmp_path):
+    """Where a process is, unlike those of its environment."""
+    cache, there = str(tmp_path / "cache"), tmp_path / "there"
+    there.mkdir()
+    before = f"import conceptloader, os; os.chdir({str(there)!r})"
+    assert run(before=before, NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    (there / ".numba_config.yaml").write_text("boundscheck: 1\n")
+    assert run(before=before, NUMBA_CACHE_DIR=cache) == (42, 0, 1)
+    assert run(before=before, NUMBA_CACHE_DIR=cache) == (42, 1, 0)
+    assert run(NUMBA_CACHE_DIR=cache) == (42, 1, 0)
+
+
 def test_how_numpy_prints_does_not_matter(run, tmp_path):
     cache = str(tmp_path / "cache")
     assert run(NUMBA_CACHE_DIR=cache) == (42, 0, 1)

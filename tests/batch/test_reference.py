@@ -16,6 +16,7 @@ def test_batches_hold_what_the_datasets_were_made_of(tmp_path, seed):
     reader = ReferenceReader(None, case.views, case.layout)
     found = reader.read(case.samples, picked=(case.datasets, case.windows))
     assert_same(found, expected(case.layout, case.views, case.truths, case.samples.tolist(), case.picks))
+    assert found.keys() == case.layout.names()
 
 
 def test_a_member_that_has_left_is_named(tmp_path):

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +122,11 @@ print(json.dumps([plain, type(reader.read.__self__).__name__, digests]))
 """
 
 
-def start(script: str, stdin: int | None = None, **environment: str) -> subprocess.Popen:
+def start(
+    script: str, stdin: int | None = None, flags: Sequence[str] = (), cwd: Path = CHECKOUT, **environment: str
+) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, **environment}, cwd=CHECKOUT, stdin=stdin,
+        [sys.executable, *flags, "-c", script], env={**os.environ, **environment}, cwd=cwd, stdin=stdin,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
@@ -212,7 +214,7 @@ warm._CHILD = warm._CHILD.replace("compile_for_parent()", "import stand_in; stan
 BEGIN = """
 import logging, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it starts in the background ignore it
-sys.path.insert(0, {folder!r})
+sys.path[:0] = [{folder!r}, {checkout!r}]
 logging.basicConfig()
 import stand_in
 from conceptloader.batch import warm
@@ -230,7 +232,7 @@ def begin(tmp_path: Path) -> Callable[..., subprocess.Popen]:
         if not module.exists() or module.read_text() != text:  # a process that was started may be importing it
             module.write_text(text)
         environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path), **more}
-        return start(BEGIN.format(folder=str(tmp_path), rest=rest), **environment)
+        return start(BEGIN.format(folder=str(tmp_path), checkout=str(CHECKOUT), rest=rest), **environment)
 
     return call
 
@@ -265,6 +267,15 @@ def test_a_compiler_that_fails_is_heard_and_replaced(begin, tmp_path: Path) -> N
     assert output == "1\n"
     assert "no room for LLVM" in log
     assert "exit code 1" in log
+
+
+def test_a_compiler_is_as_isolated_as_its_parent(begin, tmp_path: Path) -> None:
+    """It imports neither what is where it runs, nor what the environment names."""
+    for folder, name in (("here", "json"), ("named", "sitecustomize")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text("import os; os._exit(3)")
+    output, log = finish(begin(flags=["-I"], cwd=tmp_path / "here", PYTHONPATH=str(tmp_path / "named")))
+    assert (output, log) == ("0\n", "")
 
 
 def test_code_that_cannot_be_compiled_is_an_error_of_the_next_batch(begin) -> None:

@@ -84,6 +84,14 @@ def test_a_task_that_fails_is_run_again_alone(expected: Path, tmp_path: Path) ->
     assert content(steps.build(tmp_path, workers=2)) == content(expected)
 
 
+def test_metadata_with_keys_that_are_no_texts_name_the_document(tmp_path: Path) -> None:
+    documents = [Document("a", "d1", metadata={"url": {"n": 1}}), Document("b", "d2", metadata={"url": {1: "n"}})]
+    with pytest.raises(
+        InputError, match=r"task 0: document 'd2': .*found the key 1, expected texts as keys; write '1'"
+    ):
+        steps.writer(tmp_path / "ds").run(documents)
+
+
 def test_bad_documents_may_be_left_out(tmp_path: Path) -> None:
     ds = cl.open_dataset(steps.build(tmp_path, workers=1, reader=steps.Reader(bad=7), skip_bad=True))
     assert ds.num_documents == steps.DOCUMENTS - 1

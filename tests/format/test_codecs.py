@@ -17,10 +17,11 @@ from conceptloader.format.tools.verify import verify
 ROUND_TRIPS: list[tuple[str, dict[str, Any], Any]] = [
     ("concepts", {}, [0, 7, 2**32 - 1]),
     ("concepts", {}, []),
-    ("numpy", {"dtype": "f4"}, [0.5, -1.0]),
+    ("numpy", {"dtype": "f4"}, [0.5, -1.0, np.inf]),
     ("numpy", {"dtype": "i8"}, [-(2**63), 2**63 - 1]),
     ("msgpack", {}, {"url": "ü", "n": [1, None, b"\0"]}),
     ("json", {}, {"url": "ü", "n": [1, None, 0.1]}),
+    ("msgpack", {}, {b"url": 1}),
     ("bytes", {}, b"\0\xff"),
     ("bytes", {}, b""),
     ("pickle", {}, {"anything": (1, 2)}),
@@ -144,6 +145,8 @@ def test_ids_of_a_small_vocabulary() -> None:
         ("numpy", {"dtype": "u1"}, [-1]),
         ("numpy", {"dtype": "i4"}, [0.5]),
         ("numpy", {"dtype": "f4"}, [[1.0]]),
+        ("numpy", {"dtype": "f4"}, [0.0, 1e39]),
+        ("numpy", {"dtype": "f8"}, [2**53 + 1]),
         ("concepts", {}, [2**32]),
         ("concepts", {"ids": "u2"}, [2**16]),
         ("concepts", {}, [[1]]),
@@ -155,6 +158,14 @@ def test_ids_of_a_small_vocabulary() -> None:
 def test_values_that_a_codec_cannot_hold(codec: str, parameters: dict[str, Any], value: Any) -> None:
     with pytest.raises(InputError, match=r"found .*expected"):
         get_codec(codec, parameters, None, "test").encode(value)
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "json"])
+@pytest.mark.parametrize("value", [{1: "a"}, {"about": [{"a": 1}, {None: 2}]}, {"pair": ({0.5: {}},)}])
+def test_keys_that_are_no_texts_would_come_back_as_others_or_not_at_all(codec: str, value: Any) -> None:
+    key = r"(1|None|0\.5)"
+    with pytest.raises(InputError, match=rf"{codec} record: found .*: found the key {key}, expected texts as keys"):
+        get_codec(codec, {}, None, "test").encode(value)
 
 
 @pytest.mark.parametrize(("codec", "damage"), [("json", b"{"), ("msgpack", b"\xc1\xc1"), ("concepts", b"abc")])

@@ -46,6 +46,7 @@ LINES: dict[str, tuple[str | bytes, str]] = {
         "the duplicate key 'end'",
     ),
     "a key of metadata twice": ('{"text": "a", "metadata": {"n": 1, "n": 2}}', "the duplicate key 'n'"),
+    "above 64 bits": ('{"text": "a", "metadata": {"n": [-1e400]}}', "found -1e400, expected a number of"),
     "unknown column": ('{"text": "a", "spam": 1}', "found column 'spam'"),
     "text of another type": ('{"text": 5}', "text: found 5, expected a string"),
     "null": ('{"text": null}', "text: found None, expected a string"),
@@ -133,7 +134,7 @@ TOKENS: dict[str, tuple[str, str]] = {
     "huge": ('{"tokens": [1' + "0" * 30 + "]}", "above 64 bits"),
     "field above 64 bits": ('{"tokens": [1], "w": [18446744073709551616]}', "w: found an integer above 64 bits"),
     "field above its type": ('{"tokens": [1], "w": [256]}', "field w: found values that uint8 cannot hold"),
-    "field without an end": ('{"tokens": [1], "w": [-1e400]}', "w: found -inf, expected finite numbers"),
+    "field without an end": ('{"tokens": [1], "w": [-1e400]}', "found -1e400, expected a number of 64 bits"),
     "twice": ('{"tokens": [1], "tokens": [2]}', "the duplicate key 'tokens'"),
     "twice, once in other letters": ('{"tokens": [1], "t\\u006fkens": [2]}', "the duplicate key 'tokens'"),
     "span outside": (
@@ -206,6 +207,16 @@ TABLES: dict[str, tuple[pa.Table, str, str]] = {
         "row 1: ",
         "too large|out of range",
     ),
+    "a time of day in nanoseconds": (
+        table(text=["ab"], metadata=[{"t": None}], x=pa.array([1], pa.time64("ns"))),
+        "",
+        r"found struct<.*x: time64\[ns\]>, expected no time64\[ns\], whose nanoseconds would be lost; cast it",
+    ),
+    "a duration in nanoseconds": (
+        table(text=["ab", "ab"], metadata=[{"t": None}, {"t": None}], x=pa.array([1000, 1001], pa.duration("ns"))),
+        "row 1: ",
+        "anosecond",
+    ),
     "token outside": (table(tokens=[[1], [2, 300]]), "row 1: ", "found token 300 at position 1"),
     "token null": (table(tokens=[[1], [2, None]]), "row 1: ", "found null"),
     "tokens null": (table(tokens=[[1], None]), "row 1: ", "found null, expected a list"),
@@ -226,6 +237,17 @@ def test_tables(tmp_path: Path, kind: str) -> None:
     assert f"{source}: {where}" in str(error.value)
     if where:
         assert build([source], tmp_path / "out", on_bad=lambda *_: None, **more).documents == 1
+
+
+def test_times_as_text(tmp_path: Path) -> None:
+    kinds = [pa.time64("us"), pa.timestamp("ns", "UTC"), pa.duration("us"), pa.duration("ns"), pa.date32()]
+    columns = {str(i): pa.array([1000], pa.int64()).cast(kind) for i, kind in enumerate(kinds[:-1])}
+    given = pa.table({"text": ["ab"], **columns, "4": pa.array([1000], pa.int32()).cast(kinds[-1])})
+    pyarrow.parquet.write_table(given, tmp_path / "in.parquet")
+    build([tmp_path / "in.parquet"], tmp_path / "out", columns=Columns(metadata_columns=list("01234"), tracks={}))
+    [found] = cl.open_dataset(tmp_path / "out").spans("metadata", 0, 3).decode()
+    times = ["00:00:00.001000", "1970-01-01T00:00:00.000001+00:00", "0:00:00.001000", "0:00:00.000001", "1972-09-27"]
+    assert [found[name] for name in "01234"] == times
 
 
 @pytest.mark.parametrize("column", ["spans", "metadata"])

@@ -215,6 +215,39 @@ def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -
     assert sorted(trained) == sorted(everything["tokens"][everything["loss_mask"] == 1].tolist())
 
 
+def test_a_value_of_a_table_that_cannot_be_read(
+    tmp_path: Path, tokenizer: FileTokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer.definition or b"")
+    (tmp_path / "template").write_text(CHATML)
+    completions = pa.array([b"red", b"bird\xff", b"cat"])
+    texts = pa.StringArray.from_buffers(3, *completions.buffers()[1:])
+    late = pa.array([10**15] * 3, pa.timestamp("s"))  # which Python does not have: ignored, it is not looked at
+    pq.write_table(pa.table({"prompt": ["the"] * 3, "completion": texts, "late": late}), tmp_path / "in.parquet")
+    command = ["build", str(tmp_path / "in.parquet"), "--out", str(tmp_path / "out"), "--ignore-column", "late"]
+    command += ["--chat", "--chat-template", str(tmp_path / "template")]
+    command += ["--tokenizer", str(tmp_path / "tokenizer.json"), "--eos", "<|im_end|>"]
+    assert main(command) == 1
+    assert f"{tmp_path}/in.parquet: row 1: found bytes that are not UTF-8" in capsys.readouterr().err
+    assert build(*command[1:], "--skip-bad", tmp_path / "bad")["documents"] == 2
+
+
+def test_rows_of_a_table_are_rendered_as_those_of_json(tokenizer: FileTokenizer) -> None:
+    import pyarrow as pa
+
+    calls = pa.struct({"role": pa.string(), "content": pa.string(), "tool_calls": pa.map_("string", "string")})
+    talk: list[dict[str, Any]] = [TALK[1], {**TALK[2], "tool_calls": {"find": "cat"}}]
+    given = [talk[0], {**talk[1], "tool_calls": [*talk[1]["tool_calls"].items()]}]
+    using = parser(tokenizer, MARKED.replace("m.content }}", "m.content }}{{ m.tool_calls | tojson }}", 1))
+    [(_, tokens, _)] = parsed(using, {"messages": talk})
+    found = using.parse(pa.RecordBatch.from_pydict({"messages": pa.array([given], pa.list_(calls))})).tokens
+    assert found is not None
+    assert found.values.tolist() == tokens
+
+
 def test_csv_has_prompts_and_completions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.jinja").write_text(CHATML)
     (tmp_path / "a.csv").write_text('id,prompt,completion\nx,"red\ncat ",red\ny,a,b\n')

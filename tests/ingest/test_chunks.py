@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -76,6 +77,16 @@ def test_concepts_are_dense_and_by_kind(tmp_path: Path) -> None:
     assert len(set(library.names)) == 60
     keys = [corpus.concepts[i]["concept_id"] for i in (1, 3)]
     assert {f"same (tone {key})" for key in keys} | {"same (topic)"} <= set(library.names)
+
+
+def test_a_table_of_concepts_that_cannot_be_read(tmp_path: Path) -> None:
+    corpus = make(tmp_path, np.random.default_rng(0)).write()
+    table = pq.read_table(tmp_path / "concepts.parquet")
+    names = pa.array([b"\xff"] * len(table))
+    texts = pa.StringArray.from_buffers(len(table), *names.buffers()[1:])
+    pq.write_table(table.set_column(table.column_names.index("name"), "name", texts), tmp_path / "concepts.parquet")
+    with pytest.raises(InputError, match=r"concepts\.parquet: from row 0 on: cannot be read \('utf-8' codec"):
+        library_of(corpus)
 
 
 def test_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

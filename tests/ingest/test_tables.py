@@ -161,10 +161,11 @@ def test_annotations_in_csv(tmp_path: Path) -> None:
     spans = ds.spans("t", 0, ds.num_tokens)
     assert (spans.start.tolist(), spans.end.tolist()) == ([0, 4, 8], [3, 7, 13])
     assert (spans.values.tolist(), spans.scores.tolist()) == ([1, 0, 1], [0.0, 1.0, 0.5])
-    (tmp_path / "notes.csv").write_text("id,value\n1,0.25\n2,nothing\n")
     command = ["annotate", str(tmp_path / "text"), str(tmp_path / "notes.csv"), "--out", str(tmp_path / "quality")]
     command += ["--track", "q", "--codec", "numpy", "--parameters", '{"dtype": "f4"}']
-    assert main(command) == 1
+    for wrong in ("nothing", "1e400", "NaN", "1e39"):
+        (tmp_path / "notes.csv").write_text(f"id,value\n1,0.25\n2,{wrong}\n")
+        assert main(command) == 1
     (tmp_path / "notes.csv").write_text("id,value\n1,0.25\n2,7\n")
     assert main(command) == 0
     ds = cl.open_dataset(tmp_path / "quality")

@@ -1,5 +1,9 @@
 """The permutation against its definition, its inverse, and the statistics of numpy's own shuffle."""
 
+import copy
+import pickle
+import sys
+import threading
 from collections import Counter
 from itertools import permutations
 
@@ -9,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from conceptloader.base.compiled.kernel import Kernel
 from conceptloader.errors import ConfigError
 from conceptloader.order import kernels, reference
+from conceptloader.order.permutation import load_kernels
 
 KEYS = st.integers(0, 2**64 - 1)
 ALL_SMALL = [*range(1, 301), *sorted({2**k + d for k in range(1, 21) for d in (-1, 0, 1)} - set(range(301)))]
@@ -32,6 +38,40 @@ def test_kernel_equals_reference_and_inverse(n: int, key: int, data: st.DataObje
     assert 0 <= j < n
     assert j == reference.permute(i, n, mixed) == int(p.forward_many([i])[0])
     assert p.inverse(j) == i == reference.unpermute(j, n, mixed) == int(p.inverse_many([j])[0])
+
+
+def test_single_positions_by_many_threads_lay_out_their_arguments_once_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load_kernels()
+    n, found, bound = 10**12, {}, []
+    bind = Kernel.bind
+    monkeypatch.setattr(Kernel, "bind", lambda kernel, *args: (bound.append(args), bind(kernel, *args))[1])
+    p = cl.Permutation(n, key=3)
+
+    def work(first: int) -> None:
+        for i in range(first, n, n // 20000):
+            j = p.forward(i)
+            assert p.inverse(j) == i
+            found[i] = j
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    switches = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switches)
+    assert len(bound) <= 8
+    monkeypatch.undo()
+    positions = np.array([*found])
+    assert len(found) == 80000
+    assert p.forward_many(positions).tolist() == [*found.values()]
+    for other in (pickle.loads(pickle.dumps(p)), copy.deepcopy(p)):
+        assert other.forward(12345) == p.forward(12345)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6])

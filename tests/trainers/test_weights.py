@@ -1,4 +1,4 @@
-"""Weights of the loss that no model would get, by the names of tensors that a trainer hands on, are refused."""
+"""Names of tensors that a trainer hands on: refused are those that no batch has, and weights not among them."""
 
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,23 @@ def test_of_transformers(paths: dict[bool, str], tmp_path: Path) -> None:
     found = trainer(train_dataset=weighted, tensors=["loss_weight"])
     batch = next(iter(found.get_train_dataloader()))
     assert torch.equal(batch["loss_weight"], (batch["shift_labels"] % 5).float())
+
+
+def test_names_that_no_batch_has(paths: dict[bool, str], tmp_path: Path) -> None:
+    """Of the training and of evaluations, before a step is made; by collate alone with the first batch."""
+    transformers = pytest.importorskip("transformers")
+    from conceptloader.integrations.transformers_lm import ConceptTrainer, collate
+
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], max_steps=1)
+    weighted, plain = (cl.SampleDataset(paths[which], 100) for which in (True, False))
+    refused = r"tensors: no 'loss_weigth' in a batch; did you mean loss_weight\?"
+    with pytest.raises(ConfigError, match=refused):
+        collate(["loss_weight", "loss_weigth"])(weighted.__getitems__([0, 1]))
+    with pytest.raises(KeyError, match="loss_weigth"):  # samples one by one, whose layout nobody knows
+        collate(["loss_weigth"])([weighted[0], weighted[1]])
+    for datasets in ({"train_dataset": plain}, {"train_dataset": weighted, "eval_dataset": {"one": plain}}):
+        with pytest.raises(ConfigError, match=r"tensors: no 'loss_weight' in a batch, expected one of .*, labels, "):
+            ConceptTrainer(torch.nn.Linear(1, 1), arguments, tensors=["loss_weight"], **datasets)
 
 
 def test_of_olmo(paths: dict[bool, str], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The name of compiled code in the cache: a hash of all that it depends on."""
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -23,7 +24,9 @@ _DECISIVE = (
 def file_name(function: Any, kinds: tuple[Any, ...]) -> str:
     """Of the machine code of a kernel for arguments of some kinds. Raises: OSError if a source is not there."""
     digest = hashlib.blake2b(digest_size=16)
-    settings = [os.environ.get(f"NUMBA_{name}") for name in _DECISIVE]
+    settings: list[Any] = [os.environ.get(f"NUMBA_{name}") for name in _DECISIVE]
+    with contextlib.suppress(OSError):  # numba reads it, too, where there is one
+        settings.append(Path(".numba_config.yaml").read_bytes())
     digest.update(repr((_text(kinds), inspect.getfile(function), _platform(), settings)).encode())
     _add(digest, function, set())
     return f"{function.__name__}-{digest.hexdigest()}.kernel"

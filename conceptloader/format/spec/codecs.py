@@ -6,7 +6,7 @@ not built in has to be handed in by the caller.
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,8 @@ from conceptloader.base.hashing import canonical_json
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec.layout import FIELD_TYPES
+
+_SCALARS = {str, int, float, bool, type(None)}  # most of what is in records
 
 
 class Codec(Protocol):
@@ -146,8 +148,10 @@ class NumpyCodec:
             raise InputError(
                 f"numpy record: found {array.dtype} of shape {array.shape}, expected one dimension of {self.dtype}"
             )
-        cast = array.astype(self.dtype)
-        if array.dtype.kind in "iu" and not np.array_equal(cast, array):
+        with np.errstate(over="ignore"):
+            cast = array.astype(self.dtype)
+        whole = array.dtype.kind in "iu"
+        if cast.tolist() != array.tolist() if whole else (np.isinf(cast) > np.isinf(array)).any():
             raise InputError(f"numpy record: found values that {self.dtype} cannot hold, expected values in its range")
         return cast.tobytes()
 
@@ -159,14 +163,28 @@ class NumpyCodec:
             raise ValueError(f"found {len(record)} bytes, expected a multiple of {self.dtype.itemsize} ({self.dtype})")
 
 
+def _check_keys(values: Iterable[Any], kinds: Any) -> None:
+    """Raises: ValueError for a key in any of the values that would come back as another one, or not at all."""
+    if isinstance(values, dict):
+        for key in values:
+            if type(key) is not str and not isinstance(key, kinds):
+                raise ValueError(f"found the key {key!r:.100}, expected texts as keys; write {str(key)!r:.100}")
+        values = values.values()
+    for value in values:
+        if type(value) not in _SCALARS and isinstance(value, (dict, list, tuple)):
+            _check_keys(value, kinds)
+
+
 class JsonCodec:
     """One JSON value in UTF-8, written in canonical form."""
 
     def encode(self, value: Any) -> bytes:
         try:
-            return canonical_json(value).encode("ascii")
+            packed = canonical_json(value).encode("ascii")
+            _check_keys([value], str)
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"json record: found {value!r:.100}, expected a JSON value: {error}") from error
+        return packed
 
     def decode(self, record: memoryview) -> Any:
         try:
@@ -187,7 +205,8 @@ class MsgpackCodec:
     def encode(self, value: Any) -> bytes:
         try:
             packed: bytes = self._msgpack.packb(value)
-        except (TypeError, ValueError, OverflowError) as error:
+            _check_keys([value], (str, bytes))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(f"msgpack record: found {value!r:.100}, expected a MessagePack value: {error}") from error
         return packed
 

@@ -1,6 +1,5 @@
 """Annotations as they stand in jsonl or parquet files, turned into items: document, [start, end), record."""
 
-import json
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
@@ -11,7 +10,7 @@ import xxhash
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
-from conceptloader.ingest.rows.records import check_id
+from conceptloader.ingest.rows.records import JSON, check_id
 from conceptloader.ingest.rows.vocabulary import Concepts
 
 WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document
@@ -68,7 +67,7 @@ class RowParser:
         found: dict[str, Any] = {name: value for name, value in self._renamed(row).items() if value}
         for name in self._numbers & found.keys():
             with suppress(ValueError):  # `parse` says what is wrong with it
-                found[name] = json.loads(found[name])
+                found[name] = JSON.decode(found[name])
         for name in {"concepts", "scores"} & found.keys():
             found[name] = [found[name]]
         return {self._theirs.get(name, name): value for name, value in found.items()}

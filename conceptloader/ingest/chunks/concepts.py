@@ -8,7 +8,7 @@ from typing import Any
 
 from conceptloader.errors import InputError
 from conceptloader.ingest.chunks.options import ConceptTable
-from conceptloader.ingest.rows.table import open_parquet, plain
+from conceptloader.ingest.rows.table import column_types, plain, read_objects
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,11 @@ def load_library(table: ConceptTable, kinds: Sequence[str]) -> Library:
     A name that several concepts have is followed by their kind, and, within a kind, by the key too.
     Raises: InputError for a missing column, a key twice, a kind that is not in `kinds`.
     """
-    with open_parquet(table.path) as file:
-        names = file.schema_arrow.names
-        for column in filter(None, (table.key, table.kind, table.name)):
-            if column not in names:
-                raise InputError(
-                    f"{table.path}: found columns {', '.join(names)}, expected {column!r}; name the column"
-                )
-        rows: list[dict[str, Any]] = file.read().to_pylist()
+    names = column_types(table.path)
+    for column in filter(None, (table.key, table.kind, table.name)):
+        if column not in names:
+            raise InputError(f"{table.path}: found columns {', '.join(names)}, expected {column!r}; name the column")
+    rows = [row for _, row in read_objects(table.path)]
     seen: dict[Any, int] = {}
     for number, row in enumerate(rows):
         key, kind = row[table.key], row[table.kind] if table.kind else kinds[0]

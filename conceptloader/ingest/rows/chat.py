@@ -17,6 +17,7 @@ from conceptloader.ingest.rows.batch import BadRow, RowBatch
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.lines import CsvRow
 from conceptloader.ingest.rows.records import RecordParser, check_id, parse_json
+from conceptloader.ingest.rows.table import objects_of, plain
 from conceptloader.ingest.rows.tokenizer import TextTokenizer
 from conceptloader.ingest.template import sandbox, without_null
 
@@ -113,10 +114,13 @@ class ChatParser(RecordParser):
         documents: list[dict[str, Any]] = []
         owners: list[int] = []
         self._truncated = 0
-        for number, row in enumerate(rows if isinstance(rows, list) else rows.to_pylist()):
+        if not isinstance(rows, list):
+            rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
+            rows = objects_of(rows.to_struct_array())
+        for number, row in enumerate(rows):
             try:
                 given = row.read() if isinstance(row, CsvRow) else row
-                found = self._documents(parse_json(given) if isinstance(given, bytes) else without_null(given))
+                found = self._documents(parse_json(given) if isinstance(given, bytes) else without_null(plain(given)))
             except ValueError as error:
                 raise BadRow(number, str(error)) from error
             documents += map(self._filled, found) if self._rules.multiple > 1 else found

@@ -156,7 +156,7 @@ def _objects(given: Mapping[str, Any], names: Iterable[str | None], check: Calla
 def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:
     """`check` of every value of a column."""
     result = []
-    for row, value in enumerate(_values(column)):
+    for row, value in enumerate(objects_of(column)):
         try:
             result.append(check(value))
         except ValueError as error:
@@ -164,7 +164,11 @@ def _each(column: Any, check: Callable[[Any], Any]) -> list[Any]:
     return result
 
 
-def _values(column: Any) -> list[Any]:
+def objects_of(column: Any) -> list[Any]:
+    """The values of a column. Raises: BadRow for what Python cannot read, or would cut off."""
+    if "time64[ns]" in str(column.type):
+        expected = "no time64[ns], whose nanoseconds would be lost; cast it to time64[us] or text, or leave it out"
+        raise BadRow(-1, f"found {column.type}, expected {expected}")
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
@@ -276,7 +280,7 @@ def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDAr
         return np.empty(0, np.uint32)
     coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     table = []
-    for i, value in enumerate(_values(coded.dictionary)):
+    for i, value in enumerate(objects_of(coded.dictionary)):
         try:
             table.append(concepts.id(value))
         except ValueError as error:
@@ -299,6 +303,10 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    if isinstance(value, (decimal.Decimal, datetime.timedelta)):
+    if isinstance(value, datetime.timedelta):  # or, where pandas is installed, its own, with a text of its own
+        if getattr(value, "nanoseconds", 0):
+            raise ValueError(f"found the duration {value}, expected none with nanoseconds; cast it to text")
+        return str(datetime.timedelta(value.days, value.seconds, value.microseconds))
+    if isinstance(value, decimal.Decimal):
         return str(value)
     return value

@@ -187,7 +187,7 @@ def open_blend(
         raise ConfigError(
             "order: megatron takes over a run of Megatron-LM; only the adapter for Megatron-LM can do that"
         )
-    opened = _open(config, codecs) if datasets is None else _given(config, datasets)
+    opened = open_datasets(config, codecs) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
     quarantine = read_quarantine(config.quarantine, {name: ds.num_tokens for name, ds in opened.items()})
     excluded = read_excluded(config.exclude, opened, config.roots)
@@ -219,8 +219,9 @@ def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset
     return {name: datasets[name] for name in config.names}
 
 
-def _open(config: Config, codecs: Mapping[str, Codec] | None) -> dict[str, Dataset]:
-    """By name; two parts of one dataset share it, and views of one its manifest, document table and descriptors."""
+def open_datasets(config: Config, codecs: Mapping[str, Codec] | None = None) -> dict[str, Dataset]:
+    """Those of a configuration, by name; two parts of one dataset share it, and views of one its manifest, document
+    table and descriptors."""
     opened: dict[tuple[str, bool], Dataset] = {}
     for entry in config.datasets.values():
         key = entry.path, entry.allow_pickle

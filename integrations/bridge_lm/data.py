@@ -12,7 +12,7 @@ from typing import Any
 
 from conceptloader.base.packages import imported
 from conceptloader.blend import Blend, load_config, open_blend
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.durable import write_file
 from conceptloader.torch.collate import TensorBatch, collate_fn
@@ -74,7 +74,11 @@ class ConceptProvider(DatasetProvider):
         """The blend as the continuation of the run whose order lies in the file, which the first start writes."""
         path = Path(self.state) / FILE_NAME
         if path.exists():
-            saved = OrderState.read(json.loads(path.read_bytes()), str(path))
+            try:
+                data = json.loads(path.read_bytes())
+            except (ValueError, RecursionError) as error:
+                raise ResumeError(f"{path}: damaged ({error}), expected what the run's first start wrote") from error
+            saved = OrderState.read(data, str(path))
             return blend.resume(saved.spec, samples, allow_changed=self.allow_changed)
         blend.order.check_run(samples)
         if int(os.environ.get("RANK", "0")) == 0:

@@ -16,9 +16,10 @@ from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.batch.open import RANDOM, decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Config, View
+from conceptloader.blend.blend import open_datasets
 from conceptloader.blend.packing import end_to_end
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
@@ -190,8 +191,7 @@ def open_taken_over(
     cached = copy.copy(dataset_config)
     cached.path_to_cache = config.megatron_cache
     built = MappingBuilder(GPTDataset, list(sizes), lambda: True, cached).build()
-    paths = [config.datasets[name].path for name in config.names]
-    datasets = [open_dataset(path, roots=config.roots, check_files=config.loader.check_files) for path in paths]
+    datasets = list(open_datasets(config).values())
     if any(dataset.runs is not None for dataset in datasets):
         raise ConfigError("order: megatron: found a view, expected whole datasets; take the run over without it")
     if config.quarantine:

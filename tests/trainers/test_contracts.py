@@ -212,6 +212,9 @@ def test_bridge(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], tmp_pat
     ]:
         with pytest.raises(error, match=message):
             provider(**options).build_datasets(Context(train_samples=20, valid_samples=20))
+    (tmp_path / "run" / module.FILE_NAME).write_text("{")
+    with pytest.raises(ResumeError, match=f"{module.FILE_NAME}: damaged .*, expected what the run's first start wrote"):
+        provider().build_datasets(Context(train_samples=20, valid_samples=20))
 
 
 AUTOMODEL = """

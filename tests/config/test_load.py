@@ -102,7 +102,7 @@ def test_outputs_that_no_framework_takes(outputs):
         (changed(seqlen=8), "^seqlen: unknown key; did you mean seq_len"),
         (web(wieght=1), r"^datasets\.web\.wieght: unknown key; did you mean weight\?"),
         (changed(loader={"thread": 1}), r"^loader\.thread: unknown key; did you mean threads"),
-        (changed(zzz=1), "^zzz: unknown key, expected one of allow_mixed_tokenizers, block,"),
+        (changed(zzz=1), "^zzz: unknown key, expected one of allow_mixed_tokenizers, allow_mixed_vocabularies, block,"),
         (changed(phases=[{"strat": 0, "weights": {}}]), r"^phases\[0\]\.strat: unknown key; did you mean start"),
         (changed(concepts={"t": {"layuot": "x"}}), r"^concepts\.t\.layuot: unknown key; did you mean layout"),
         ({"seed": 1}, "^datasets: missing, expected a mapping"),

@@ -164,6 +164,13 @@ def _check_view(view: View, outputs: Outputs) -> None:
     tokenizer = view.dataset.tokenizer
     if not outputs.eos_loss and (tokenizer is None or tokenizer.eos_id is None):
         raise ConfigError(f"outputs.eos_loss: found false, but dataset {view.name} names no eos token; set it to true")
+    shards = view.dataset.manifest.shards
+    if outputs.needs_documents and ((shards.documents == 0) & (shards.tokens > 0)).any():
+        logger.warning(
+            "dataset %s: files of it do not say where documents begin, so that position_ids: document, cu_seqlens, "
+            "document_ids and loss_mask_borders of the outputs know of none; adopt them with --document-end",
+            view.name,
+        )
     types = {dict(layout.fields).get(LOSS_FIELD) for layout in view.dataset.manifest.layouts}
     if not types <= {None, "u1"}:
         raise ConfigError(

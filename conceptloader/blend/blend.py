@@ -13,6 +13,7 @@ from conceptloader.blend.packing import PACKING_VERSION, Packing, Packs
 from conceptloader.blend.quarantine import TokenRanges, read_quarantine
 from conceptloader.blend.schema import Config
 from conceptloader.blend.strict import nearest
+from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, DocumentView, Windows, open_dataset
 from conceptloader.format.spec.codecs import Codec
@@ -88,8 +89,7 @@ class Blend:
         name, ds = member.dataset, self.datasets.get(member.dataset)
         if ds is None or ds.stream_fingerprint != member.stream_fingerprint:
             return None
-        wanted, quarantine = self.config.datasets[name].tracks, self.quarantine.get(name, ())
-        tracks = [track for track in self.config.concepts if track in ds.tracks] if wanted is None else list(wanted)
+        tracks, quarantine = _tracks(self.config, name, ds), self.quarantine.get(name, ())
         samples: Windows | DocumentView | Packs
         start = member.token_range[0]
         if member.seq_len is None:
@@ -255,6 +255,8 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
     for track in config.concepts:
         if track not in known and not some_tracks:
             raise ConfigError(f"concepts.{track}: no dataset has such a track{nearest(track, known)}")
+        if not config.allow_mixed_vocabularies:
+            check_concepts({name: ds for name, ds in datasets.items() if track in _tracks(config, name, ds)}, track)
     tokenizers = {name: ds.tokenizer for name, ds in datasets.items() if ds.tokenizer is not None}
     if len(set(tokenizers.values())) > 1 and not config.allow_mixed_tokenizers:
         each = [f"{name}: {t.name} with {t.vocab_size} tokens and eos {t.eos_id}" for name, t in tokenizers.items()]
@@ -262,6 +264,12 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
             f"datasets: found different tokenizers ({', '.join(each)}), expected one; if their ids mean the same, set "
             "allow_mixed_tokenizers: true"
         )
+
+
+def _tracks(config: Config, name: str, ds: Dataset) -> list[str]:
+    """Those that are read of a dataset."""
+    wanted = config.datasets[name].tracks
+    return [track for track in config.concepts if track in ds.tracks] if wanted is None else list(wanted)
 
 
 def _member(name: str, ds: Dataset, config: Config) -> Member:

@@ -1,5 +1,6 @@
 """Documents that are taken out of a run from a sample ahead on: samples that hold any of their tokens read nothing."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.paths import with_default
 from conceptloader.ingest.annotate.find import AMBIGUOUS, find_many
+
+logger = logging.getLogger(__name__)
 
 
 class Excluded(NamedTuple):
@@ -53,10 +56,10 @@ def read_excluded(
         ids: Sequence[str] = entry.ids or ()
         if entry.file is not None:
             ids = [word for line in read_lines(entry.file, "ids to exclude") if (word := line.strip())]
-        total = 0
+        total, unknown = 0, dict.fromkeys(ids)
         for name in names:
             if entry.view is None:
-                start, stop = _of_ids(datasets[name], ids)
+                start, stop = _of_ids(datasets[name], ids, unknown)
             else:
                 start, stop = _complement(datasets[name], entry.view, roots, f"exclude[{k}].view")
             total += len(start)
@@ -64,14 +67,23 @@ def read_excluded(
                 found.setdefault(name, []).append(Excluded(start, stop, np.full(len(start), entry.at)))
         if not total:
             raise ConfigError(f"exclude[{k}]: found nothing of it in {', '.join(names)}, expected ids as in the input")
+        if unknown:
+            logger.warning(
+                "exclude[%d]: found no document for %d ids in %s, such as %r: nothing is excluded for these",
+                k, len(unknown), ", ".join(names), next(iter(unknown)),
+            )  # fmt: skip
     return {name: apart(*map(np.concatenate, zip(*parts, strict=True))) for name, parts in found.items()}
 
 
-def _of_ids(dataset: Dataset, ids: Sequence[str]) -> tuple[Ints, Ints]:
+def _of_ids(dataset: Dataset, ids: Sequence[str], unknown: dict[str, None]) -> tuple[Ints, Ints]:
+    """The tokens of documents with these ids; `unknown` loses those that are found."""
     numbers: list[int] = []
     many = np.full(len(ids), AMBIGUOUS) if dataset.runs is not None else find_many(dataset, ids)
     for one, number in zip(ids, many.tolist(), strict=True):
-        numbers += dataset.find_document(one) if number == AMBIGUOUS else [number] if number >= 0 else []
+        having = dataset.find_document(one) if number == AMBIGUOUS else [number] if number >= 0 else []
+        if having:
+            unknown.pop(one, None)
+        numbers += having
     ranges = np.array([dataset.document_range(number) for number in sorted(set(numbers))], np.int64).reshape(-1, 2)
     some = ranges[:, 0] < ranges[:, 1]
     return ranges[some, 0], ranges[some, 1]

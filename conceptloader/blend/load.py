@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from conceptloader.errors import ConfigError, ReadError
 MAX_BYTES = 16 << 20
 MAX_VALUES = 200_000
 MERGE = "tag:yaml.org,2002:merge"
+ODD = re.compile("[-+]?0[0-9_]+|.*:.*")  # numbers that YAML 1.1 reads to the base 8 or 60
 T = TypeVar("T", DatasetConfig, ExcludeConfig, QuarantineConfig)
 
 
@@ -84,6 +86,11 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
             children += [key, value]
     elif isinstance(node, yaml.SequenceNode):
         children = node.value
+    elif node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ODD.fullmatch(node.value):
+        raise ConfigError(
+            f"line {_line(node)}: found {node.value}, which YAML reads to the base {60 if ':' in node.value else 8}; "
+            "write a number without zeros in front or colons, or text in quotes"
+        )
     size = 1 + sum(_check_node(child, sizes) for child in children)
     if size > MAX_VALUES:
         raise ConfigError(

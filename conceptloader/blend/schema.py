@@ -195,6 +195,7 @@ class Config(Section):
     packing: PackingConfig | None = None
     on_new_seq_len: Literal["refuse", "restart"] = "refuse"
     allow_mixed_tokenizers: bool = False
+    allow_mixed_vocabularies: bool = False
     roots: tuple[str, ...] | None = None
     megatron_cache: str | None = None
     outputs: Outputs = dataclasses.field(default_factory=Outputs)

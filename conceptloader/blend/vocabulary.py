@@ -1,4 +1,4 @@
-"""Whether a model has an embedding for every token id of the datasets."""
+"""Whether a model has an embedding for every token id of the datasets, and whether concept ids mean one thing."""
 
 from collections.abc import Mapping
 
@@ -18,3 +18,25 @@ def check_vocabulary(datasets: Mapping[str, Dataset], size: int | None, what: st
                 f"datasets.{name}: its tokenizer {found.name} has {found.vocab_size} tokens, expected at most the "
                 f"{size} of {what}; {remedy}"
             )
+
+
+def check_concepts(datasets: Mapping[str, Dataset], track: str) -> None:
+    """Raise ConfigError if an id of a track is one concept in a dataset and another one in the next. A vocabulary may
+    go on where another ends; datasets without one are taken as they are."""
+    having: dict[str, str] = {}  # checksum of the vocabulary -> one dataset with it
+    for name, dataset in datasets.items():
+        entry = dataset.tracks[track].vocabulary
+        if entry is not None and dataset.tracks[track].codec == "concepts":
+            having.setdefault(entry.checksum, name)
+    if len(having) < 2:
+        return
+    names = {name: datasets[name].vocabulary(track) or [] for name in having.values()}
+    most = max(names, key=lambda name: len(names[name]))
+    for name in names:
+        for number, (found, other) in enumerate(zip(names[name], names[most], strict=False)):
+            if found != other:
+                raise ConfigError(
+                    f"concepts.{track}: id {number} is {found!r} in dataset {name}, but {other!r} in {most}: a model "
+                    "would take them for one; build the datasets with one vocabulary, or, if you tell them apart by "
+                    "dataset_id, set allow_mixed_vocabularies: true"
+                )

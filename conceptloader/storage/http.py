@@ -70,9 +70,14 @@ class Http(Store):
         ):
             data = answer.read(size + 1)[:size]
             version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-            found = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+            part = answer.headers.get("Content-Range", "")
+            found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", part)
             if answer.status == 206 and found:
-                return Part(data, int(found[1]), version)
+                if int(found[1]) != offset:  # a cache between may be wrong for once
+                    raise ReadError(
+                        errno.EIO, f"{url}: cannot be read at offset {offset}: the server answers with {part:.99}"
+                    )
+                return Part(data, int(found[2]), version)
             if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
                 return Part(data, len(data), version)
         raise ReadError(errno.ENOTSUP, f"{url}: the server answers without ranges of bytes; use another server")

@@ -1,5 +1,6 @@
 """A run as it can be asked about: its order, its data and, where they are known, its steps."""
 
+import logging
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,8 +10,12 @@ from conceptloader.blend.samples import Part, by_document, kind_of, parts_of, pa
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.partition import Place
+from conceptloader.order.progress.resume import compare
 from conceptloader.order.progress.runlog import History, RunLog
 
+logger = logging.getLogger(__name__)
+
+_EVERY = 1 << 62  # samples: all of a run
 Interval = tuple[int, int]
 
 
@@ -149,4 +154,13 @@ def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None 
     if not runs.starts:
         raise ConfigError(f"{runs.path}: found no start of a run, expected the run log of a training")
     last = runs.history.segments[-1].start
-    return Run(blend=blend.resume(runs.spec(last), last.consumed), history=runs.history)
+    spec = runs.spec(last)
+    blend = blend.resume(spec, last.consumed)
+    changed = [str(one) for one in compare(spec, blend.spec, _EVERY)]
+    if changed:
+        logger.warning(
+            "%s: the configuration gives another order than the one with which step %d was started (%s); samples from "
+            "%d on are answered as it says now, trained or not",
+            runs.path, last.step, "; ".join(changed), last.consumed,
+        )  # fmt: skip
+    return Run(blend=blend, history=runs.history)

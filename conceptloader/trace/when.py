@@ -98,6 +98,7 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
     for low in range(0, len(windows), some):
         part = windows[low : low + some]
         samples = np.array([run.blend.order.indices_of_windows(index, epoch, part) for epoch in epochs])
+        samples = samples.reshape(len(epochs), len(part))  # of no epoch, too
         for k, window in enumerate(part.tolist()):
             for epoch, sample in zip(epochs, samples[:, k].tolist(), strict=True):
                 if sample >= 0 and (num_samples is None or sample < num_samples):

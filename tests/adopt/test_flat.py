@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,24 @@ def test_without_a_document_end_documents_are_unknown(tmp_path: Path) -> None:
     ds = cl.open_dataset(tmp_path / "ds")
     assert (ds.num_documents, ds.documents_in(1, 3).ids.tolist()) == (0, [-1])
     assert [p.name for p in (tmp_path / "ds").iterdir()] == ["manifest.json"]
+
+
+@pytest.mark.parametrize(
+    "outputs", [{"position_ids": "document"}, {"cu_seqlens": True}, {"document_ids": True}, {"loss_mask_borders": True}]
+)
+def test_outputs_that_need_documents_where_they_are_unknown_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, outputs: dict[str, Any]
+) -> None:
+    np.arange(40, dtype=np.uint32).tofile(tmp_path / "x.npy")
+    for name, end in (("unknown", None), ("known", 7)):
+        adopt([tmp_path / "x.npy"], tmp_path / name, dtype="u4", document_end=end)
+        config = {"seq_len": 8, "datasets": {"web": {"path": str(tmp_path / name)}}}
+        cl.make_dataloader(config, micro_batch_size=1).close()
+        assert not caplog.records
+        cl.make_dataloader({**config, "outputs": outputs}, micro_batch_size=1).close()
+        assert len(caplog.records) == (end is None)
+        assert ("dataset web: files of it do not say where documents begin" in caplog.text) == (end is None)
+        caplog.clear()
 
 
 def test_bad_files(tmp_path: Path) -> None:

@@ -224,6 +224,32 @@ def test_mixed_tokenizers_can_be_allowed(load):
     assert len(open_blend(load(datasets=datasets, allow_mixed_tokenizers=True)).views) == 2
 
 
+def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
+    names = {"a": ["cat", "dog"], "b": ["dog", "cat"], "more": ["cat", "dog", "emu"], "none": None}
+    for name, vocabulary in names.items():
+        options = cl.BuildOptions(tokenizer=TOKENIZER, tracks={"animals": cl.TrackOptions(vocabulary=vocabulary)})
+        build = cl.create_build(tmp_path / name, options)
+        with build.shard(0) as writer:
+            writer.add_document(range(1, 40), spans={"animals": [(0, 9, [1])]})
+        cl.finalize(tmp_path / name)
+
+    def blend(*chosen, **keys):
+        datasets = {name: {"path": name, "weight": 1} for name in chosen}
+        for name in keys.pop("without", ()):
+            datasets[name]["tracks"] = []
+        return open_blend(load_config({"seq_len": 8, "datasets": datasets, **keys}, base_dir=tmp_path))
+
+    read = {"concepts": {"animals": {}}}
+    text = r"concepts\.animals: id 0 is 'dog' in dataset b, but 'cat' in a: .* set allow_mixed_vocabularies: true"
+    with pytest.raises(ConfigError, match=text):
+        blend("a", "b", "none", **read)
+    with pytest.raises(ConfigError, match=r"id 0 is 'dog' in dataset b, but 'cat' in more"):
+        blend("b", "more", concepts={"animals": {"layout": "records"}})
+    for accepted in (blend("a", "more", "none", **read), blend("a", "b"), blend("a", "b", without=["b"], **read)):
+        assert None not in accepted.views
+    assert blend("a", "b", allow_mixed_vocabularies=True, **read).views
+
+
 def test_given_datasets_must_be_those_of_the_configuration(load):
     config = load()
     datasets = open_blend(config).datasets

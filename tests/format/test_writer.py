@@ -1,5 +1,6 @@
 """What the writer refuses: with the document's name, and without a trace of it in the files."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from conceptloader.format.tools.verify import verify
 from conceptloader.format.write import track as trackwriter
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.format.write.track import BulkSpans
+from conceptloader.storage.durable import Spool
 
 OPTIONS = cl.BuildOptions(
     tokenizer=cl.Tokenizer(name="t", vocab_size=1000),
@@ -92,6 +94,64 @@ def test_batches_whose_offsets_do_not_fit_are_refused(tmp_path: Path, offsets: l
             writer.add_documents(np.arange(3), np.array(offsets), {}, ["x"] if len(offsets) == 3 else ["x", "y"])
         writer.add_documents(np.arange(3), np.array([0, 1, 3]), {}, ["x", "y"])
     assert cl.finalize(build.path).num_documents == 2
+
+
+@pytest.mark.parametrize("wrong", [None, 7, b"x", "half \ud800"])
+def test_ids_that_are_no_text_are_refused_and_leave_no_trace(writer: ShardWriter, tmp_path: Path, wrong: Any) -> None:
+    writer.add_document(**GOOD, id="first")
+    with pytest.raises(InputError, match=r'id: found .*, expected text, or "" for none'):
+        writer.add_document(**GOOD, id=wrong)
+    with pytest.raises(InputError, match="documents 1 to 2: id: found"):
+        writer.add_documents(np.arange(3), np.array([0, 1, 3]), {}, ["x", wrong], {"mask": np.zeros(3)})
+    writer.add_document(**GOOD, id="second")
+    writer.finish()
+    cl.finalize(tmp_path / "ds")
+    ds = cl.open_dataset(tmp_path / "ds")
+    assert [ds.document_id(i) for i in range(ds.num_documents)] == ["first", "second"]
+    assert verify(ds.path, full=True) == []
+
+
+@pytest.mark.parametrize("stop", range(1, 11))
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_writer_that_was_broken_off_within_a_document_writes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, error: type[BaseException]
+) -> None:
+    """Else the next document would have some of its fields or spans."""
+    plain, writes = Spool.write, 0
+
+    def write(spool: Spool, data: Any) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == stop:
+            raise error
+        plain(spool, data)
+
+    build = cl.create_build(tmp_path / "ds", OPTIONS)
+    writer = build.shard(0)
+    writer.add_document(**GOOD, id="first")
+    monkeypatch.setattr(Spool, "write", write)
+    spans = {"concepts": [(0, 2, [0])]}
+    torn = (
+        partial(writer.add_record, "concepts", [1]) if stop == 1 else partial(writer.add_document, **GOOD, spans=spans)
+    )
+    with pytest.raises(error):
+        torn()
+    for go_on in (lambda: writer.add_document(**GOOD), lambda: writer.add_record("concepts", [0]), writer.finish):
+        with pytest.raises(InputError, match="shard 00000: found a document of which an error or an interrupt left"):
+            go_on()
+    assert not build.is_finished(0)
+    assert not list((tmp_path / "ds").glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("span", [(0.0, 2, [0]), (0, 1.5, [0]), ("0", 2, [0])])
+def test_borders_of_spans_are_integers(writer: ShardWriter, span: Any) -> None:
+    with pytest.raises(InputError, match=r"found span .*, expected integers"):
+        writer.add_document(**GOOD, spans={"concepts": [span]})
+    bulk = BulkSpans(np.array([0.5]), np.array([3]), np.array([0]), bytes(4), np.array([0, 4]))
+    with pytest.raises(InputError, match=r"found spans of .*float64.*, expected integers"):
+        writer.add_documents(np.arange(3), np.array([0, 3]), {"concepts": bulk}, [""], {"mask": np.zeros(3)})
+    with pytest.raises(InputError, match="found offsets that do not fit"):
+        writer.add_documents(np.arange(3), np.array([0, 1.5, 3]), {}, ["", ""], {"mask": np.zeros(3)})
 
 
 def test_records_of_batches_are_checked(writer: ShardWriter) -> None:

@@ -19,8 +19,10 @@ class Answers(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         asked = self.path.strip("/")
         body = b"" if asked in ("empty", "silent") else DATA
-        if asked == "part":
+        if asked in ("part", "other"):
             first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            if asked == "other":  # as a cache that keeps blocks, or takes one range for another
+                first, last = first - first % 8, last - first % 8
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(DATA)}")
             body = DATA[first : last + 1]
@@ -68,6 +70,13 @@ def test_whole_files_and_parts(url: str) -> None:
     for what, offset, size in (("whole", 10, 5), ("whole", 0, 50), ("silent", 0, 1)):
         with pytest.raises(ReadError, match="answers without ranges of bytes"):
             get(url, what, offset, size)
+
+
+def test_another_part_than_was_asked_for_is_an_error(url: str) -> None:
+    assert get(url, "other", 8, 5).data == DATA[8:13]
+    with pytest.raises(ReadError, match=r"at offset 10: the server answers with bytes 8-12/100") as caught:
+        get(url, "other", 10, 5)
+    assert caught.value.errno == errno.EIO
 
 
 def test_a_proxy_is_left_out_where_the_environment_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

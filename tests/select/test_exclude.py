@@ -203,6 +203,14 @@ def test_entries_that_mean_nothing(folder: Path, entry: dict[str, Any], problem:
         cl.open_blend(config(folder, [entry]))
 
 
+def test_ids_that_no_dataset_has_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ids = ["web-3", "nobody", "books-2", "nobody", "no one"]
+    some = [{"at": 9, "ids": ids}, {"at": 9, "dataset": "web", "ids": ids[:1]}]
+    assert cl.open_blend(config(folder, some)).excluded.keys() == {"books", "web"}
+    (record,) = caplog.records
+    assert "exclude[0]: found no document for 2 ids in books, code, web, such as 'nobody'" in record.getMessage()
+
+
 RANGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=8)
 
 

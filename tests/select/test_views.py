@@ -23,6 +23,7 @@ from conceptloader.ingest.index import build_index
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import RawDocument, random_documents, write_dataset
 from conceptloader.trace import Run, exposure, parse_where, trace_sample, trace_steps, when_concept, when_document
+from conceptloader.trace.concepts import Scanned
 from conceptloader.trace.select.views import Ask, select
 
 SEQ_LEN = 24
@@ -220,6 +221,25 @@ def test_spans(folder: Path) -> None:
     batches = [open_reader(run_of(folder, "spans", engine).blend).read(samples) for engine in ("compiled", "reference")]
     for name, values in batches[1].items():
         np.testing.assert_array_equal(batches[0][name], values, name)
+
+
+@pytest.mark.parametrize("asked", ["concept-1", "concept-1 and concept-1", "not concept-0"])
+@pytest.mark.parametrize("chunk", [5, 1 << 20])
+def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, chunk: int
+) -> None:
+    monkeypatch.setattr(Scanned, "chunk", chunk)
+    spans = {"concepts": [(1, 4, [1]), (4, 6, [1, 2]), (6, 11, [1]), (11, 12, [0])]}
+    raw = [RawDocument(id=f"doc-{k}", tokens=[5, *range(1, 12)], spans=spans) for k in range(3)]
+    write_dataset(tmp_path / "data", raw)
+    first = 0 if asked.startswith("not") else 1
+    for name in ("scanned", "indexed"):
+        select(tmp_path / "data", tmp_path / name, Ask(spans=asked))
+        with cl.open_dataset(tmp_path / name) as view:
+            assert view.runs is not None
+            assert view.runs.source.tolist() == [12 * k + first for k in range(3)]
+            assert np.diff(view.runs.first).tolist() == [11 - first] * 3
+        build_index(tmp_path / "data")
 
 
 def test_verify_and_a_source_that_changed(folder: Path, raw: list[RawDocument], capsys: Any) -> None:

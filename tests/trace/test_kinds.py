@@ -1,5 +1,6 @@
 """Runs of documents, runs that changed their sequence length, and quarantined ranges."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,21 @@ def test_a_configuration_that_does_not_give_the_past_is_refused(tmp_path: Path) 
     difference = audit(open_run(config), read_record(tmp_path / "run/record")).difference
     assert difference is not None
     assert (difference.step, difference.what) == (0, "tokens")
+
+
+def test_a_configuration_that_gives_another_order_than_the_last_start_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was trained since cannot be told from what is only planned."""
+    config = tmp_path / "run.yaml"
+    content = {"seq_len": 16, "datasets": {"web": {"path": write_dataset(tmp_path / "d", random_documents(60))}}}
+    config.write_text(yaml.safe_dump(content))
+    (tmp_path / "run").mkdir()
+    train(config, tmp_path / "run", 0, 3)
+    open_run(config, tmp_path / "run")
+    assert not caplog.records
+    config.write_text(yaml.safe_dump({**content, "seed": 5, "skip": [{"at": 8, "count": 4}]}))
+    open_run(config, tmp_path / "run")
+    (record,) = caplog.records
+    found = r"step 0 was started \(seed: saved 1234, now 5; skips: saved \[\], now \[\(8, 4\)\]\); samples from 0 on"
+    assert re.search(found, record.getMessage())

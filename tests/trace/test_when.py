@@ -140,6 +140,13 @@ def test_the_first_epoch_is_the_answer_without_a_length(run: Run) -> None:
     assert {one.epoch for one in when_document(run, "books-3", NUM_SAMPLES)} > {0}
 
 
+def test_a_dataset_of_a_later_phase_is_not_seen_before(run: Run) -> None:
+    assert when_document(run, "code-3", 113) == []
+    assert list(when_concept(run, "concepts", 1, 113, dataset="code")) == []
+    assert when_document(run, "code-3", NUM_SAMPLES)
+    assert list(when_concept(run, "concepts", 1, NUM_SAMPLES, dataset="code"))
+
+
 def test_what_does_not_exist(run: Run) -> None:
     with pytest.raises(ConfigError, match="no 'nobody' in books, code, web"):
         when_document(run, "nobody")

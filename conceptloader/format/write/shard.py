@@ -22,6 +22,13 @@ from conceptloader.storage.durable import Spool, sync_directory, write_file
 _CHUNK_TOKENS = 1 << 19
 
 
+def _check_id(found: str, where: str) -> bytes:
+    try:
+        return str.encode(found)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InputError(f'{where}: id: found {found!r}, expected text, or "" for none ({error})') from error
+
+
 class ShardWriter:
     """Writes one shard; use it as a context manager, which finishes it, or discards it when an error passes through.
 
@@ -56,6 +63,7 @@ class ShardWriter:
             for track, track_options in options.tracks.items()
         }
         self._open = True
+        self._whole = True  # no document is written in part
 
     def _path(self, kind: str) -> str:
         return os.path.join(self._directory, f"{self.name}.{kind}")
@@ -105,7 +113,13 @@ class ShardWriter:
         with `tokens`. Raises: InputError; nothing of the batch has been written then.
         """
         where = f"shard {self.name}, documents {self.documents} to {self.documents + len(ids) - 1}"
-        if len(offsets) != len(ids) + 1 or offsets[0] or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
+        if (
+            len(offsets) != len(ids) + 1
+            or offsets.dtype.kind not in "iu"
+            or offsets[0]
+            or offsets[-1] != len(tokens)
+            or (np.diff(offsets) < 0).any()
+        ):
             raise InputError(f"{where}: found offsets that do not fit tokens and ids, expected {len(ids) + 1} that do")
         self._append(where, tokens, offsets, spans, ids, fields or {})
 
@@ -119,8 +133,10 @@ class ShardWriter:
         fields: Mapping[str, ArrayLike],
     ) -> None:
         """Check documents, then write them. offsets: None for one."""
+        self._check_whole()
         values = self._check_tokens(tokens, where)
         columns = self._check_fields(fields, len(values), where)
+        names = [_check_id(one, where) for one in ids]
         unknown = sorted(set(spans) - set(self._tracks))
         if unknown:
             raise InputError(f"{where}: found spans of {unknown}, expected tracks among {sorted(self._tracks)}")
@@ -129,6 +145,7 @@ class ShardWriter:
         for track, found in spans.items():
             at = where if offsets is None else f"{where}, track {track!r}"
             checked[track] = self._tracks[track].check(found, borders, at)
+        self._whole = False
         for track, bulk in checked.items():
             self._tracks[track].add(self.tokens, bulk)
         for field, column in columns.items():
@@ -137,19 +154,32 @@ class ShardWriter:
         starts = (borders[:-1] + self.tokens).astype(fmt.OFFSET)
         self._starts.write(starts)
         self._blocks.add(starts)
-        if any(ids) and self._ids is None:
+        if any(names) and self._ids is None:
             self._ids = Ids(self._path("documents"), self._spools)
             self._ids.skip(self.documents)
-        if self._ids is not None and ids:
-            self._ids.add(ids)
-        self.documents += len(ids)
+        if self._ids is not None and names:
+            self._ids.add(names)
+        self.documents += len(names)
         self.tokens += len(values)
+        self._whole = True
+
+    def _check_whole(self) -> None:
+        if not self._whole:
+            raise InputError(
+                f"shard {self.name}: found a document of which an error or an interrupt left only a part in the files, "
+                "expected whole ones; leave this writer and write the shard again"
+            )
 
     def add_record(self, track: str, record: Any) -> int:
         """Store a record that several spans of this shard share. Returns: its number, to be used in spans."""
         if track not in self._tracks:
             raise InputError(f"shard {self.name}: found track {track!r}, expected one of {sorted(self._tracks)}")
-        return self._tracks[track].add_record(record, f"shard {self.name}")
+        self._check_whole()
+        data = self._tracks[track].encode(record, f"shard {self.name}")
+        self._whole = False
+        number = self._tracks[track].add_record(data)
+        self._whole = True
+        return number
 
     def _check_tokens(self, tokens: ArrayLike, where: str) -> NDArray[Any]:
         ids = np.asarray(tokens)
@@ -183,6 +213,7 @@ class ShardWriter:
         """Complete, sync and name all files, then declare the shard finished."""
         self._open = False
         with self._spools:  # ends with them: working files, after an error everything that has no final name
+            self._check_whole()
             block = self.options.block_tokens
             encodings = {name: writer.encoding(self.tokens, block) for name, writer in self._tracks.items()}
             dense = [name for name, encoding in encodings.items() if encoding == fmt.DENSE]

@@ -109,8 +109,8 @@ class Ids:
         self.documents = 0
         self.present = 0
 
-    def add(self, document_ids: Sequence[str]) -> None:
-        data = [document_id.encode("utf-8") for document_id in document_ids]
+    def add(self, data: Sequence[bytes]) -> None:
+        """One id, in UTF-8, for each document."""
         ends = self._text.size + np.cumsum([len(one) for one in data])
         hashes = [(xxhash.xxh3_64_intdigest(one), self.documents + i) for i, one in enumerate(data) if one]
         self._text.write(b"".join(data))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,9 @@ class BulkSpans:
             )
         if not len(self.start):
             return
+        kinds = {name: getattr(self, name).dtype for name in ("start", "end", "record")}
+        if any(kind.kind not in "iu" for kind in kinds.values()):
+            raise InputError(f"{where}: found spans of {kinds}, expected integers")
         before = np.concatenate([documents[:1], self.end[:-1]])
         document = np.searchsorted(documents, self.start, "right") - 1
         good = (self.start >= before) & (self.end > self.start) & (document < len(documents) - 1)
@@ -103,7 +107,11 @@ class TrackWriter:
         places: list[tuple[int, int, int]] = []
         data: list[bytes] = []
         last = 0
-        for start, end, record in spans:
+        for first, stop, record in spans:
+            try:
+                start, end = index(first), index(stop)
+            except TypeError as error:
+                raise InputError(f"{where}: found span [{first}, {stop}), expected integers") from error
             if not last <= start < end <= length:
                 raise InputError(
                     f"{where}: found span [{start}, {end}), expected {last} <= start < end <= {length}, {last} being "
@@ -129,6 +137,7 @@ class TrackWriter:
 
     def encode(self, record: Any, where: str) -> bytes:
         """The bytes of a record, checked."""
+        self._check_room(1, where)
         try:
             if isinstance(record, bytes):
                 data = record
@@ -150,9 +159,9 @@ class TrackWriter:
             rule = f"ids below {self._concepts}, the size of the vocabulary"
             raise InputError(f"{where}: found concept id {largest}, expected {rule}")
 
-    def add_record(self, record: Any, where: str) -> int:
-        self._check_room(1, where)
-        data, nothing = self.encode(record, where), np.empty(0, np.int64)
+    def add_record(self, data: bytes) -> int:
+        """Write what `encode` has passed. Returns: its number."""
+        nothing = np.empty(0, np.int64)
         self.add(0, BulkSpans(nothing, nothing, nothing, data, offsets_of([len(data)])))
         return self.records - 1
 

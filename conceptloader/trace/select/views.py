@@ -168,7 +168,8 @@ class _Asking:
         lows = range(first, last, source.chunk)
         found = [holding(source, self.spans, low, min(low + source.chunk, last)) for low in lows]
         start, stop = (np.concatenate(column) for column in zip(*found, strict=True))
-        return start, stop
+        apart = start[1:] != stop[:-1]  # else one piece: of two spans, or read in two chunks
+        return start[np.append(True, apart)[: len(start)]], stop[np.append(apart, True)[: len(stop)]]
 
     def write_part(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> None:
         make_directories(self.directory)

@@ -129,6 +129,8 @@ def _resolved(config: Config, base: Path) -> Config:
     def absolute(path: str, key: str) -> str:
         if "${" in path:
             raise ConfigError(f"{key}: found {path!r}; environment variables are not replaced, write the path out")
+        if "\0" in path:
+            raise ConfigError(f"{key}: found {path!r}, expected a path, which holds no byte 0")
         return path if "://" in path else os.path.abspath(base / os.path.expanduser(path))
 
     def resolved(section: T, where: str, *names: str) -> T:

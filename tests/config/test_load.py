@@ -159,6 +159,11 @@ def test_outputs_that_no_framework_takes(outputs):
         (web(lanes=False), r"^datasets\.web\.lanes: found false with order shuffled, which has none"),
         (changed(temperature=0), "^temperature: found 0, expected a number above 0"),
         (changed(loader={"threads": 0}), r"^loader\.threads: found 0, expected an integer of 1 or more"),
+        (
+            changed(loader={"prefetch": 10**12}),
+            r"^loader\.prefetch: found 1000000000000, expected an integer of 0 to 65536",
+        ),
+        (web(path="a\0b"), r"^datasets\.web\.path: found 'a\\x00b', expected a path, which holds no byte 0"),
         (changed(loader={"timeout_s": 0}), r"^loader\.timeout_s: found 0, expected a number above 0"),
         (changed(concepts={"t": {"max_spans": 0}}), r"^concepts\.t\.max_spans: found 0"),
         ({"datasets": {}}, "^datasets: found none, expected at least one"),

@@ -1,5 +1,6 @@
 """A keyed permutation of range(n) in constant memory, with its inverse."""
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class Permutation:
             reference.permute with epoch_key(dataset_key, e), not Permutation with that key.
 
     Raises:
-        ConfigError: n or key out of range, or a position outside range(n).
+        ConfigError: n or key out of range, or a position outside range(n). TypeError for one that is no integer.
     """
 
     def __init__(self, n: int, key: int = 0) -> None:
@@ -65,8 +66,8 @@ class Permutation:
             raise ConfigError(f"n: found {n}, expected 1 <= n <= 2**63")
         if not 0 <= key < 1 << 64:
             raise ConfigError(f"key: found {key}, expected 0 <= key < 2**64; derive one with conceptloader.derive_key")
-        self.n = int(n)
-        self.key = int(key)
+        self.n = index(n)
+        self.key = index(key)
         self._key = mix64(self.key)  # small keys are legal here, and must not give related orders
         self._tables: tuple[npt.NDArray[np.uint64], ...] = ()  # forward, inverse
         if self.n <= TABLE_MAX:
@@ -107,15 +108,16 @@ class Permutation:
     def _one(self, position: int, back: int) -> int:
         if not 0 <= position < self.n:
             raise ConfigError(f"position: found {position}, expected 0 <= position < {self.n}")
+        position = index(position)
         if self._tables:
             return int(self._tables[back][position])
         if not is_compiled(1):
-            return (permute, unpermute)[back](int(position), self.n, self._key)
+            return (permute, unpermute)[back](position, self.n, self._key)
         try:
             call = self._calls[back].pop()
         except IndexError:
             call = (kernels.feistel, kernels.unfeistel)[back].bind(np.uint64(0), *self._parameters)
-        call.block[1] = int(position)
+        call.block[1] = position
         call()
         found: int = call.block[0]
         self._calls[back].append(call)

@@ -169,3 +169,12 @@ def test_the_function_that_the_error_names_makes_a_key() -> None:
     for part in (1.0, True, None):
         with pytest.raises(ConfigError, match=r"derive_key: found the part .*, expected integers and strings only"):
             cl.derive_key(0, part)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n", [1000, 10**6])
+def test_what_is_no_integer_is_not_cut_off(n):
+    found = cl.Permutation(n, key=3)
+    assert found.forward(np.uint64(7)) == found.forward(7)
+    for wrong in (lambda: found.forward(3.5), lambda: found.inverse(2.0), lambda: cl.Permutation(n + 0.5)):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            wrong()

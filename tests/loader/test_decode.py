@@ -27,7 +27,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         found = cl.build(root / f"{name}.jsonl", root / name, tokenizer="bytes", vocabularies={"concepts": names})
         assert found.documents == 40
         datasets[name] = {"path": str(root / name), "weight": 1}
-    return {"seq_len": 48, "datasets": datasets, "concepts": {"concepts": {}}}
+    tracks = {"concepts": {"concepts": {}}, "allow_mixed_vocabularies": True}
+    return {"seq_len": 48, "datasets": datasets, **tracks}
 
 
 def check(sample: cl.DecodedSample, batch: dict[str, Any], row: int) -> int:

@@ -22,7 +22,7 @@ from conceptloader.storage.source import Expected
 
 _Place = tuple[int, int, int]  # an object, by its row and column, and bytes [start, stop) of it
 _SHARE = 8
-_LOOKS = 8  # on a network file system a request each
+_LOOKS = 8  # at shards, on a network file system a request for each of their files
 
 
 class OpenFiles(OpenTable):
@@ -83,8 +83,8 @@ class OpenFiles(OpenTable):
                 self.files[row, column] = descriptor
 
     def look_again(self) -> None:
-        """Look at one dataset, and at a few of the files that are open, which may have been written over in place; at
-        the next ones the next time, unless something was wrong. Raises: FormatError, ReadError."""
+        """Look at one dataset, and at the open files of a few shards, which may have been written over in place; at the
+        next ones the next time, unless something was wrong. Raises: FormatError, ReadError."""
         owners, (turn, cursor) = self.tables.owners, self._next
         owners[turn % len(owners)][0].files.require_unchanged()
         clock = self.budget.begin()
@@ -92,10 +92,11 @@ class OpenFiles(OpenTable):
             rows = np.flatnonzero(self.files[:, STREAM] >= 0)
             rows = rows[rows >= cursor][:_LOOKS]
             for row in rows.tolist():
-                (dataset, shard), descriptor = self._owner(row), int(self.files[row, STREAM])
-                if descriptor >= 0 and dataset.files.descriptors is not None:  # still
-                    file = dataset.files.expected(self.tables.kinds[STREAM], shard)
-                    dataset.files.descriptors.look_again(file, descriptor)
+                dataset, shard = self._owner(row)
+                local = dataset.files.descriptors
+                for kind, descriptor in zip(self.tables.kinds, self.files[row].tolist(), strict=True):
+                    if descriptor >= 0 and local is not None:  # still
+                        local.look_again(dataset.files.expected(kind, shard), descriptor)
         finally:
             self.budget.end(clock)
         self._next = turn + 1, int(rows[-1]) + 1 if len(rows) == _LOOKS else 0

@@ -192,7 +192,9 @@ def write_over(data: Path, *names: str) -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", ["manifest.json", "00001.stream.bin"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "00001.stream.bin", "00001.documents.bin", "00001.concepts.data", "00001.concepts.spans"]
+)
 def test_an_open_file_that_is_written_over(data: Path, name: str) -> None:
     loader = make(data, "compiled")
     wanted = [read_samples(loader, at) for at in (0, TOKENS // SEQ_LEN + 10)]

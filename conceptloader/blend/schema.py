@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from conceptloader.base.checks import falls
-from conceptloader.blend.strict import Count, Natural, Positive, Rule, Section, nearest, within
+from conceptloader.blend.strict import Count, Natural, Positive, Section, nearest, within
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
 from conceptloader.order.progress.spec import OrderKind
@@ -159,7 +159,7 @@ class LoaderConfig(Section):
     """
 
     threads: Count = 2
-    prefetch: Annotated[int, Rule(lambda value: 0 <= value <= 1 << 16, "of 0 to 65536")] = 4
+    prefetch: Annotated[int, within(0, 1 << 16)] = 4
     prefetch_bytes: Natural = 1 << 29
     pin_memory: bool = False
     engine: Literal["compiled", "reference"] = "compiled"

@@ -161,7 +161,7 @@ def test_outputs_that_no_framework_takes(outputs):
         (changed(loader={"threads": 0}), r"^loader\.threads: found 0, expected an integer of 1 or more"),
         (
             changed(loader={"prefetch": 10**12}),
-            r"^loader\.prefetch: found 1000000000000, expected an integer of 0 to 65536",
+            r"^loader\.prefetch: found 1000000000000, expected an integer from 0 to 65536",
         ),
         (web(path="a\0b"), r"^datasets\.web\.path: found 'a\\x00b', expected a path, which holds no byte 0"),
         (changed(loader={"timeout_s": 0}), r"^loader\.timeout_s: found 0, expected a number above 0"),

@@ -89,8 +89,7 @@ class OpenFiles(OpenTable):
         owners[turn % len(owners)][0].files.require_unchanged()
         clock = self.budget.begin()
         try:
-            rows = np.flatnonzero(self.files[:, STREAM] >= 0)
-            rows = rows[rows >= cursor][:_LOOKS]
+            rows = cursor + np.flatnonzero(self.files[cursor:, STREAM] >= 0)[:_LOOKS]
             for row in rows.tolist():
                 dataset, shard = self._owner(row)
                 local = dataset.files.descriptors

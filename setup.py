@@ -88,7 +88,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    python_requires=">=3.10",
+    python_requires=">=3.10,<3.15",  # the versions that were tested
     # Listed by name: a plain find_packages() would install a top-level package called `integrations`.
     packages=[
         *find_packages(include=["conceptloader", "conceptloader.*"]),
@@ -125,6 +125,7 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Operating System :: POSIX :: Linux",
         "Typing :: Typed",
     ],

@@ -145,7 +145,7 @@ if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
                 from conceptloader.errors import MissingPackageError
 
                 raise MissingPackageError(
-                    f"conceptloader.{name}: the torch package is not installed; pip install 'conceptloader[torch]'"
+                    f"conceptloader.{name}: the torch package is not installed; pip install torch"
                 ) from error
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

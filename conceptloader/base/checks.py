@@ -1,6 +1,6 @@
-"""Checks of arguments that are integers."""
+"""Checks of arguments that are integers or names."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
@@ -31,6 +31,13 @@ def as_count(value: Any, name: str, least: int = 1) -> int:
     if not least <= count <= MAX_COUNT:
         raise ConfigError(f"{name}: found {value!r}, expected an integer from {least} to 2**63 - 1")
     return count
+
+
+def as_names(value: Iterable[str], name: str) -> tuple[str, ...]:
+    """`value` as a tuple. Raises ConfigError that names the argument for a string, whose letters would be the names."""
+    if isinstance(value, str):
+        raise ConfigError(f"{name}: expected a list of names, found the string {value!r}; write [{value!r}]")
+    return tuple(value)
 
 
 def falls(starts: Sequence[int]) -> int | None:

@@ -2,19 +2,19 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
 from conceptloader.errors import ConfigError, MissingPackageError
 
 
-def need(module: str, problem: str, extra: str = "ingest") -> Any:
-    """The module. Raises: ConfigError that begins with `problem` and names the extra which installs the package."""
+def need(module: str, problem: str) -> Any:
+    """The module. Raises: ConfigError that begins with `problem` and names the package to be installed."""
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{problem}; pip install 'conceptloader[{extra}]'") from error
+        raise ConfigError(f"{problem}; pip install {module.partition('.')[0]}") from error
 
 
 @contextmanager
@@ -26,14 +26,18 @@ def imported(what: str, remedy: str) -> Iterator[None]:
         raise MissingPackageError(f"{what} cannot be imported ({error}); {remedy}") from error
 
 
-def public(package: str, modules: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
-    """__all__ and __getattr__ of a package. modules: public names, separated by spaces, by the module that has them."""
+def public(
+    package: str, modules: Mapping[str, str], known: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> tuple[list[str], Callable[[str], Any]]:
+    """__all__ and __getattr__ of a package. modules: public names, separated by spaces, by the module that has them.
+    known: what the imports happen in, such as Upstream.known."""
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        with known():
+            return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return sorted(homes), find
 

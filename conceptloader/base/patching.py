@@ -7,7 +7,8 @@ changed, so that a release in which they have moved on is refused instead of tra
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
@@ -70,6 +71,23 @@ class Upstream:
     seen: str
     otherwise: str
 
+    @contextmanager
+    def known(self) -> Iterator[None]:
+        """For code of an adapter that uses the package; a decorator, too.
+
+        Raises ConfigError that names the releases for an AttributeError or ImportError of a line of an adapter, which
+        looks for what this release does not have. Those of other code pass through.
+        """
+        try:
+            yield
+        except (AttributeError, ImportError) as error:
+            line = error.__traceback__
+            while line is not None and line.tb_next is not None:
+                line = line.tb_next
+            if line is None or ".integrations." not in line.tb_frame.f_globals.get("__name__", ""):
+                raise
+            raise ConfigError(f"{self.name}: {error} (conceptloader knows {self.seen}); {self.otherwise}") from error
+
     def original(self, patch: Patch) -> tuple[Any, Any]:
         """Patch.resolve, checked. Raises ConfigError if this release is not what the patch was written for."""
         try:
@@ -89,7 +107,7 @@ class Upstream:
         for patch, (owner, original) in [(patch, self.original(patch)) for patch in patches]:
             if hasattr(original, _MARK):
                 continue
-            replacement = _instead(patch.by, original)
+            replacement = _instead(self.known()(patch.by), original)
             if inspect.isroutine(original):
                 replacement = functools.wraps(original)(replacement)
             setattr(replacement, _MARK, original)

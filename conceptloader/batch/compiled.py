@@ -29,6 +29,7 @@ from conceptloader.batch.reader import (
     decode_records,
     in_sample,
     sample_randoms,
+    weigh,
 )
 from conceptloader.blend import View
 from conceptloader.blend.samples import kind_of, present, read_together
@@ -61,7 +62,7 @@ class CompiledReader:
         budget: Budget | None = None,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
-        self._decodes = any(track.decoded for track in layout.tracks)
+        self._decodes = any(track.decoded for track in layout.read_tracks)
         self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
         self.follow(order)
         self._tables = make_tables(self.views, layout)
@@ -136,6 +137,8 @@ class CompiledReader:
             self._idle.append(work)  # from here on it is another thread's
         if self.layout.outputs.random:
             batch["random"][:] = sample_randoms(self.layout.random_key, samples)
+        if self.layout.weights is not None:
+            weigh(batch, self.layout.weights, samples)
         if members is not None:
             decode_records(batch, self.layout, self.views, members)
         return batch
@@ -285,20 +288,21 @@ class _Shape:
         if "tokens" in at:
             at["input_ids"], at["labels"] = at["tokens"], at["tokens"] + 8
         # [0]: the records; [1]: what in them is an address.
-        arrays, outputs = np.zeros((2, 1), ARRAYS), np.zeros((2, len(layout.tracks)), OUTPUT)
+        arrays, outputs = np.zeros((2, 1), ARRAYS), np.zeros((2, len(layout.read_tracks)), OUTPUT)
         for name in at.keys() & {*(ARRAYS.names or ())}:
             arrays[name] = [[at[name]], [1]]
         arrays["seq_len"][0], arrays["row_length"][0] = layout.seq_len, layout.seq_len + wants.shared_labels
         arrays["document_positions"][0] = wants.position_ids == "document"
         arrays["mask_borders"][0], arrays["eos_loss"][0] = wants.loss_mask_borders, wants.eos_loss
-        for t, track in enumerate(layout.tracks):
+        arrays["ignore_index"][0] = wants.ignore_index or 0
+        for t, track in enumerate(layout.read_tracks):
             for name in OUTPUT.names or ():
                 if f"{track.name}_{name}" in at:
                     outputs[name][:, t] = at[f"{track.name}_{name}"], 1
                 elif hasattr(track, name):
                     outputs[name][0, t] = getattr(track, name)
             for file in FILES:
-                outputs[f"{file}_file"][0, t] = tables.kinds.index(f"{track.name}.{file}")
+                outputs[f"{file}_file"][0, t] = tables.kinds.index(f"{track.track}.{file}")
             outputs["width"][0, t], outputs["single"][0, t] = track.item.itemsize, track.numbers is not None
         columns = np.zeros((2, len(layout.fields)), COLUMN)
         for column, field in zip(columns.T, layout.fields, strict=True):
@@ -306,7 +310,7 @@ class _Shape:
             column["labels"][0] = field.labels
         tables_of = arrays, outputs, columns
         records, in_block = (np.concatenate([table[k].view(np.int64) for table in tables_of]) for k in (0, 1))
-        ragged = {t: track.name for t, track in enumerate(layout.tracks) if track.ragged}
+        ragged = {t: track.name for t, track in enumerate(layout.read_tracks) if track.ragged}
         return cls(samples, carving, records, in_block, ragged)
 
 
@@ -317,13 +321,13 @@ class _Workspace:
     state up to `reads`, as the int64 that they are."""
 
     def __init__(self, layout: BatchLayout, tables: Tables, files: OpenFiles) -> None:
-        most_spans = max((track.max_spans for track in layout.tracks), default=1)
+        most_spans = max((track.max_spans for track in layout.read_tracks), default=1)
         item_bytes = int(tables.shards["item"].max(initial=1))
-        sizes = ARRAYS.itemsize, len(layout.tracks) * OUTPUT.itemsize, len(layout.fields) * COLUMN.itemsize
+        sizes = ARRAYS.itemsize, len(layout.read_tracks) * OUTPUT.itemsize, len(layout.fields) * COLUMN.itemsize
         ends = np.cumsum(sizes) // 8
         bins = int(tables.members["bins"].max(initial=0))
-        self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, track.item) for track in layout.tracks]
-        self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.tracks]
+        self.values = [np.empty(RAGGED_VALUES if track.ragged else 0, track.item) for track in layout.read_tracks]
+        self.scores = [np.empty(RAGGED_VALUES if track.ragged else 0, np.float32) for track in layout.read_tracks]
         self.shape: _Shape | None = None
         self.samples: U64Array = np.zeros(1, np.uint64)  # for who asks before there are any
         self.held = Held(files)

@@ -22,6 +22,8 @@ def batch_digest(batches: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> in
     - the sum over data-parallel ranks, modulo 2**40, is that of the global batch, whatever their number is. A float64
       holds such sums of up to 8192 ranks exactly, so that it survives an all-reduce and a log of floats.
 
+    With `outputs.ignore_index` the labels that it replaces count as what they are then: another number.
+
     Raises ConfigError if a batch lacks sample_index or dataset_id.
     """
     total = 0

@@ -1,10 +1,13 @@
 """Names, shapes, types and memory of a batch: the contract between engines, collation and adapters."""
 
 import math
-import sys
+import mmap
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +29,7 @@ LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it
 LOSS_WEIGHT = "loss_weight"
 I8, I4, F4, U1 = map(np.dtype, ("i8", "i4", "f4", "u1"))
 
-_UNSEEN = 2  # references to a block that only `allocate` holds: its own name and getrefcount's argument
+_LARGE = 1 << 22  # bytes of a block from which on numpy, too, asks for huge pages
 
 
 class ArraySpec(NamedTuple):
@@ -41,12 +44,15 @@ class ArraySpec(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FieldLayout:
-    """A token-aligned field in a batch. field: its name in datasets. labels: it stands where its token is a label."""
+    """A token-aligned field in a batch. field: its name in datasets. labels: it stands where its token is a label. Of
+    weights, in datasets that have no such field, `outside` if they have a track of that name, and `missing` if not."""
 
     name: str
     field: str
     dtype: np.dtype[Any]
     labels: bool
+    missing: float = 1.0
+    outside: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,7 @@ class TrackLayout:
     """The arrays of one track, with every limit decided. scored: its records have scores. mark: tokens of spans beyond
     max_spans have CUT_OFF for an index. numbers: the type of a track of numbers, of which each span has one. decoded:
     its records are handed out as what its codec makes of them; engines read them as ragged bytes. item: the type of
-    what a record has many of."""
+    what a record has many of. source: its name in datasets, if that is another. labels: it stands at the labels."""
 
     name: str
     ragged: bool
@@ -67,6 +73,13 @@ class TrackLayout:
     numbers: np.dtype[Any] | None = None
     decoded: bool = False
     item: np.dtype[Any] = I8
+    source: str = ""
+    labels: bool = False
+
+    @cached_property
+    def track(self) -> str:
+        """Its name in datasets."""
+        return self.source or self.name
 
     @property
     def holds_concepts(self) -> bool:
@@ -94,7 +107,7 @@ class TrackLayout:
 class BatchLayout:
     """B samples of S = seq_len tokens. Arrays, aligned with the S inputs of a sample:
 
-    input_ids, labels   i64 [B, S]; label j is token j + 1
+    input_ids, labels   i64 [B, S]; label j is token j + 1, or outputs.ignore_index where loss_mask is 0
     loss_mask           f32 [B, S], 1 or 0
     position_ids        i64 [B, S]
     document_ids        i64 [B, S], -1 where the shard has no document table, and on padding
@@ -121,6 +134,12 @@ class BatchLayout:
     tracks: tuple[TrackLayout, ...] = ()
     random_key: int = 0
     fields: tuple[FieldLayout, ...] = ()
+    weights: TrackLayout | None = None
+
+    @cached_property
+    def read_tracks(self) -> tuple[TrackLayout, ...]:
+        """What engines read: `tracks`, and that of the loss weights, whose arrays are not left in the batch."""
+        return self.tracks if self.weights is None else (*self.tracks, self.weights)
 
     def arrays(self, samples: int) -> dict[str, ArraySpec]:
         """The arrays whose shapes do not depend on what is read: all but cu_seqlens, T_values, ragged T_scores."""
@@ -160,8 +179,10 @@ class BatchLayout:
         return names
 
     def carve(self, samples: int) -> "Carving":
-        """`arrays`, and room for cu_seqlens, laid out in one block of memory."""
+        """`arrays`, and room for cu_seqlens and for what loss weights come from, laid out in one block of memory."""
         specs = self.arrays(samples)
+        if self.weights is not None:
+            specs.update(self.weights.arrays(samples, self.seq_len))
         if self.outputs.cu_seqlens:
             specs["cu_seqlens"] = ArraySpec((samples * self.seq_len + 1,), I4)
         offsets, size = {}, 0
@@ -192,31 +213,42 @@ def share(batch: Batch) -> Batch:
 
 
 class BatchMemory:
-    """Blocks for one reader, used again once nobody can see them: at most `keep` of each size. Safe for many threads.
+    """Blocks for one reader, used again once nobody can see them. Safe for many threads.
 
-    A fresh block of a few MB costs a page fault every 4 KiB, more than the reads that fill it. numpy keeps a reference
-    from every view to the array that owns the memory, and torch one to the array that a tensor was made from. So a
-    block that is referred to by nobody else is free, and one that is not is never handed out.
+    A fresh block of a few MB costs a page fault every 4 KiB, more than the reads that fill it. So a block is an mmap,
+    and what `allocate` returns is an array made over it for one batch: its lease. Every view, of numpy or torch, keeps
+    the lease alive, and when it ends, the block is free. The lease must lie over the mmap itself: over another array
+    numpy would make *that* the base of every view, and the lease would end while views live.
+
+    keep: how many free blocks there are at most, of all sizes; those that were free for longest go first.
     """
 
     def __init__(self, keep: int = 64) -> None:
-        self._keep = keep
-        self._blocks: dict[int, deque[Block]] = {}
+        self._free: deque[mmap.mmap] = deque(maxlen=keep)
 
     def allocate(self, size: int) -> Block:
-        """A block of `size` bytes, not initialized."""
-        blocks = self._blocks.setdefault(size, deque())
-        for _ in range(len(blocks)):
+        """A block of `size` bytes, not initialized, aligned to a page. Raises MemoryError."""
+        free, memory = self._free, None
+        for _ in range(len(free)):
             try:
-                block = blocks.popleft()  # nobody else can find it now
-            except IndexError:
+                found = free.pop()  # nobody else can find it now
+            except IndexError:  # another thread took the last one
                 break
-            free = sys.getrefcount(block) == _UNSEEN
-            blocks.append(block)
-            if free:
-                return block
-            del block
-        block = np.empty(size, np.uint8)
-        if len(blocks) < self._keep:
-            blocks.append(block)
-        return block
+            if len(found) == size:
+                memory = found
+                break
+            free.appendleft(found)
+        if memory is None:
+            with suppress(IndexError):
+                free.popleft()  # all are of other sizes: sizes that are not in use any more go, one by one
+            try:  # private: what a forked process writes into its copy of a block is not seen here
+                memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE)
+            except (OSError, OverflowError) as error:
+                raise MemoryError(f"found no memory for a batch of {size:,} bytes; lower micro_batch_size") from error
+            if size >= _LARGE:
+                with suppress(OSError):  # advice, which not every kernel takes
+                    memory.madvise(mmap.MADV_HUGEPAGE)
+        lease = np.frombuffer(memory, np.uint8, size)
+        # Runs in whatever thread lets go of the last view, and takes no lock. At exit memory goes with the process.
+        weakref.finalize(lease, free.append, memory).atexit = False
+        return lease

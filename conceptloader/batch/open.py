@@ -24,7 +24,7 @@ from conceptloader.batch.layout import (
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
 from conceptloader.batch.warm import open_engine
-from conceptloader.blend import Blend, ConceptOptions, Outputs, View
+from conceptloader.blend import Blend, ConceptOptions, LossWeight, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE, MAX_RECORD_BYTES
@@ -122,30 +122,58 @@ def decide_layout(
     for name, times in Counter(names).items():
         if times > 1:
             raise ConfigError(f"two arrays of a batch would be called {name}; rename a track or a field")
-    fields = [_field_layout(f"fields.{f}", f, at == "labels", present) for f, at in sorted(outputs.fields.items())]
-    if outputs.loss_weight is not None:
-        fields.append(_field_layout(LOSS_WEIGHT, outputs.loss_weight, True, present))
-    return BatchLayout(seq_len=seq_len, outputs=outputs, tracks=chosen, fields=tuple(fields))
+    fields = [_field_layout(f, at == "labels", present) for f, at in sorted(outputs.fields.items())]
+    weights = None
+    if outputs.weights is not None:
+        field, weights = _weights(outputs.weights, present, seq_len)
+        fields.append(field)
+    return BatchLayout(seq_len=seq_len, outputs=outputs, tracks=chosen, fields=tuple(fields), weights=weights)
 
 
-def _field_layout(where: str, name: str, labels: bool, views: Sequence[View]) -> FieldLayout:
-    weight = where == LOSS_WEIGHT
-    having = [view for view in views if name in view.dataset.field_names]
-    if not having or (len(having) < len(views) and not weight):  # a weight is 1 where there is none
-        lacking = next(view.name for view in views if view not in having)
-        known = sorted({field for view in views for field in view.dataset.field_names})
+def _field_layout(name: str, labels: bool, views: Sequence[View]) -> FieldLayout:
+    where = f"outputs.fields.{name}"
+    for view in views:
+        if name not in view.dataset.field_names:
+            known = sorted({field for view in views for field in view.dataset.field_names})
+            raise ConfigError(
+                f"{where}: dataset {view.name} has no field {name!r}, the fields are {known}; correct or remove it, or "
+                "build the dataset with it"
+            )
+    types = {view.name: dict(view.dataset.manifest.layouts[0].fields)[name] for view in views}
+    return FieldLayout(name=name, field=name, dtype=_one_type(where, types), labels=labels)
+
+
+def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[FieldLayout, TrackLayout | None]:
+    """Loss weights, by a field or a track. Raises ConfigError for datasets that have neither, unless that is said."""
+    name, where = given.name, f"outputs.{LOSS_WEIGHT}"
+    fields = {v.name: dict(v.dataset.manifest.layouts[0].fields)[name] for v in views if name in v.dataset.field_names}
+    tracks = {} if fields else {v.name: v.dataset.tracks[name] for v in views if name in v.tracks}
+    having = fields or tracks
+    lacking = sorted({view.name for view in views} - having.keys())
+    if lacking and (given.missing is None or not having):
+        known = sorted({field for view in views for field in (*view.dataset.field_names, *view.dataset.tracks)})
+        what = "field" if fields else "track that is read" if tracks else "field and no track that is read"
+        remedy = f"or say loss_weight: {{name: {name}, missing: 1}}" if having else "or correct the name"
         raise ConfigError(
-            f"outputs.{where}: dataset {lacking} has no field {name!r}, the fields are {known}; correct or remove it, "
-            "or build the dataset with it"
+            f"{where}: found no {what} called {name!r} in {', '.join(lacking)} (fields and tracks: {known}), whose "
+            f"weights would be a guess; build them with it, {remedy}"
         )
-    types = {view.name: dict(view.dataset.manifest.layouts[0].fields)[name] for view in having}
-    if not weight:
-        return FieldLayout(name=name, field=name, dtype=_one_type(f"outputs.{where}", types), labels=labels)
+    types = fields or {key: str(track.parameters.get("dtype", track.codec)) for key, track in tracks.items()}
     if not set(types.values()) <= {"f2", "f4"}:
         raise ConfigError(
-            f"outputs.{where}: found field {name!r} of type {', '.join(types.values())}, expected f2 or f4; build it so"
+            f"{where}: found {name!r} of type {', '.join(types.values())}, expected f2 or f4, as field or as track of "
+            "codec numpy; build it so"
         )
-    return FieldLayout(name=LOSS_WEIGHT, field=name, dtype=F4, labels=True)
+    field = FieldLayout(name=LOSS_WEIGHT, field=name, dtype=F4, labels=True, missing=given.missing or 0.0)
+    if fields:
+        return field, None
+    if given.outside is None:
+        raise ConfigError(
+            f"{where}: found the track {name!r}, but no weight of tokens in none of its spans; say "
+            f"loss_weight: {{name: {name}, outside: 1}}"
+        )
+    track = _track_layout(name, ConceptOptions(), views, seq_len)
+    return replace(field, outside=given.outside), replace(track, name=f"({LOSS_WEIGHT})", source=name, labels=True)
 
 
 def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:

@@ -18,7 +18,16 @@ from conceptloader.batch.layout import (
     BatchLayout,
     TrackLayout,
 )
-from conceptloader.batch.reader import I64Array, Order, Picked, U64Array, decode_records, in_sample, sample_randoms
+from conceptloader.batch.reader import (
+    I64Array,
+    Order,
+    Picked,
+    U64Array,
+    decode_records,
+    in_sample,
+    sample_randoms,
+    weigh,
+)
 from conceptloader.blend import View
 from conceptloader.blend.samples import Part, kind_of, parts_of, present
 from conceptloader.errors import FormatError, ReadError
@@ -68,7 +77,7 @@ class ReferenceReader:
         arrays = carving.views(np.empty(carving.size, np.uint8) if allocate is None else allocate(carving.size))
         for name, spec in carving.specs.items():
             arrays[name].fill(spec.blank)
-        values: dict[str, _Values] = {track.name: ([], []) for track in self.layout.tracks}
+        values: dict[str, _Values] = {track.name: ([], []) for track in self.layout.read_tracks}
         sequences = [0]
         thread = get_ident()
 
@@ -106,6 +115,8 @@ class ReferenceReader:
             batch["cu_seqlens"] = arrays["cu_seqlens"][: len(sequences)]
             batch["cu_seqlens"][:] = sequences
             batch["max_seqlen"] = int(np.diff(sequences).max(initial=0))
+        if self.layout.weights is not None:
+            weigh(batch, self.layout.weights, samples)
         decode_records(batch, self.layout, self.views, members)
         return batch
 
@@ -137,15 +148,16 @@ class ReferenceReader:
                 borders.append(part.place)
             if part.since <= index:
                 continue
-            self._fill_tokens(arrays, row, part, dataset.read(part.start, part.stop), eos)
+            self._fill_tokens(arrays, row, part, view, eos)
             if part.document >= 0:
                 if "document_ids" in arrays:
                     arrays["document_ids"][row, part.place : part.place + part.inputs] = part.document
             elif layout.outputs.needs_documents:
                 borders = self._fill_documents(arrays, row, dataset, part.start)
-            for track in layout.tracks:
-                if track.name in view.tracks:
-                    found = self._fill_track(arrays, row, view, track, part)
+            for track in layout.read_tracks:
+                if track.track in view.tracks:
+                    named = part._replace(start=part.start + 1, inputs=part.stop - part.start - 1)
+                    found = self._fill_track(arrays, row, view, track, named if track.labels else part)
                     for known, more in zip(values[track.name], found, strict=True):
                         known += more
         packed = kind_of(view) == "pack"
@@ -157,18 +169,20 @@ class ReferenceReader:
             if packed or layout.outputs.position_ids == "document":
                 starts[borders] = borders
             arrays["position_ids"][row] = np.arange(size) - np.maximum.accumulate(starts)
+        if layout.outputs.ignore_index is not None:
+            arrays["labels"][row, arrays["loss_mask"][row] == 0] = layout.outputs.ignore_index
         return borders
 
-    def _fill_tokens(
-        self, arrays: dict[str, Array], row: int, part: Part, sample: dict[str, Array], eos: int | None
-    ) -> None:
+    def _fill_tokens(self, arrays: dict[str, Array], row: int, part: Part, view: View, eos: int | None) -> None:
+        sample = view.dataset.read(part.start, part.stop)
         tokens = sample["tokens"]
         labels = slice(part.place, part.place + max(len(tokens) - 1, 0))
         arrays["input_ids"][row, part.place : part.place + part.inputs] = tokens[: part.inputs]
         arrays["labels"][row, labels] = tokens[1:]
         for field in self.layout.fields:
             where = labels if field.labels else slice(part.place, part.place + part.inputs)
-            values = sample[field.field] if field.field in sample else np.ones(len(tokens), field.dtype)
+            blank = field.outside if field.field in view.tracks else field.missing
+            values = sample[field.field] if field.field in sample else np.full(len(tokens), blank, field.dtype)
             if field.name == LOSS_WEIGHT and not np.isfinite(values[1:]).all():
                 raise FormatError(
                     f"field {field.field}: found a weight that is no finite number in tokens {part.start} to "
@@ -196,19 +210,19 @@ class ReferenceReader:
 
     def _fill_track(self, arrays: dict[str, Array], row: int, view: View, track: TrackLayout, part: Part) -> _Values:
         """Fill one track of a part of a row. Returns what its spans have, and their scores, if it has any."""
-        name, start, stop = track.name, part.start, part.start + part.inputs
+        name, source, start, stop = track.name, track.track, part.start, part.start + max(part.inputs, 0)
         before = int(arrays[f"{name}_num_spans"][row])  # of the parts before
-        spans = view.dataset.spans(name, start, stop)
+        spans = view.dataset.spans(source, start, stop)
         item = track.item.itemsize
         if track.holds_concepts:
-            item = view.dataset.tracks[name].concepts.item
+            item = view.dataset.tracks[source].concepts.item
         sizes = np.array([len(record) for record in spans.records], np.int64)
         single = track.numbers is not None
         if (sizes % item).any() or (single and (sizes != item).any()):
             expected = "single number" if single else "list of concept ids"
             raise FormatError(
-                f"dataset {view.name}, tokens {start} to {stop}: found a record of track {name} that is no {expected} "
-                f"of {item} bytes; run `conceptloader verify --full`, restore or rebuild the dataset"
+                f"dataset {view.name}, tokens {start} to {stop}: found a record of track {source} that is no "
+                f"{expected} of {item} bytes; run `conceptloader verify --full`, restore or rebuild the dataset"
                 + ", or set layout: records"
                 * single
             )
@@ -218,7 +232,7 @@ class ReferenceReader:
             most > track.max_concepts and not track.cut_concepts
         ):
             raise FormatError(
-                f"dataset {view.name}, tokens {start} to {stop}: found {len(spans)} spans of track {name} and up to "
+                f"dataset {view.name}, tokens {start} to {stop}: found {len(spans)} spans of track {source} and up to "
                 f"{most} concepts in one, expected at most {track.max_spans} and {track.max_concepts} as the manifest "
                 "says; the dataset is damaged: run `conceptloader verify --full`, restore or rebuild it"
             )
@@ -252,7 +266,7 @@ class ReferenceReader:
 
     def _values(self, view: View, track: TrackLayout, spans: Spans, counts: list[int], start: int) -> _Values:
         """What the first `counts` of the items of each record are: ids, numbers or bytes; and their scores, if any."""
-        name, kept = track.name, list(zip(spans.records, counts, strict=False))
+        name, kept = track.track, list(zip(spans.records, counts, strict=False))
         if not track.holds_concepts:
             return [np.frombuffer(record, track.item, n) for record, n in kept], []
         entry = view.dataset.tracks[name]

@@ -7,9 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.layout import Allocate, Batch, BatchLayout
+from conceptloader.batch.layout import LOSS_WEIGHT, Allocate, Batch, BatchLayout, TrackLayout
 from conceptloader.blend import View
 from conceptloader.blend.samples import present
+from conceptloader.errors import FormatError
 from conceptloader.format.read.values import decode_all
 from conceptloader.order import reference
 from conceptloader.order.kernels import KernelTables
@@ -54,6 +55,22 @@ def decode_records(batch: Batch, layout: BatchLayout, views: Sequence[View | Non
             where = f"{dataset.path}: track {track.name!r}"
             found.append(decode_all(dataset.codec(track.name), records, where) if records else [])
         batch[f"{track.name}_records"] = found
+
+
+def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
+    """Give labels in spans of the track of loss weights the numbers of their spans.
+
+    Raises: FormatError for a number that is not finite.
+    """
+    index, *_, numbers = (batch.pop(name) for name in dict(track.arrays(*batch[LOSS_WEIGHT].shape)))
+    rows, places = np.nonzero(index >= 0)
+    found = numbers[rows, index[rows, places]]
+    if not np.isfinite(found).all():
+        raise FormatError(
+            f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}: found a weight that is no finite "
+            "number, expected finite ones; build it again, or quarantine these tokens"
+        )
+    batch[LOSS_WEIGHT][rows, places] = found
 
 
 def in_sample(cause: Exception, who: str) -> Exception:

@@ -5,7 +5,7 @@ Open schema.py first: every key; then blend.py, what becomes of them.
 
 from conceptloader.blend.blend import Blend, ConfigLike, View, build_mixture, open_blend
 from conceptloader.blend.load import load_config
-from conceptloader.blend.schema import ConceptOptions, Config, DatasetConfig, Outputs
+from conceptloader.blend.schema import ConceptOptions, Config, DatasetConfig, LossWeight, Outputs
 
 __all__ = [
     "Blend",
@@ -13,6 +13,7 @@ __all__ = [
     "Config",
     "ConfigLike",
     "DatasetConfig",
+    "LossWeight",
     "Outputs",
     "View",
     "build_mixture",

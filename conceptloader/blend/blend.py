@@ -93,7 +93,7 @@ class Blend:
         samples: Windows | DocumentView | Packs
         start = member.token_range[0]
         if member.seq_len is None:
-            samples, start = ds.documents(tracks), _document(ds, start)
+            samples, start = ds.documents(tracks), ds.documents_before(start)
         elif member.packing is not None:
             packing = Packing(seq_len=member.seq_len, **member.packing)
             samples = Packs(ds, packing, member.token_range, tracks, quarantine)
@@ -201,6 +201,7 @@ def open_blend(
         quarantine={name: fingerprint(quarantine[name]) for name in sorted(quarantine)},
         exclude={name: excluded[name].prints() for name in sorted(excluded)},
         order=config.order_kind,
+        extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
         lanes=config.lanes,
     )
     return Blend(config=config, datasets=opened, quarantine=quarantine, excluded=excluded, spec=spec)
@@ -268,17 +269,22 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
 
 def _tracks(config: Config, name: str, ds: Dataset) -> list[str]:
     """Those that are read of a dataset."""
-    wanted = config.datasets[name].tracks
-    return [track for track in config.concepts if track in ds.tracks] if wanted is None else list(wanted)
+    wanted, weights = config.datasets[name].tracks, config.outputs.weights
+    if wanted is not None:
+        return list(wanted)
+    named = [*config.concepts, *([weights.name] if weights is not None else [])]
+    return [track for track in dict.fromkeys(named) if track in ds.tracks]
 
 
 def _member(name: str, ds: Dataset, config: Config) -> Member:
     try:
         split = config.datasets[name].split
         token_range = (0, ds.num_tokens) if split is None else ds.split(*split)
+        if config.split_documents is not None:
+            token_range = ds.split_documents(*config.split_documents, token_range)
         seq_len, packing = config.seq_len, None
         if ds.mode == "document" and config.packing is None:
-            seq_len, windows = None, _document(ds, token_range[1]) - _document(ds, token_range[0])
+            seq_len, windows = None, ds.documents_before(token_range[1]) - ds.documents_before(token_range[0])
         elif seq_len is None:
             raise ConfigError("seq_len: missing, expected the number of tokens of a window or a pack")
         elif config.packing is not None:
@@ -298,13 +304,6 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         packing=packing,
         one_by_one=not config.datasets[name].lanes,
     )
-
-
-def _document(ds: Dataset, token: int) -> int:
-    """How many documents belong before a token range that starts at `token`, which is the start of a document."""
-    if token in (0, ds.num_tokens):
-        return ds.num_documents if token else 0
-    return int(ds.documents_in(token, token + 1).ids[0])
 
 
 def _phases(config: Config, members: Mapping[str, Member]) -> list[Phase]:

@@ -1,11 +1,11 @@
 """The configuration, one schema for every framework. docs/config.md explains it to users; keys here and there agree."""
 
 import dataclasses
-from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from conceptloader.base.checks import falls
-from conceptloader.blend.strict import Count, Natural, Positive, Section, nearest, within
+from conceptloader.base.checks import as_names, falls
+from conceptloader.blend.strict import Count, Natural, Negative, Positive, Section, nearest, within
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
 from conceptloader.order.progress.spec import OrderKind
@@ -78,15 +78,29 @@ class ExcludeConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LossWeight(Section):
+    """Where the weights of losses come from: a token field of f2 or f4, or else a track of such numbers, by its name.
+
+    missing: the weight of all tokens in datasets that have neither; without it, these are an error. outside: with a
+    track, that of tokens in no span of it; a track needs it.
+    """
+
+    name: str
+    missing: float | None = None
+    outside: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs(Section):
     """Which tensors a batch has besides input_ids and labels.
 
     position_ids: from 0 at the start of the window, or of every document (in a pack always), or none.
     loss_mask_borders: no loss where the label is the first token of another document. eos_loss: False for no loss on
-    end-of-document labels. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a number for
-    each sample, of the seed and the sample's index alone. loss_weight: a field of f2 or f4, by which the loss of its
-    tokens is to be multiplied; it is 1 in datasets without it. fields: others, by name; each stands at the inputs that
-    it belongs to, or at the labels.
+    end-of-document labels. ignore_index: what replaces labels without loss, those where loss_mask is 0; below 0, since
+    tokens are not; None to leave them. shared_labels: input_ids and labels are views of one tensor, `tokens`. random: a
+    number for each sample, of the seed and the sample's index alone. loss_weight: what the loss of each label is to be
+    multiplied by; a name alone is that of a LossWeight. fields: others, by name; each stands at the inputs that it
+    belongs to, or at the labels.
     """
 
     shared_labels: bool = False
@@ -99,15 +113,28 @@ class Outputs(Section):
     sample_index: bool = True
     random: bool = False
     eos_loss: bool = True
-    loss_weight: str | None = None
+    ignore_index: Negative | None = None
+    loss_weight: str | LossWeight | None = None
     fields: dict[str, Literal["inputs", "labels"]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.loss_mask and (self.loss_mask_borders or not self.eos_loss):
+        if not self.loss_mask and (self.loss_mask_borders or not self.eos_loss or self.ignore_index is not None):
             raise ConfigError(
-                "outputs.loss_mask: found false, but loss_mask_borders and eos_loss: false need it; set it to true"
+                "outputs.loss_mask: found false, but loss_mask_borders, eos_loss: false and ignore_index need it; set "
+                "it to true"
             )
+        if self.shared_labels and self.ignore_index is not None:
+            raise ConfigError(
+                f"outputs.ignore_index: found {self.ignore_index} with shared_labels, where labels are the memory of "
+                "the inputs, which would change too; set shared_labels to false, or multiply the losses by loss_mask"
+            )
+
+    @property
+    def weights(self) -> LossWeight | None:
+        """`loss_weight`, with all that it says."""
+        given = self.loss_weight
+        return LossWeight(name=given) if isinstance(given, str) else given
 
     @property
     def needs_documents(self) -> bool:
@@ -115,8 +142,11 @@ class Outputs(Section):
         return self.position_ids == "document" or self.document_ids or self.cu_seqlens or self.loss_mask_borders
 
     def check_weights(self, names: Collection[str], option: str) -> None:
-        """Raise ConfigError if the loss has weights, but the model gets `names` of a batch only, as `option` says."""
-        if self.loss_weight is not None and "loss_weight" not in names:
+        """Raise ConfigError if the loss has weights, but the model gets `names` of a batch only, as `option` says.
+
+        A string for `names` is an error too.
+        """
+        if "loss_weight" not in as_names(names, option) and self.loss_weight is not None:
             raise ConfigError(
                 f"outputs.loss_weight: found weights, but {option} does not name loss_weight, so that the model would "
                 "train as if all were 1; name it there and multiply the losses by it, or leave the weights out"
@@ -174,10 +204,18 @@ class Config(Section):
 
     seq_len: tokens of a window; None where the framework says it. order_version: None for the latest, and on resuming
     for the one that the run was started with. megatron_cache: the --data-cache-path of a Megatron run to be taken over,
-    with order megatron only. roots: further directories of files of the datasets.
+    with order megatron only. roots: further directories of files of the datasets. split_documents: the share [from, to)
+    of the documents of each dataset, of what its own `split` leaves, counted as Megatron-LM's --split does.
 
     Raises ConfigError that names the key.
     """
+
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        "shuffle": "write `order: shuffled`, which is the default, or `order: sequential`",
+        "sequence_length": "write `seq_len`",
+        "max_length": "write `seq_len`",
+        "batch_size": "the trainer says it, as micro_batch_size of make_dataloader; leave it out",
+    }
 
     version: Literal[1] = 1
     seed: int = 1234
@@ -186,6 +224,7 @@ class Config(Section):
     order: Literal["shuffled", "sequential", "megatron"] | LaneOrder = "shuffled"
     order_version: Annotated[int, within(1, LANES_VERSION)] | None = None
     datasets: dict[str, DatasetConfig]
+    split_documents: tuple[float, float] | None = None
     weights: Literal["given", "sizes"] = "given"
     temperature: Positive = 1.0
     phases: tuple[PhaseConfig, ...] = ()
@@ -245,9 +284,11 @@ class Config(Section):
 
         Raises ConfigError if it gives another one itself, or outputs that are for one's own training loop only.
         """
-        for key, expected in {"shared_labels": False, "loss_mask": True}.items():
+        for key, expected in {"shared_labels": False, "loss_mask": True, "ignore_index": None}.items():
             if getattr(self.outputs, key) != expected:
-                raise ConfigError(f"outputs.{key}: expected {expected} with a framework; leave it out")
+                raise ConfigError(
+                    f"outputs.{key}: expected {expected} with a framework, which takes loss_mask itself; leave it out"
+                )
         if self.seq_len not in (None, seq_len):
             raise ConfigError(f"seq_len: found {self.seq_len}, but the framework's is {seq_len}; leave it out")
         return dataclasses.replace(self, seq_len=seq_len)
@@ -269,10 +310,10 @@ class Config(Section):
                 raise ConfigError(f"datasets.{name}: found @ in a name, where it marks a change of seq_len; rename it")
             if not dataset.path:
                 raise ConfigError(f"datasets.{name}.path: found '', expected the directory of a dataset")
-            if dataset.split is not None and not 0 <= dataset.split[0] < dataset.split[1] <= 1:
-                raise ConfigError(
-                    f"datasets.{name}.split: found {list(dataset.split)}, expected [from, to], 0 <= from < to <= 1"
-                )
+        splits = {f"datasets.{name}.split": dataset.split for name, dataset in self.datasets.items()}
+        for key, split in {**splits, "split_documents": self.split_documents}.items():
+            if split is not None and not 0 <= split[0] < split[1] <= 1:
+                raise ConfigError(f"{key}: found {list(split)}, expected [from, to], 0 <= from < to <= 1")
 
     def _check_phases(self) -> None:
         starts = [phase.start for phase in self.phases]

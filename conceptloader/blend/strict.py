@@ -7,10 +7,11 @@ mapping of sections without the section, takes true for 1 and NaN for a number, 
 import dataclasses
 import difflib
 import math
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from conceptloader.base.checks import MAX_COUNT
 from conceptloader.errors import ConfigError
@@ -32,14 +33,18 @@ def within(least: int, most: int) -> Rule:
 
 Count = Annotated[int, Rule(lambda value: 1 <= value <= MAX_COUNT, "of 1 or more")]
 Natural = Annotated[int, Rule(lambda value: 0 <= value <= MAX_COUNT, "of 0 or more")]
+Negative = Annotated[int, Rule(lambda value: -(1 << 63) <= value < 0, "below 0")]
 Positive = Annotated[float, Rule(lambda value: value > 0, "above 0")]
 
 
 class Section:
     """Base of the configuration's dataclasses: checks its own fields by their annotations, also when built in Python.
 
-    Lists become tuples and mappings dataclasses on the way. Raises ConfigError.
+    Lists become tuples and mappings dataclasses on the way. Raises ConfigError. ELSEWHERE: what to write for keys that
+    other programs have.
     """
+
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
         section: Any = type(self)  # hashable, which mypy does not see
@@ -88,15 +93,22 @@ def convert(value: Any, hint: Any, where: str) -> Any:
 
 def build(cls: type[T], data: Any, where: str) -> T:
     """A dataclass from a mapping of its fields. `where` is the path of the mapping, "" for the whole configuration."""
-    data = _mapping(data, where or "configuration")
     known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    required = [
+        name
+        for name, f in known.items()
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    example = f"; write {{{required[0]}: {data}}}" if isinstance(data, str) and len(required) == 1 else ""
+    data = _mapping(data, where or "configuration", example)
     prefix = f"{where}." if where else ""
     for key in data:
         if key not in known:
-            raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, known)}")
+            advice = getattr(cls, "ELSEWHERE", {}).get(key)
+            raise ConfigError(f"{prefix}{key}: unknown key{f'; {advice}' if advice else nearest(key, known)}")
     hints = _hints(cls)  # type: ignore[arg-type]
-    for name, f in known.items():
-        if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+    for name in required:
+        if name not in data:
             raise ConfigError(f"{prefix}{name}: missing, expected {_describe(hints[name])}")
     return cls(**{name: convert(item, hints[name], f"{prefix}{name}") for name, item in data.items()})
 
@@ -126,9 +138,9 @@ def _tuple(value: Any, hint: Any, where: str) -> tuple[Any, ...]:
     return tuple(convert(item, kind, f"{where}[{k}]") for k, (item, kind) in enumerate(zip(value, kinds, strict=True)))
 
 
-def _mapping(value: Any, where: str) -> Mapping[Any, Any]:
+def _mapping(value: Any, where: str, advice: str = "") -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: found {_shown(value)}, expected a mapping of keys to values")
+        raise ConfigError(f"{where}: found {_shown(value)}, expected a mapping of keys to values{advice}")
     return value
 
 
@@ -142,6 +154,11 @@ def _wrong(value: Any, hint: Any, where: str) -> ConfigError:
     advice = ""
     if hint in (int, float) and isinstance(value, str):
         advice = "; no quotes, and in YAML an exponent needs a point and a sign, as in 1.0e+9"
+        if unit := re.fullmatch(r"([0-9]+)([kmg])i?b?", value.lower()):
+            power = "kmg".index(unit[2]) + 1
+            advice = f"; write the number out: {int(unit[1]) << 10 * power}, or {int(unit[1]) * 1000**power}"
+    elif hint is str:
+        advice = "; put it in quotes"
     return ConfigError(f"{where}: found {_shown(value)}, expected {_describe(hint)}{advice}")
 
 

@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "tokenizer (for the manifest, so that unlike datasets are not mixed)"
     ).add_argument
-    group("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder")
+    group(
+        "--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, or a transformers folder; a copy is kept"
+    )
     group("--tokenizer-name", metavar="NAME", help="any name, instead of --tokenizer; needs --vocab-size")
     group("--vocab-size", type=positive, metavar="N")
     group("--eos", metavar="TOKEN|ID", help="token that ends documents (default: the tokenizer's)")
@@ -49,10 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
+    tokenizer, definition = _tokenizer(arguments)
     manifest = adopt(
         arguments.paths,
         arguments.out,
-        tokenizer=_tokenizer(arguments),
+        tokenizer=tokenizer,
+        definition=definition,
         tokenizer_source=arguments.tokenizer,
         **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full", "loss_mask"),
     )
@@ -64,17 +68,18 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     output.manifest(arguments.out, manifest, {"kinds": kinds}, line)
 
 
-def _tokenizer(arguments: argparse.Namespace) -> Tokenizer | None:
+def _tokenizer(arguments: argparse.Namespace) -> tuple[Tokenizer | None, bytes | None]:
+    """What the manifest says of it, and the bytes of its file."""
     if arguments.tokenizer is not None:
         if arguments.tokenizer_name is not None or arguments.vocab_size is not None:
             raise ConfigError("adopt: found --tokenizer with --tokenizer-name or --vocab-size, expected one of them")
         found = load_tokenizer(arguments.tokenizer, arguments.eos)
-        return Tokenizer(name=found.name, vocab_size=found.vocab_size, eos_id=found.eos_id)
+        return Tokenizer(name=found.name, vocab_size=found.vocab_size, eos_id=found.eos_id), found.definition
     if (arguments.tokenizer_name is None) != (arguments.vocab_size is None):
         raise ConfigError("adopt: found one of --tokenizer-name and --vocab-size, expected both or none")
     if arguments.tokenizer_name is None:
         if arguments.eos is not None:
             raise ConfigError("adopt: found --eos without a tokenizer, expected --tokenizer or --tokenizer-name")
-        return None
+        return None, None
     eos = eos_id("adopt", arguments.eos)
-    return Tokenizer(name=arguments.tokenizer_name, vocab_size=arguments.vocab_size, eos_id=eos)
+    return Tokenizer(name=arguments.tokenizer_name, vocab_size=arguments.vocab_size, eos_id=eos), None

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from typing import Any
 
 from tqdm import tqdm
@@ -116,28 +116,52 @@ def summary_lines(summary: Summary, skipped: str | None) -> list[str]:
     return lines
 
 
-@contextmanager
-def bad_records(path: str | None) -> Iterator[Any]:
-    """A function that appends a record to the list of bad ones, or None."""
-    if path is None:
-        yield None
-        return
-    try:
-        if os.path.isfile(path):
-            with open(path, "rb") as old:
-                if old.read(9) not in (b"", b'{"file": '):
-                    found = "found a file that is no list of bad records, expected such a one, or none"
-                    raise ConfigError(f"--skip-bad {path}: {found}; name another")
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - entered below, where errors are the build's
-    except OSError as error:
-        raise ConfigError(f"--skip-bad {path}: cannot be written: {error.strerror}") from error
-    with file:
+class BadRecords:
+    """Lists bad records in a file. What it lists already, of a start that was interrupted, is not listed once more."""
 
-        def write(source: str, where: str, problem: str) -> None:
-            file.write(json.dumps({"file": source, "where": where, "problem": problem}) + "\n")
-            file.flush()
+    def __init__(self, path: str) -> None:
+        self._path, self._listed = path, Counter[str]()
+        try:
+            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by `bad_records`
+            self._file.seek(0)
+            lines = self._file.read().splitlines(keepends=True)
+            if not all(line.startswith(b'{"file": ') for line in lines):
+                raise ConfigError(
+                    f"--skip-bad {path}: found a file that is no list of bad records, expected such a one, or none; "
+                    "name another"
+                )
+            if lines and not lines[-1].endswith(b"\n"):  # the power went
+                self._file.truncate(self._file.tell() - len(lines.pop()))
+        except OSError as error:
+            raise ConfigError(f"--skip-bad {path}: cannot be written: {error.strerror}") from error
+        self._there = Counter(lines)
+        self._listed.update(json.loads(line)["problem"] for line in lines)
 
-        yield write
+    def __call__(self, source: str, where: str, problem: str) -> None:
+        line = json.dumps({"file": source, "where": where, "problem": problem}).encode() + b"\n"
+        if self._there[line]:
+            self._there[line] -= 1
+        else:
+            self._file.write(line)
+            self._listed[problem] += 1
+
+    def check_all(self, wrong: Mapping[str, int], dataset: str) -> None:
+        """wrong: how many there are, by problem. Raises: ConfigError if some are not in the list."""
+        total, missing = sum(wrong.values()), sum((Counter(wrong) - self._listed).values())
+        if missing:
+            raise ConfigError(
+                f"--skip-bad {self._path}: found {total - missing:,} of the {total:,} chunks that were left without "
+                f"annotation, expected all: {dataset} was complete before, and its join is removed; build it once more "
+                "(--overwrite) to list them, or leave this option out"
+            )
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def bad_records(path: str | None) -> AbstractContextManager[Any]:
+    """A `BadRecords` for that file, or None."""
+    return nullcontext() if path is None else closing(BadRecords(path))
 
 
 @contextmanager

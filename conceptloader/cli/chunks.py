@@ -7,13 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from conceptloader.cli.arguments import add_choice, add_pairs, chosen
-from conceptloader.cli.building import bad_records, ingest_options, progress, summary_lines, workers
+from conceptloader.cli.building import BadRecords, bad_records, ingest_options, progress, summary_lines, workers
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.build.complete import make_room
 from conceptloader.ingest.chunks.atlas import parquet_files
 from conceptloader.ingest.chunks.build import Chunked, build_chunked
-from conceptloader.ingest.chunks.join import Documents, discard_join
+from conceptloader.ingest.chunks.join import Documents
 from conceptloader.ingest.chunks.options import Chunks, ConceptTable
 
 
@@ -96,10 +95,9 @@ def chunked(documents: Documents, chunks: Chunks, arguments: argparse.Namespace)
 def build(documents: Documents, chunks: Chunks, arguments: argparse.Namespace, output: Output) -> int:
     with chunked(documents, chunks, arguments) as given, progress(arguments.quiet) as watch:
         options = ingest_options(arguments, given.columns, {})
-        if arguments.overwrite:
-            make_room(given.path, given.sources)
-            discard_join(f"{given.path}.joined")
-        summary, joined = build_chunked(given, options, watch=watch)
+        summary, joined = build_chunked(given, options, watch=watch, overwrite=arguments.overwrite)
+        if isinstance(given.on_bad, BadRecords):
+            given.on_bad.check_all(joined.wrong, given.path)
     assert summary is not None
     value = {**asdict(summary), "chunks": joined.to_json(), "groups": given.library.groups()}
     output.result(value, [*summary_lines(summary, arguments.skip_bad), *joined.lines()])

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--save-every", type=positive, metavar="N", help="steps between checkpoints, for the first that saw a document")
     add("--track", default="concepts", metavar="NAME", help="track of --by concept (default: concepts)")
     add("--dataset", metavar="NAME", help="concepts of this dataset only")
-    add_table_arguments(parser)
+    add_table_arguments(parser, "columns of text")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
@@ -49,4 +49,4 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     else:
         table = seen.sources() if arguments.by == "source" else seen.concepts(arguments.track, arguments.dataset)
         batches = table.to_batches()
-    write_table(batches, arguments, output)
+    write_table(batches, arguments, output, as_text=True)

@@ -50,5 +50,6 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     lines += [f"{found.unknown:,} documents of which the expression says nothing (null)"] if found.unknown else []
     lines += [f"{found.without_view:,} documents that are in no view"] if found.without_view else []
     lines += [] if ids is None else [f"{found.with_id:,} documents with one of {len(ids):,} ids"]
+    lines += [f"{found.with_row:,} documents with a row of {arguments.metadata}"] if arguments.metadata else []
     views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
     output.result({**vars(found), "views": views}, lines)

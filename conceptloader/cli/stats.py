@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset, positive
-from conceptloader.cli.output import Output, new_figure, save_picture, table
+from conceptloader.cli.output import Output, as_drawn, new_figure, save_picture, table
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.codecs import ConceptsCodec
 
@@ -69,15 +69,8 @@ class TrackCounts:
 def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str, Any]:
     """Counts of a dataset as JSON values. Memory grows with the number of concepts and of distinct lengths only."""
     documents: Counter[int] = Counter()
-    counts = {track: TrackCounts() for track in dataset.chosen_tracks(tracks)}
     for some in dataset.document_lengths():
         _add(documents, some)
-    for shard, first, end, _ in dataset.parts(0, dataset.num_tokens):
-        for track, found in counts.items():
-            codec = dataset.codec(track)
-            for start, stop, numbers in dataset.reader.whole_runs(shard, track, first, end, _CHUNK):
-                records = dataset.reader.records(shard, track, numbers)
-                count_spans(found, stop - start, records, codec if isinstance(codec, ConceptsCodec) else None)
     result: dict[str, Any] = {
         "dataset": masked(dataset.path),
         "tokens": dataset.num_tokens,
@@ -86,10 +79,20 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
         "document_lengths": percentiles(documents),
         "tracks": {},
     }
-    for track, found in counts.items():
+    for track in dataset.chosen_tracks(tracks):
         names = dataset.vocabulary(track) if dataset.tracks[track].codec == "concepts" else None
-        result["tracks"][track] = track_stats(found, names, dataset.num_tokens)
+        result["tracks"][track] = track_stats(count_track(dataset, track), names, dataset.num_tokens)
     return result
+
+
+def count_track(dataset: Dataset, track: str) -> TrackCounts:
+    """All spans of a track, counted."""
+    found, codec = TrackCounts(), dataset.codec(track)
+    for shard, first, end, _ in dataset.parts(0, dataset.num_tokens):
+        for start, stop, numbers in dataset.reader.whole_runs(shard, track, first, end, _CHUNK):
+            records = dataset.reader.records(shard, track, numbers)
+            count_spans(found, stop - start, records, codec if isinstance(codec, ConceptsCodec) else None)
+    return found
 
 
 def track_stats(found: TrackCounts, names: list[str] | None, tokens: int) -> dict[str, Any]:
@@ -180,15 +183,18 @@ def figure_of(value: Mapping[str, Any], top: int) -> Any:
         axes = figure.subplots(1 + len(rows), 2, squeeze=False)
         _draw_percentiles(axes[0][0], value["document_lengths"], "tokens per document")
         axes[0][1].axis("off")
-        axes[0][1].text(0, 0.5, "\n".join(list(_lines(value, 0))[:2]), wrap=True)
+        axes[0][1].text(0, 0.5, as_drawn("\n".join(list(_lines(value, 0))[:2])), wrap=True)
         for (track, found), (left, right) in zip(rows, axes[1:], strict=True):
-            _draw_percentiles(left, found["span_lengths"], f"{track}: tokens per span")
+            title = as_drawn(track)
+            _draw_percentiles(left, found["span_lengths"], f"{title}: tokens per span")
             shown = found["concepts"][:top][::-1]
             if not shown:
                 right.axis("off")
                 continue
-            right.barh([_name(c) for c in shown], [100 * c["share_of_tokens"] for c in shown])
-            right.set_title(f"{track}: % of tokens under a concept")
+            bars = range(len(shown))  # not by name, since names may be equal once they are cut
+            right.barh(bars, [100 * c["share_of_tokens"] for c in shown])
+            right.set_yticks(bars, [as_drawn(_name(c)) for c in shown])
+            right.set_title(f"{title}: % of tokens under a concept")
     return figure
 
 

@@ -7,27 +7,35 @@ from collections.abc import Iterable
 from typing import Any
 
 from conceptloader.base.terminal import printable_json
-from conceptloader.cli.output import Output
+from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 from conceptloader.storage.durable import completed
 from conceptloader.storage.reads import named
 from conceptloader.trace.bulk import write_parquet
 
 
-def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+def add_table_arguments(parser: argparse.ArgumentParser, default: str = "jsonl") -> None:
+    """default: what is written to stdout, see `write_table`."""
     group = parser.add_argument_group("table").add_argument
-    group("--format", choices=["jsonl", "parquet"], help="of a table (default: jsonl)")
-    group("--out", metavar="FILE", help="of a table (default for jsonl: stdout)")
+    group("--format", choices=["jsonl", "parquet"], help=f"of a table (default: {default} on stdout, jsonl in a file)")
+    group("--out", metavar="FILE", help="of a table (default: stdout)")
 
 
-def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: Output) -> None:
-    """Write record batches as the arguments say. The file is there only when it is complete."""
+def write_table(
+    batches: Iterable[Any], arguments: argparse.Namespace, output: Output, *, as_text: bool = False
+) -> None:
+    """Write record batches as the arguments say. The file is there only when it is complete. as_text: without a format
+    and a file, columns for people."""
     parquet = arguments.format == "parquet"
     if parquet and arguments.out is None:
         raise ConfigError("--out: missing, expected the file of --format parquet")
     if arguments.out is None:
         found = (row for batch in batches for row in batch.to_pylist())
-        if output.as_json:
+        if as_text and arguments.format is None and not output.as_json:
+            rows_of_text = list(found)
+            header = list(rows_of_text[0]) if rows_of_text else []
+            output.result({}, table([[_cell(value) for value in row.values()] for row in rows_of_text], header))
+        elif output.as_json:
             output.result({"rows": list(found)}, ())
         else:
             for row in found:
@@ -36,6 +44,12 @@ def write_table(batches: Iterable[Any], arguments: argparse.Namespace, output: O
     with named(arguments.out, "written"), completed(os.path.abspath(arguments.out)) as temporary:
         rows = (write_parquet if parquet else _jsonl)(batches, temporary)
     output.result({"path": arguments.out, "rows": rows}, [f"{arguments.out}: {rows:,} rows"])
+
+
+def _cell(value: Any) -> object:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else value
 
 
 def _jsonl(batches: Iterable[Any], path: str) -> int:

@@ -9,7 +9,15 @@ from typing import Any
 from conceptloader.cli.arguments import not_negative, positive
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, open_run
-from conceptloader.trace import ConceptSeen, DocumentSeen, Run, parse_where, when_concept, when_document
+from conceptloader.trace import (
+    ConceptSeen,
+    DocumentSeen,
+    Run,
+    left_out_since,
+    parse_where,
+    when_concept,
+    when_document,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +31,8 @@ Inputs and labels are told apart: the last token of a window is a label only, it
 positions first:end in the sample are shown, of a concept numbers of tokens.
 
 With an index of the track (conceptloader index) a concept is found at once; without one its track is read.
+
+Of a document that is excluded or quarantined it is said from which sample on it is not read.
 
 Without --samples, the length of the run, only the first epoch of each dataset is answered. Without a log or the sizes
 of the batches, samples are shown but no steps.
@@ -49,13 +59,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.samples is None:
         logger.warning("only the first epoch of each dataset is answered; say how long the run is: --samples")
-    seen = _seen(open_run(arguments), arguments)
-    output.result({"seen": [one.to_dict() for one in seen]}, table([_row(one) for one in seen], _HEADER))
+    asked = open_run(arguments)
+    seen = _seen(asked, arguments)
+    value: dict[str, Any] = {"seen": [one.to_dict() for one in seen]}
+    lines = table([_row(one) for one in seen], _HEADER)
+    for document in _documents(arguments):
+        found = left_out_since(asked, document, arguments.dataset)
+        value["left_out"] = [{"dataset": name, "document": n, "since": since} for (name, n), since in found.items()]
+        lines += [_said(asked, name, number, since) for (name, number), since in found.items()]
+    output.result(value, lines)
+
+
+def _said(asked: Run, dataset: str, number: int, since: int) -> str:
+    if not since:
+        return f"tokens of document {number} of {dataset} are never read: quarantined, or excluded from sample 0 on"
+    places = asked.places(since)
+    step = f" (step {places[0].step:,})" if places else ""
+    return f"tokens of document {number} of {dataset} are excluded from sample {since:,}{step} on"
+
+
+def _documents(arguments: argparse.Namespace) -> list[str | int]:
+    """The one that is asked for, if it is one."""
+    return [document for document in (arguments.document, arguments.document_number) if document is not None]
 
 
 def _seen(asked: Run, arguments: argparse.Namespace) -> Sequence[DocumentSeen | ConceptSeen]:
-    documents = [document for document in (arguments.document, arguments.document_number) if document is not None]
-    if documents:
+    if documents := _documents(arguments):
         return when_document(asked, documents[0], arguments.samples, arguments.dataset)[: arguments.limit]
     concept = arguments.concept_id if arguments.concept is None else arguments.concept
     if arguments.where is not None:

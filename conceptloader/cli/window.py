@@ -9,7 +9,7 @@ from conceptloader.cli.arguments import add_dataset
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
-from conceptloader.ingest.rows.tokenizer import TextTokenizer, kept_tokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TextTokenizer, is_of, kept_tokenizer, load_tokenizer
 
 _WIDTH = 100
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_tokenizer(dataset: Dataset, given: str | None) -> TextTokenizer | None:
-    """The tokenizer of a dataset: `given` (checked to be it), the built-in one, or the copy that the build left.
+    """The tokenizer of a dataset: `given` (checked by `is_of`), the built-in one, or the copy that was kept.
 
     Raises: ConfigError if the given tokenizer is another one.
     """
@@ -28,10 +28,7 @@ def find_tokenizer(dataset: Dataset, given: str | None) -> TextTokenizer | None:
         return kept_tokenizer(dataset)
     facts = dataset.tokenizer
     tokenizer = load_tokenizer(given, None if facts is None or given == "bytes" else facts.eos_id)
-    if facts is None:
-        return tokenizer
-    unnamed = facts.name.startswith("unnamed-")
-    if tokenizer.vocab_size != facts.vocab_size if unnamed else tokenizer.name != facts.name:
+    if facts is not None and not is_of(tokenizer, facts):
         raise ConfigError(
             f"--tokenizer {given}: found {tokenizer.name} of {tokenizer.vocab_size} tokens, expected that of "
             f"{dataset.path}: {facts.name} of {facts.vocab_size}; name the one that it was built with"

@@ -16,7 +16,7 @@ def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
     other name as it is. kind: "dataset" or "model"; patterns: of its files. Raises: ConfigError, InputError."""
     if not name.startswith(PREFIX):
         return name
-    hub = need("huggingface_hub", f"{name}: found no huggingface_hub package to fetch it with", "hub")
+    hub = need("huggingface_hub", f"{name}: found no huggingface_hub package to fetch it with")
     path, _, revision = name.removeprefix(PREFIX).partition("@")
     owner, repository, *folder = f"{path}/".split("/")
     try:

@@ -11,7 +11,7 @@ from conceptloader.errors import ConfigError
 
 def sandbox(option: str, **settings: Any) -> Any:
     """Jinja as chat templates have it. option: that asks for it; settings: of the environment."""
-    need("jinja2", f"{option}: the jinja2 package is not installed", "ingest")
+    need("jinja2", f"{option}: the jinja2 package is not installed")
     module = need("jinja2.sandbox", option)
     environment = module.ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"], **settings)
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
@@ -32,7 +32,7 @@ class Prefix:
     """
 
     def __init__(self, template: str) -> None:
-        jinja = need("jinja2", "prefix: the jinja2 package is not installed", "ingest")
+        jinja = need("jinja2", "prefix: the jinja2 package is not installed")
         # The text is as it is written, white space and the last line feed included.
         environment = sandbox("prefix", undefined=jinja.StrictUndefined, keep_trailing_newline=True)
         del environment.filters["random"], environment.globals["lipsum"]  # a build gives the same bytes again

@@ -50,7 +50,7 @@ class Http(Store):
     """Files of one host. Connections are kept; proxies and certificates are those of the environment."""
 
     def __init__(self, root: str) -> None:
-        urllib3 = need("urllib3", f"{root}: needs the urllib3 package to be read", "remote")
+        urllib3 = need("urllib3", f"{root}: needs the urllib3 package to be read")
         parts = urlsplit(root)
         proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
         options: Any = {
@@ -61,7 +61,7 @@ class Http(Store):
         self._errors: Any = urllib3.exceptions
         self._http: Any = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
         self._headers: Any = urllib3.make_headers
-        self._worked = False
+        self._worked = self._ranges = False  # it has answered; with a range
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
         with (
@@ -73,6 +73,7 @@ class Http(Store):
             part = answer.headers.get("Content-Range", "")
             found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", part)
             if answer.status == 206 and found:
+                self._ranges = True
                 if int(found[1]) != offset:  # a cache between may be wrong for once
                     raise ReadError(
                         errno.EIO, f"{url}: cannot be read at offset {offset}: the server answers with {part:.99}"
@@ -80,6 +81,11 @@ class Http(Store):
                 return Part(data, int(found[2]), version)
             if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
                 return Part(data, len(data), version)
+        if self._ranges:  # it has them: one machine of several, or a cache on the way, may not for once
+            raise ReadError(
+                errno.EIO,
+                f"{url}: cannot be read at offset {offset}: the server answers without ranges of bytes, unlike before",
+            )
         raise ReadError(errno.ENOTSUP, f"{url}: the server answers without ranges of bytes; use another server")
 
     def size(self, url: str, allows: Allows) -> int:

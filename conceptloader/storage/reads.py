@@ -4,9 +4,11 @@ Files are read with pread, never mapped: a random window of a cold mapped file c
 and a file that is truncated under a mapping ends the process with SIGBUS instead of an error.
 """
 
+import atexit
 import errno
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # What reads come down to, as names of their own: tests of faults put others in their place.
-pread, open_descriptor, sleep = os.pread, os.open, time.sleep
+pread, open_descriptor, sleep, monotonic = os.pread, os.open, time.sleep, time.monotonic
 
 _MAX_PREAD = 1 << 30  # Linux reads at most 2 GiB - 4 KiB in one call
 
@@ -36,6 +38,35 @@ BACKOFF_S = (0.01, 0.04, 0.16, 0.64, 2.5, 10.0, 30.0)
 
 counts = {"retries": 0, "bytes": 0}
 """Of this process: attempts after the first, and bytes that came from object stores."""
+
+
+TOLD_S = 60.0
+"""Seconds between two log lines about attempts that fail in one place."""
+
+faults: dict[str, tuple[float, int]] = {}
+"""Place (a store, or the file systems) -> when an attempt that failed there was last logged, how many failed since."""
+
+
+def _tell(message: str, wait_s: float) -> None:
+    """Log an attempt that failed and will be repeated, unless one of the same place was logged within TOLD_S."""
+    store = re.search(r"\w+://[^/\s]*", message)
+    place, now = store[0].rstrip(":") if store else "file systems", monotonic()
+    told, others = faults.get(place, (now - TOLD_S, 0))
+    if now - told < TOLD_S:
+        faults[place] = told, others + 1
+        return
+    faults[place] = now, 0
+    since = f"; {others:,} other attempts failed there since the last such line" if others else ""
+    logger.warning("%s; trying again in %g s%s", masked(message), wait_s, since)
+
+
+@atexit.register
+def tell_all() -> None:
+    """Log how many attempts failed since the last line about each place."""
+    for place, (_, others) in list(faults.items()):  # threads may still read
+        if others:
+            logger.warning("%s: %s other attempts failed since the last line about it", masked(place), f"{others:,}")
+    faults.clear()
 
 
 class _GaveUp(ReadError):
@@ -62,7 +93,7 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
                 place = "the store and the network" if "://" in str(error.strerror) else "the file system"
                 attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check {place}"
                 raise _GaveUp(error.errno, f"{error.strerror}; {attempts}") from error
-            logger.warning("%s; trying again in %g s", masked(str(error.strerror)), BACKOFF_S[failed])
+            _tell(str(error.strerror), BACKOFF_S[failed])
         sleep(BACKOFF_S[failed])
         failed += 1
         counts["retries"] += 1

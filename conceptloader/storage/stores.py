@@ -106,8 +106,8 @@ class _Client(Store):
 class _Obstore(_Client):
     def __init__(self, scheme: str, root: str) -> None:
         problem = f"{root}: needs the obstore package to read {scheme}://"
-        self._obstore = need("obstore", problem, "remote")
-        self._kinds = need("obstore.exceptions", problem, "remote")
+        self._obstore = need("obstore", problem)
+        self._kinds = need("obstore.exceptions", problem)
         self._errors = (self._kinds.BaseError, OSError)
         self._scheme, self._root, self._worked = scheme, root, False
         # Few and short retries here: those that matter are the caller's, which logs them.
@@ -116,7 +116,7 @@ class _Obstore(_Client):
         if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
             client["allow_http"] = True
         try:
-            store = need("obstore.store", problem, "remote")
+            store = need("obstore.store", problem)
             self._store = store.from_url(root, client_options=client, retry_config=retry)
         except Exception as error:  # whatever the backends raise for their configuration
             remedy = f"check the URL, and {_CREDENTIALS[scheme]}"
@@ -159,7 +159,7 @@ class _Obstore(_Client):
 
 class _Fsspec(_Client):
     def __init__(self, scheme: str) -> None:
-        fsspec = need("fsspec", f"{scheme}://: needs the fsspec package", "remote")
+        fsspec = need("fsspec", f"{scheme}://: needs the fsspec package")
         try:
             self._files: Any = fsspec.filesystem(scheme)
             self._infos: dict[str, tuple[float, dict[str, Any]]] = {}

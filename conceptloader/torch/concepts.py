@@ -83,8 +83,12 @@ def token_concepts(
     return Concepts(ids[..., :k], kept[..., :k], cut + (mask.sum(-1) - k).clamp(min=0))
 
 
-def token_values(batch: TensorBatch, track: str, *, missing: float = 0) -> Tensor:
-    """[B, S]: of a track of numbers, the number of the span that each token is in, `missing` for a token of none."""
+def token_values(batch: TensorBatch, track: str, *, missing: float) -> Tensor:
+    """[B, S]: of a track of numbers, the number of the span that each input is in; `missing` for an input of none.
+
+    In samples of a dataset without the track, which a batch does not tell apart, all are of none. Weights of the loss
+    are better named in `outputs.loss_weight`, which has a number of its own for these.
+    """
     if f"{track}_values" not in batch or f"{track}_offsets" in batch:
         raise ConfigError(f"track: found {track!r}, expected a track of numbers that the batch has; see `concepts`")
     index, values = batch[f"{track}_span_index"], batch[f"{track}_values"]

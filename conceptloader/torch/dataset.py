@@ -8,7 +8,6 @@ from torch.utils.data import Dataset
 from conceptloader.base.checks import as_count
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import ConfigLike, open_blend
-from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import Rows, TensorBatch, to_tensors
 
 
@@ -39,8 +38,6 @@ class SampleDataset(Dataset[TensorBatch]):
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Rows:
-        """Samples by index; read together, and kept together for `collate_fn`."""
-        if len(indices) and min(indices) < 0:
-            raise ConfigError(f"sample index: found {min(indices)}, expected 0 or more")
-        batch = self._reader.read(np.array(indices, np.uint64))
+        """Samples by index; read together, and kept together for `collate_fn`. Raises ConfigError for what is none."""
+        batch = self._reader.read(np.array([as_count(k, "sample index", 0) for k in indices], np.uint64))
         return Rows(self._reader.layout, to_tensors(batch))

@@ -42,7 +42,7 @@ class FillInMiddle:
     documents; spm_rate: of these, in the order SPM. eos: stays at the end of a document. decode, encode: of the
     tokenizer, to cut between characters; without them documents are cut between tokens. no_prefix: documents whose text
     begins with it stay. split: a token between fragments, such as files of a repository; with it `rate` is of the
-    documents that have one, and fragment_rate of their fragments.
+    documents that have one, and fragment_rate of their fragments. ignore_index: that of the outputs, if they have one.
 
     Raises ConfigError for rates outside [0, 1], and for what belongs together and is not.
     """
@@ -60,6 +60,7 @@ class FillInMiddle:
     no_prefix: str | None = None
     split: int | None = None
     fragment_rate: float | None = None
+    ignore_index: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("rate", "spm_rate", "fragment_rate"):
@@ -90,6 +91,11 @@ class FillInMiddle:
                 f"fim: found a batch {found}, expected outputs with cu_seqlens, sample_index and loss_mask, and "
                 "neither concepts nor fields nor shared_labels"
             )
+        if self.ignore_index is None and (batch["labels"] < 0).any():
+            raise ConfigError(
+                f"fim: found labels of {int(batch['labels'].min())}, as outputs.ignore_index gives, but new places "
+                "without loss would have tokens; give FillInMiddle the same ignore_index"
+            )
         size = batch["input_ids"].shape[1]
         arrays = {name: batch[name].numpy().copy() for name in (*_ROW, *_BESIDE) if name in batch}
         edges = batch["cu_seqlens"].numpy().astype(np.int64)
@@ -105,6 +111,8 @@ class FillInMiddle:
                 arrays["position_ids"][k] = np.arange(size) - np.repeat(row.borders[:-1], lengths)
             for name, values in zip(_ROW, row, strict=False):
                 arrays[name][k] = values
+            if self.ignore_index is not None:
+                arrays["labels"][k, row.loss == 0] = self.ignore_index
             sequences.append(row.borders[1:] + k * size)
         arrays["cu_seqlens"] = np.concatenate(sequences).astype(np.int32)
         longest = {"max_seqlen": int(np.diff(arrays["cu_seqlens"]).max())} if "max_seqlen" in batch else {}

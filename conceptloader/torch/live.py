@@ -7,7 +7,6 @@ from typing import Any
 import torch.distributed as dist
 
 from conceptloader.base.checks import as_count
-from conceptloader.base.hashing import fingerprint
 from conceptloader.blend import Blend
 from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
@@ -15,6 +14,7 @@ from conceptloader.order.mixture import Phase
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
+from conceptloader.torch.agreement import require_same
 
 
 def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: int, at: int | None) -> tuple[int, Blend]:
@@ -30,7 +30,8 @@ def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: in
 
 
 def start_of_weights(plan: Plan, edge: int, spec: OrderSpec, at: int | None) -> int:
-    """`at`, or else the first sample of a step from `edge` on, behind all weights that were set before.
+    """`at`, or else the first sample of a step from `edge` on, behind all weights that were set before, and where no
+    phase of the configuration starts.
 
     Raises: ConfigError for a sample before `edge`, which may have been read ahead.
     """
@@ -40,11 +41,12 @@ def start_of_weights(plan: Plan, edge: int, spec: OrderSpec, at: int | None) -> 
                 f"set_weights: at: found {at}, expected at least {edge}: samples before it may have been read ahead"
             )
         return at
-    skips = Skips(spec.skips)
+    skips, starts = Skips(spec.skips), {phase.start for phase in spec.phases}
     while True:
         first, last = plan.schedule.range_of(plan.schedule.step_of(max(edge, plan.schedule.consumed)))
         border = first if first == edge else last
-        if not spec.live or skips.global_index(border) > spec.live[-1]:
+        start = skips.global_index(border)
+        if start not in starts and (not spec.live or start > spec.live[-1]):
             return border
         edge = border + 1
 
@@ -70,11 +72,7 @@ def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
 def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group: Any) -> None:
     """Raises: ConfigError on every rank unless all of them are about to set the same, `after` as many samples. Does
     nothing without a process group.
-
-    A digest is compared; the facts of those that differ are in the message.
     """
-    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
-    facts: dict[str, Any] = {"at": at, "after": after, "weights": weights, "order": spec.hash}
     if not (dist.is_available() and dist.is_initialized()):
         return
     size = dist.get_world_size(group)
@@ -83,11 +81,5 @@ def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group:
             f"set_weights: found {size} processes in the group and dp_size {dp_size}, expected as many; give group=, "
             "that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks yourself"
         )
-    mine = (fingerprint(dict(facts)), dict(facts))
-    found: list[Any] = [None] * size
-    dist.all_gather_object(found, mine, group)
-    if len({digest for digest, _ in found}) > 1:
-        listed = "\n".join(f"  rank {rank}: {one}" for rank, (_, one) in enumerate(found))
-        raise ConfigError(
-            f"set_weights: ranks differ, expected the same call on all of them; nothing was set:\n{listed}"
-        )
+    weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
+    require_same("set_weights", {"at": at, "after": after, "weights": weights, "order": spec.hash}, group)

@@ -3,9 +3,11 @@
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 
 from conceptloader.base.checks import as_count
 from conceptloader.batch.open import LossWatch, open_reader
@@ -19,6 +21,7 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
+from conceptloader.torch.agreement import require_same, start_facts
 from conceptloader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
 from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
@@ -39,6 +42,7 @@ def make_dataloader(
     scheme: Scheme = "strided",
     device: torch.device | str | None = None,
     collate: Callable[[TensorBatch], Any] | None = None,
+    check_ranks: Any = False,
 ) -> "Loader":
     """The loader of one data-parallel rank.
 
@@ -56,6 +60,8 @@ def make_dataloader(
         from page-locked memory, while the device works on the one before.
     collate: what makes of a batch that was read the one that is handed out, in the threads that read ahead. It may run
         in many at once. For a CUDA device it returns a dict, whose tensors are copied.
+    check_ranks: True, or a torch.distributed group of all ranks that read this run. When they begin to read, the ranks
+        compare their order, outputs and sizes, and raise ConfigError where these differ; see torch/agreement.py.
 
     Raises ConfigError, FormatError, ReadError.
     """
@@ -70,6 +76,7 @@ def make_dataloader(
         tail=tail,
         device=device,
         collate=collate,
+        check_ranks=check_ranks,
     )
 
 
@@ -93,8 +100,10 @@ class Loader:
         tail: Tail | None = None,
         device: torch.device | str | None = None,
         collate: Callable[[TensorBatch], Any] | None = None,
+        check_ranks: Any = False,
     ) -> None:
         self.blend = blend
+        self.check_ranks = check_ranks
         self.device = as_device(device)
         self._collate = collate
         self.partition = partition
@@ -138,8 +147,8 @@ class Loader:
         return self._plan
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy stands where this loader stands, without its loop."""
-        return {**self.__dict__, "_ahead": None}
+        """A copy stands where this loader stands, without its loop, and compares itself with no others."""
+        return {**self.__dict__, "_ahead": None, "check_ranks": False}
 
     @property
     def samples_without_loss(self) -> int:
@@ -156,6 +165,7 @@ class Loader:
         )
         self._plan = plan if step_start is None else plan.resumed(consumed, step_start)
         self._consumed, self._fresh = consumed, True
+        self._behind = consumed  # the batch that is about to be yielded
 
     def __len__(self) -> int:
         """Micro batches of this rank in the whole run (a pass, with order sequential), consumed ones included.
@@ -205,7 +215,8 @@ class Loader:
                     "run"
                 )
             logger.warning("%s: nothing is left to read", ended)
-        self._fresh = False
+        self._compare_ranks()
+        self._fresh, self._behind = False, self._consumed
         options, reader, collate = self.blend.config.loader, self._reader, self._collate or (lambda batch: batch)
         on_cuda = self.device.type == "cuda"
         allocate = pinned_block if on_cuda or (options.pin_memory and torch.cuda.is_available()) else None
@@ -223,12 +234,27 @@ class Loader:
         steps = self._plan.schedule if self._log is None else self._log[1]
         meter = Meter(steps, self._plan.stop) if callbacks and self.measured else None
         for (_, consumed), batch in on_device(ahead, self.device, self._collate is None) if on_cuda else ahead:
-            self._consumed = consumed
+            self._behind = consumed
             if meter is not None:
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
+            self._consumed = consumed  # last: a batch that a callback's error or Ctrl-C holds back is read again
             yield batch
         if self._again:
             self._begin(0)
+
+    def _compare_ranks(self) -> None:
+        """Raise ConfigError if other ranks are about to read another run, or another part of it."""
+        if self.check_ranks is False or not self._fresh:
+            return
+        share, sizes = self.partition, self._schedule.to_list()
+        if share.dp_size > 1 and not (dist.is_available() and dist.is_initialized()):
+            raise ConfigError(
+                f"check_ranks: found no process group with dp_size {share.dp_size}; call "
+                "torch.distributed.init_process_group before the first batch, or leave check_ranks out"
+            )
+        run = {"consumed_samples": self._consumed, "num_samples": self.num_samples, "tail": self._plan.tail}
+        facts = start_facts(self.blend, partition=asdict(share), global_batch_size=sizes, **run)
+        require_same("training data", facts, None if self.check_ranks is True else self.check_ranks)
 
     def close(self) -> None:
         """End the threads of the current iterator. The loader stays usable."""
@@ -317,7 +343,7 @@ class Loader:
         Raises ConfigError, and nothing is changed: for unknown or absent datasets, weights that are none, an `at` that
         may have been read already or is not behind weights set before, ranks that differ; ReadError for the run log.
         """
-        edge = self._consumed + (self.blend.config.loader.prefetch + 1) * self.partition.group
+        edge = self._behind + (self.blend.config.loader.prefetch + 1) * self.partition.group
         start, blend = new_weights(self.blend, weights, self._plan, edge, at)
         if agree:
             require_agreement(start, self._consumed, blend.spec, self.partition.dp_size, group)

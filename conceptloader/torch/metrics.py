@@ -57,9 +57,10 @@ callbacks: list[Callback] = []
 
 def on_step(callback: Callback) -> Callable[[], None]:
     """Have `callback` called after each step of every training loader of this process whose loop begins later, in the
-    thread that trains.
+    thread that trains, before its last micro batch is yielded.
 
-    Returns: what ends that. What the callback raises ends the step.
+    Returns: what ends that. What the callback raises ends the loop, and the next loop, or a resumed run, begins with
+    the micro batch that would have been yielded.
     """
     callbacks.append(callback)
     return lambda: callbacks.remove(callback)
@@ -84,7 +85,7 @@ def to_prometheus(registry: Any = None) -> Callback:
 
     registry: of prometheus_client, by default its global one. Raises ConfigError without that package.
     """
-    package = need("prometheus_client", "metrics: found no prometheus_client package", "prometheus")
+    package = need("prometheus_client", "metrics: found no prometheus_client package")
     gauges: dict[str, Any] = {}
 
     def callback(metrics: StepMetrics) -> None:

@@ -85,7 +85,7 @@ class EpochSampler(Sampler[int]):
 
         Raises ResumeError if the sampler that was saved had another order, or the state is damaged.
         """
-        saved = unsealed(state, "sampler state")
+        saved = unsealed(state, "sampler state", "sampler")
         wanted = {"epoch_size": self.epoch_size, **self._own_state()}
         for key in sorted({*wanted, *saved} - {"version", "epoch", "phases"}):
             old, new = saved.get(key), wanted.get(key)
@@ -153,7 +153,7 @@ class PositionIterator(Iterator[int]):
         Raises ResumeError if the state is damaged, or of an epoch of another size.
         """
         where, sampler = "sampler iterator state", self._sampler
-        if set(state) == {"epoch", "given"}:
+        if isinstance(state, Mapping) and set(state) == {"epoch", "given"}:
             logger.warning(
                 "%s: found one of an earlier release, which does not say how many ranks saved it; it is right for %d",
                 where, sampler.num_replicas,
@@ -161,7 +161,7 @@ class PositionIterator(Iterator[int]):
             given = saved_count(state, "given", where)
             self._seek(saved_count(state, "epoch", where), given * sampler.num_replicas)
             return
-        saved = unsealed(state, where)
+        saved = unsealed(state, where, "sampler's iterator")
         epoch, size, consumed = (saved_count(saved, key, where) for key in ("epoch", "epoch_size", "consumed"))
         if size != sampler.epoch_size:
             raise ResumeError(f"{where}: epoch_size: saved {size}, now {sampler.epoch_size}; resume with the saved one")

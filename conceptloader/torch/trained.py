@@ -69,10 +69,14 @@ class TrainedLoader:
     @property
     def steps(self) -> int | None:
         """Steps of the trainer behind `consumed_samples`; None where batches of the present sizes do not end."""
-        if self._schedule is None:
+        return self.steps_at(self.consumed_samples)
+
+    def steps_at(self, consumed_samples: int) -> int | None:
+        """`steps` at another position; None also before the state that was loaded."""
+        if self._schedule is None or consumed_samples < self._schedule.consumed:
             return None
-        step = self._schedule.step_of(self._trained)
-        return next((k for k in (step, step + 1) if self._position(k) == self._trained), None)
+        step = self._schedule.step_of(consumed_samples)
+        return next((k for k in (step, step + 1) if self._position(k) == consumed_samples), None)
 
     def _position(self, step: int) -> int | None:
         """Samples behind `step` steps of the trainer."""
@@ -84,7 +88,7 @@ class TrainedLoader:
     @property
     def step_samples(self) -> int:
         """Samples of the step that comes next, over all ranks."""
-        return self.loader.plan.schedule.batch_size(self._trained)
+        return self.loader.plan.schedule.batch_size(self.consumed_samples)
 
     @property
     def micro_batches_per_step(self) -> int:
@@ -129,11 +133,11 @@ class TrainedLoader:
         if self.steps == step:
             return
         ours = "no whole number of steps" if self.steps is None else f"{self.steps} steps"
-        taken = self._position(step)
+        taken, trained = self._position(step), self.consumed_samples
         risk = "" if taken is None else f": {taken} samples, of which some would be "
-        risk += "" if taken is None else "repeated" if taken > self._trained else "skipped"
+        risk += "" if taken is None else "repeated" if taken > trained else "skipped"
         raise ResumeError(
-            f"the trainer has made {step} steps{risk}, but this loader stands at {self._trained} samples, {ours} of "
+            f"the trainer has made {step} steps{risk}, but this loader stands at {trained} samples, {ours} of "
             f"{self.step_samples}. Resume trainer and loader from one checkpoint that holds the state of both, with "
             "the global batch size of the run"
         )
@@ -158,34 +162,39 @@ class TrainedLoader:
         acknowledging any: resumed, it would train them again.
         """
         self._loop += 1
-        loop, stop = self._loop, self.loader.plan.stop
-        if stop is not None and self._trained >= stop and loop > 1:
+        loop, stop, begin = self._loop, self.loader.plan.stop, self._loop_begin()
+        if stop is not None and begin >= stop and loop > 1:
             raise ConfigError(
-                f"the run has ended at {self._trained} samples, and another epoch would read nothing; raise "
+                f"the run has ended at {begin} samples, and another epoch would read nothing; raise "
                 "num_samples, give epoch_samples, or let the trainer make one epoch"
             )
-        if self._batches is None or self._handed_out != self._trained:
-            self.loader.load_state_dict(self.loader.state_at(self._trained))
-            self._handed_out, self._batches = self._trained, iter(self.loader)
-        end = None if self.epoch_samples is None else (self._trained // self.epoch_samples + 1) * self.epoch_samples
+        if self._batches is None or self._handed_out != begin:
+            self.loader.load_state_dict(self.loader.state_at(begin))
+            self._handed_out, self._batches = begin, iter(self.loader)
+        end = None if self.epoch_samples is None else (begin // self.epoch_samples + 1) * self.epoch_samples
         while end is None or self._handed_out < end:
             self._check_turn(loop)
-            batch = next(self._batches, None)
+            batches, self._batches = self._batches, None  # an iterator that raised yields nothing more
+            batch = next(batches, None)
             if batch is None:
-                self._batches = None
                 return
-            self._handed_out = self.loader.consumed_samples
+            self._handed_out, self._batches = self.loader.consumed_samples, batches
             yield {**batch, POSITION: self._handed_out}
+
+    def _loop_begin(self) -> int:
+        """Where the next loop begins: at what is trained."""
+        return self.consumed_samples
 
     def _check_turn(self, loop: int) -> None:
         if self._loop != loop:
             raise ConfigError(
                 "this loop was ended by a newer one over the same loader; each consumer needs a loader of its own"
             )
-        ahead = (self._handed_out - self._trained) // self.loader.partition.group
+        trained = self.consumed_samples
+        ahead = (self._handed_out - trained) // self.loader.partition.group
         if ahead >= 2 * self.micro_batches_per_step + _SLACK:
             raise ConfigError(
-                f"{ahead} micro batches were handed out since the last one that was acknowledged, at {self._trained} "
+                f"{ahead} micro batches were handed out since the last one that was acknowledged, at {trained} "
                 f"samples: nobody tells this loader what is trained. {self.remedy}"
             )
 
@@ -193,7 +202,7 @@ class TrainedLoader:
 
     def state_dict(self) -> dict[str, str]:
         """The state after the last batch acknowledged: one string, equal on all ranks."""
-        leaf = self.loader.state_at(self._trained)
+        leaf = self.loader.state_at(self.consumed_samples)
         if self.steps is None:
             return leaf
         saved = OrderState.read(leaf, _WHERE)

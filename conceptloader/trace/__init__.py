@@ -10,7 +10,7 @@ from conceptloader.trace.losses import LossLog, explain, read_losses
 from conceptloader.trace.record import Launch, Line, Recorder, read_record
 from conceptloader.trace.run import Member, Run, open_run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
-from conceptloader.trace.when import ConceptSeen, DocumentSeen, when_concept, when_document
+from conceptloader.trace.when import ConceptSeen, DocumentSeen, left_out_since, when_concept, when_document
 from conceptloader.trace.where import Where, parse_where
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "audit",
     "explain",
     "exposure",
+    "left_out_since",
     "open_run",
     "parse_where",
     "read_losses",

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -66,13 +67,13 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
     samples = repeated = 0
     done: dict[int, Counter[Share]] = {}
     for launch in launches:
-        reader = _reader(run, launch)
+        reader = cache(partial(_reader, run, launch))
         samples += sum(len(line.samples) for line in launch.lines)
         repeated += sum(len(line.samples) for line in launch.lines if not launch.counts(line))
         for line in launch.lines:
             if launch.counts(line):
                 done.setdefault(line.step, Counter())[line.micro_batch, line.dp_rank] += 1
-            difference = _compare(reader, launch, line)
+            difference = _compare(reader(line.ignore_index), launch, line)
             if difference is not None:
                 differences.append(difference)
                 break  # lines are in the order of their steps
@@ -91,11 +92,19 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
     )
 
 
-def _reader(run: Run, launch: Launch) -> ReferenceReader:
-    """Reads tokens at the sequence length of a start; members of other lengths had no samples in it."""
+def _reader(run: Run, launch: Launch, ignore_index: int | None) -> ReferenceReader:
+    """Reads tokens at the sequence length of a start; members of other lengths had no samples in it. ignore_index: of
+    the labels, where the configuration masks their loss."""
     seq_len = run.seq_len(launch.start.seq_len)
     views = [view if view is None or view.member.seq_len in (None, seq_len) else None for view in run.blend.views]
-    layout = decide_layout(views, seq_len, Outputs(position_ids="off"))
+    masks = run.blend.config.outputs
+    outputs = Outputs(
+        position_ids="off",
+        ignore_index=ignore_index,
+        loss_mask_borders=ignore_index is not None and masks.loss_mask_borders,
+        eos_loss=ignore_index is None or masks.eos_loss,
+    )
+    layout = decide_layout(views, seq_len, outputs)
     return ReferenceReader(run.blend.order, views, layout)
 
 

@@ -20,6 +20,7 @@ from conceptloader.order.progress.runlog import RunStart
 
 RECORD_VERSION = 1
 _OF_A_LINE = ("step", "micro_batch", "samples", "datasets", "checksums")
+_IGNORED = "ignore_index"
 
 
 def checksums(input_ids: npt.ArrayLike, labels: npt.ArrayLike) -> list[str]:
@@ -46,13 +47,15 @@ class Recorder:
         self._write({"record_version": RECORD_VERSION, "launch": launch, "dp_rank": dp_rank, "start": asdict(start)})
 
     def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
-        """Record a micro batch: its sample_index, dataset_id, input_ids and labels. more: JSON to note beside them.
+        """Record a micro batch: its sample_index, dataset_id, input_ids and labels, and the outputs.ignore_index that
+        some of these are. more: JSON to note beside them.
 
         Raises ConfigError if the batch lacks one of them.
         """
         for name in ("sample_index", "dataset_id"):
             if name not in batch:
                 raise ConfigError(f"outputs.{name}: off, but a record needs it; switch it on")
+        lowest = int(np.asarray(batch["labels"]).min(initial=0))
         self._write(
             {
                 "step": step,
@@ -60,6 +63,7 @@ class Recorder:
                 "samples": np.asarray(batch["sample_index"]).tolist(),
                 "datasets": np.asarray(batch["dataset_id"]).tolist(),
                 "checksums": checksums(batch["input_ids"], batch["labels"]),
+                **({_IGNORED: lowest} if lowest < 0 else {}),
                 **more,
             }
         )
@@ -77,7 +81,8 @@ class Recorder:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One micro batch on one rank. samples, datasets, checksums: one each per sample. more: what else was noted."""
+    """One micro batch on one rank. samples, datasets, checksums: one each per sample. ignore_index: what labels
+    without loss were, if some were not tokens. more: what else was noted."""
 
     step: int
     micro_batch: int
@@ -86,6 +91,7 @@ class Line:
     datasets: Sequence[int]
     checksums: Sequence[str]
     more: Mapping[str, Any]
+    ignore_index: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +158,10 @@ def _read_file(path: Path) -> Iterator[Any]:
                 found: Any = int(entry["launch"]), RunStart(**entry["start"])
             else:
                 known = {name: entry.pop(name) for name in _OF_A_LINE}
-                found = Line(dp_rank=dp_rank, more=entry, **known)
+                ignored = entry.pop(_IGNORED, None)
+                found = Line(
+                    dp_rank=dp_rank, more=entry, ignore_index=None if ignored is None else int(ignored), **known
+                )
         except KeyError as error:
             raise FormatError(
                 f"{path}, line {number}: found no {error}, expected a line as Recorder writes it"

@@ -147,15 +147,17 @@ def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None 
 
     Raises ConfigError, FormatError, ReadError; ResumeError if the configuration no longer gives the logged past.
     """
-    blend = open_blend(load_config(config))
     if log is None:
-        return Run(blend=blend)
+        return Run(blend=open_blend(load_config(config)))
     runs = RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
     if not runs.starts:
         raise ConfigError(f"{runs.path}: found no start of a run, expected the run log of a training")
     last = runs.history.segments[-1].start
     spec = runs.spec(last)
-    blend = blend.resume(spec, last.consumed)
+    # What a framework's command line may have said in place of the configuration.
+    said = {"seed": spec.seed, "seq_len": last.seq_len, "split_documents": spec.extra.get("split_documents")}
+    defaults = {key: value for key, value in said.items() if value is not None}
+    blend = open_blend(load_config(config, defaults=defaults)).resume(spec, last.consumed)
     changed = [str(one) for one in compare(spec, blend.spec, _EVERY)]
     if changed:
         logger.warning(

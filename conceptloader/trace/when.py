@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.blend.exclude import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import concept_windows
@@ -48,6 +49,33 @@ def when_document(
 
     Raises ConfigError if there is no such document.
     """
+    seen = []
+    for index, number in _find(run, document, dataset):
+        member = run.member(index)
+        parts, tokens = member.parts_with(number), member.dataset.document_range(number)
+        windows = np.array([window for window, _ in parts], np.int64)
+        for k, time in _times(run, index, windows, num_samples):
+            part = parts[k][1]
+            if time["sample"] < part.since:
+                inputs, labels = part.positions(*tokens)
+                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
+    return sorted(seen, key=lambda one: (one.sample, one.document))
+
+
+def left_out_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:
+    """(dataset, number) of a document of which tokens are excluded or quarantined -> the sample from which on these are
+    not read, 0 if they never are. document, dataset: as in when_document. Raises: as that."""
+    found = {}
+    for index, number in _find(run, document, dataset):
+        view = run.member(index).view
+        since = view.left_out.first_at(*view.dataset.document_range(number))
+        if since < NEVER:
+            found[view.name, number] = since
+    return found
+
+
+def _find(run: Run, document: str | int, dataset: str | None) -> list[tuple[int, int]]:
+    """(index of a member, number) of a document. Raises: see when_document."""
     if isinstance(document, int) and dataset is None:
         raise ConfigError(f"document: found the number {document}; say of which dataset, or give the document's id")
     indices = run.find(dataset)
@@ -61,17 +89,7 @@ def when_document(
             f"document: found no {document!r} in {', '.join(sorted(map(run.name, indices)))}, expected an id as in the "
             "input; documents without ids are asked for by dataset and number"
         )
-    seen = []
-    for index, number in found:
-        member = run.member(index)
-        parts, tokens = member.parts_with(number), member.dataset.document_range(number)
-        windows = np.array([window for window, _ in parts], np.int64)
-        for k, time in _times(run, index, windows, num_samples):
-            part = parts[k][1]
-            if time["sample"] < part.since:
-                inputs, labels = part.positions(*tokens)
-                seen.append(DocumentSeen(**time, document=number, inputs=inputs, labels=labels))
-    return sorted(seen, key=lambda one: (one.sample, one.document))
+    return found
 
 
 def when_concept(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.cli.stats import TrackCounts, count_spans, dataset_stats, percentiles, track_stats
+from conceptloader.cli.stats import TrackCounts, count_spans, count_track, percentiles, track_stats
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
 from conceptloader.format.spec.codecs import ConceptsCodec
@@ -29,14 +29,16 @@ def concepts(looked: Looked, query: Query) -> dict[str, Any]:
     """Concepts of a track `t` whose name or number has `q` in it, the most frequent of some windows first."""
     source, track = _track(looked, query)
     names = looked.vocabulary(source, track)
-    found, read = sampled(source, track)
+    found, read = counted(looked, source, track)
+    whole = small(source)
     counts, wanted = found.tokens, query.text("q", "").lower()
     known = sorted(counts) if names is None else range(len(names))
     hits = [c for c in known if wanted in (str(c) if names is None else names[c].lower()) or wanted == str(c)]
     first = sorted(hits, key=lambda c: (-counts[c], c))[:MOST_NAMES]
-    listed = [{"c": c, "name": None if names is None else names[c], "share": counts[c] / max(1, read)} for c in first]
+    shares = {c: counts[c] / max(1, read) if whole or c in counts else None for c in first}  # None: not sampled
+    listed = [{"c": c, "name": None if names is None else names[c], "share": share} for c, share in shares.items()]
     return {"d": source.name, "t": track, "tracks": source.concept_tracks, "found": len(hits), "concepts": listed,
-            "not_seen": sum(c not in counts for c in hits), "read": read,
+            "not_seen": sum(c not in counts for c in hits), "read": read, "whole": whole,
             "tokens": source.dataset.num_tokens}  # fmt: skip
 
 
@@ -62,7 +64,20 @@ def concept(looked: Looked, query: Query) -> dict[str, Any]:
             "from": first, "next": window if window < source.count else None, "count": source.count}  # fmt: skip
 
 
-def sampled(source: Source, track: str) -> tuple[TrackCounts, int]:
+def small(source: Source) -> bool:
+    """Whether the dataset is counted as a whole."""
+    return max(source.dataset.num_tokens, source.dataset.num_documents) <= SMALL
+
+
+def counted(looked: Looked, source: Source, track: str) -> tuple[TrackCounts, int]:
+    """Counts of all spans if the dataset is small, which are kept, or else of some windows; and of how many tokens."""
+    if not small(source):
+        return _sampled(source, track)
+    counts = looked.once((source.dataset.path, track, "counts"), lambda: count_track(source.dataset, track))
+    return counts, source.dataset.num_tokens
+
+
+def _sampled(source: Source, track: str) -> tuple[TrackCounts, int]:
     """Counts of some windows, at whose ends spans are cut, and how many tokens these have."""
     counts, read = TrackCounts(), 0
     for spans, tokens in _some(source, track):
@@ -97,25 +112,21 @@ def _track(looked: Looked, query: Query) -> tuple[Source, str]:
 def stats(looked: Looked, query: Query) -> dict[str, Any]:
     """Lengths of documents and spans, frequencies of concepts and which of them meet: counted, or of some windows."""
     source = looked.source(query)
-    whole = max(source.dataset.num_tokens, source.dataset.num_documents) <= SMALL
-    found = dataset_stats(source.dataset, source.readable) if whole else _estimated(looked, source)
-    for track, counted in found["tracks"].items():
-        counted["concepts"] = counted["concepts"][:MOST_NAMES]
-        counted["pairs"] = _pairs(looked, source, track) if track in source.concept_tracks else []
-    return {**found, "d": source.name, "whole": whole}
-
-
-def _estimated(looked: Looked, source: Source) -> dict[str, Any]:
-    dataset = source.dataset
-    chosen = random.Random(0).sample(range(dataset.num_documents), min(dataset.num_documents, SOME))
-    lengths = Counter(stop - start for start, stop in map(dataset.document_range, chosen))
-    tracks = {}
+    dataset, whole, tracks = source.dataset, small(source), {}
+    if whole:
+        lengths = Counter(n for some in dataset.document_lengths() for n in some.tolist())
+    else:
+        chosen = random.Random(0).sample(range(dataset.num_documents), min(dataset.num_documents, SOME))
+        lengths = Counter(stop - start for start, stop in map(dataset.document_range, chosen))
     for track in source.readable:
-        names = looked.vocabulary(source, track) if track in source.concept_tracks else None
-        counts, read = sampled(source, track)
-        tracks[track] = track_stats(counts, names, read)
-    return {"tokens": dataset.num_tokens, "documents": dataset.num_documents, "tracks": tracks,
-            "document_lengths": percentiles(lengths)}  # fmt: skip
+        of_concepts = track in source.concept_tracks
+        counts, read = counted(looked, source, track)
+        found = track_stats(counts, looked.vocabulary(source, track) if of_concepts else None, read)
+        found["concepts"] = found["concepts"][:MOST_NAMES]
+        found["pairs"] = _pairs(looked, source, track) if of_concepts else []
+        tracks[track] = found
+    return {"d": source.name, "whole": whole, "tokens": dataset.num_tokens, "documents": dataset.num_documents,
+            "document_lengths": percentiles(lengths), "tracks": tracks}  # fmt: skip
 
 
 def _pairs(looked: Looked, source: Source, track: str) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.packages import need
+from conceptloader.cli.output import as_drawn
 from conceptloader.cli.stats import dataset_stats, figure_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.mixture import Mixture
@@ -26,15 +27,17 @@ def plot_mixture(order: Mixture | Sequential, num_samples: int, position: int | 
 
     position: a sample to be marked, such as where the run is. Raises ConfigError without the matplotlib package.
     """
-    figures = need("matplotlib.figure", "plot_mixture: the matplotlib package is not installed", "plot")
+    figures = need("matplotlib.figure", "plot_mixture: the matplotlib package is not installed")
     x = sorted({num_samples * k // _POINTS for k in range(_POINTS + 1)})
     counts = [order.counts(at) for at in x]
     per_sample = np.diff(np.array(counts, float), axis=0) / np.diff(x)[:, None]
     figure = figures.Figure(figsize=(9, 5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    above.stackplot(x[:-1], per_sample.T, labels=order.names, step="post")
+    areas = above.stackplot(x[:-1], per_sample.T, step="post")
     above.set_ylabel("share of the samples")
-    above.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    legend = above.legend(areas, map(str, range(len(areas))), loc="upper left", bbox_to_anchor=(1, 1))
+    for text, name in zip(legend.get_texts(), order.names, strict=True):
+        text.set_text(as_drawn(name))  # only now, since legends leave out names that begin with _
     for k, size in enumerate(order.sizes):
         below.plot(x, [at[k] / max(1, size) for at in counts])
     below.set_ylabel("epochs")

@@ -126,13 +126,14 @@ class Looked:
 
     def vocabulary(self, source: Source, track: str) -> list[str] | None:
         """Names of a track's concepts; read once."""
-        return self._once((source.dataset.path, track), lambda: source.dataset.vocabulary(track))
+        return self.once((source.dataset.path, track), lambda: source.dataset.vocabulary(track))
 
     def decoder(self, source: Source) -> TextTokenizer | None:
         """The tokenizer of a dataset, or None if it has no copy. Raises: ConfigError if another one was given."""
-        return self._once(source.dataset.path, lambda: find_tokenizer(source.dataset, self.tokenizer))
+        return self.once(source.dataset.path, lambda: find_tokenizer(source.dataset, self.tokenizer))
 
-    def _once(self, key: Any, make: Callable[[], T]) -> T:
+    def once(self, key: Any, make: Callable[[], T]) -> T:
+        """What `make` gave when it was first asked for under this key."""
         if key not in self._kept:
             self._kept[key] = make()
         kept: T = self._kept[key]

@@ -2,8 +2,8 @@
 
     python examples/atlas/run.py atlas-output
 
-Needs `pip install 'conceptloader[torch,chunks]' tokenizers`. Prints how well the model finds concepts in documents that
-it never saw: the average precision of each, beside its base rate, which is that of guessing.
+Needs `pip install '/path/to/the/checkout[torch,chunks]' tokenizers`. Prints how well the model finds concepts in
+documents that it never saw: the average precision of each, beside its base rate, which is that of guessing.
 """
 
 import argparse

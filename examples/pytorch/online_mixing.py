@@ -32,7 +32,8 @@ loader.log_start(".", step)
 
 trained = open(f"trained.{rank}.jsonl", "a", buffering=1)  # noqa: SIM115 - for the test
 for batch in loader:
-    losses = cross_entropy(parallel(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none").mean(1)
+    every = cross_entropy(parallel(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none")
+    losses = (every * batch["loss_mask"]).sum(1) / batch["loss_mask"].sum(1).clamp(min=1)
     losses.mean().backward()
     optimizer.step()
     optimizer.zero_grad()

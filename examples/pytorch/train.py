@@ -11,10 +11,11 @@ import conceptloader as cl
 rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 model = nn.Sequential(nn.Embedding(257, 64), nn.Linear(64, 257))
 optimizer = torch.optim.AdamW(model.parameters())
-loader = cl.make_dataloader("run.yaml", dp_rank=rank, dp_size=ranks, micro_batch_size=12 // ranks)
+loader = cl.make_dataloader("run.yaml", dp_rank=rank, dp_size=ranks, micro_batch_size=12 // ranks, num_samples=360)
 if os.path.exists("checkpoint.pt"):
     state = torch.load("checkpoint.pt")
     model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
     loader.load_state_dict(state["loader"])
 if ranks > 1:
     torch.distributed.init_process_group("gloo")
@@ -26,6 +27,6 @@ for batch in loader:
     optimizer.zero_grad()
     if loader.consumed_samples % 120 == 0 and rank == 0:  # every 10 steps
         print(f"{loader.consumed_samples} samples, loss {loss.item():.2f}; {cl.decode(batch, loader)[0]}")
-        torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, "checkpoint.pt")
-    if loader.consumed_samples >= 360:
-        break
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+        torch.save(state, "checkpoint.tmp")
+        os.replace("checkpoint.tmp", "checkpoint.pt")  # the last one stays until this one is complete

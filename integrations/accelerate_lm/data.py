@@ -49,7 +49,7 @@ class AcceleratedLoader(TrainedLoader):
             micro_batch_size=micro_batch_size,
             global_batch_size=global_batch_size or micro_batch_size * accelerator.num_processes * accumulate,
             device=accelerator.device if accelerator.device.type == "cuda" else None,
-            **options,
+            **{"check_ranks": True, **options},
         )
         super().__init__(loader, epoch_samples=epoch_samples)
         self.check_accumulation(accumulate, "Accelerator(gradient_accumulation_steps=...)")
@@ -61,20 +61,22 @@ class AcceleratedLoader(TrainedLoader):
         self.accelerator.step -= self.accelerator.step % self.accelerator.gradient_accumulation_steps
         self._first, self._first_sample = self.accelerator.step, self._trained
 
-    def _settle(self) -> None:
-        """Acknowledge the steps that the accelerator has accumulated."""
-        accumulate = self.accelerator.gradient_accumulation_steps
-        batches = (self.accelerator.step - self._first) // accumulate * accumulate
-        self.acknowledge(max(self._trained, self._first_sample + batches * self.loader.partition.group))
+    @property
+    def consumed_samples(self) -> int:
+        """Samples over all processes of the steps that the accelerator has accumulated."""
+        begun = (self.accelerator.step - self._first) % self.accelerator.gradient_accumulation_steps
+        self.acknowledge(max(self._trained, self._reached(self.accelerator.step - begun)))
+        return self._trained
 
-    def _check_turn(self, loop: int) -> None:
-        self._settle()
-        super()._check_turn(loop)
+    def _reached(self, step: int) -> int:
+        """Samples after a count of micro batches of the accelerator."""
+        stop = self.loader.plan.stop
+        position: int = self._first_sample + (step - self._first) * self.loader.partition.group
+        return position if stop is None else min(position, stop)
 
-    def state_dict(self) -> dict[str, str]:
-        """For save_state: after the last whole step that was trained."""
-        self._settle()
-        return super().state_dict()
+    def _loop_begin(self) -> int:
+        """After a break within a step its gradients are still there: the next loop takes the rest of its batches."""
+        return max(self.consumed_samples, self._reached(self.accelerator.step))
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_changed: Collection[str] = ()) -> None:
         """For load_state, which has restored the accelerator's count of micro batches."""

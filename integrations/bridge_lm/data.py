@@ -15,6 +15,7 @@ from conceptloader.blend import Blend, load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 from conceptloader.storage.durable import write_file
+from conceptloader.torch.agreement import require_same, start_facts
 from conceptloader.torch.collate import TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
 
@@ -54,7 +55,10 @@ class ConceptProvider(DatasetProvider):
     dataloader_type: str | None = "single"
 
     def build_datasets(self, context: Any) -> tuple[Any, Any, Any]:
-        """The three datasets, as long as the run asks them to be; None for one without a configuration."""
+        """The three datasets, as long as the run asks them to be; None for one without a configuration.
+
+        Bridge calls this on all ranks, which compare their training data.
+        """
         if self.dataloader_type != "single":
             raise ConfigError(
                 f"dataloader_type: found {self.dataloader_type!r}, expected 'single': cyclic and batch shuffle the "
@@ -62,7 +66,9 @@ class ConceptProvider(DatasetProvider):
             )
         if not self.config or not self.seq_length or not self.state:
             raise ConfigError("ConceptProvider: config, seq_length and state are needed")
-        train = self._checked(self._open(self.config), context.train_samples)
+        blend = self._open(self.config)
+        require_same("training data", start_facts(blend, train_samples=context.train_samples))
+        train = self._checked(blend, context.train_samples)
         others = (self.valid, context.valid_samples), (self.test, context.test_samples)
         valid, test = (None if path is None else BridgeSamples(self._open(path), size) for path, size in others)
         return BridgeSamples(train, context.train_samples), valid, test

@@ -10,10 +10,28 @@ from typing import Any
 from conceptloader.base.packages import imported
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader, make_trained_loader
+from conceptloader.torch.loader import make_dataloader
+from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
 
-with imported("lightning_lm: lightning", "pip install 'conceptloader[lightning]'"):
+with imported("lightning_lm: lightning", "pip install lightning"):
     import lightning.pytorch as pl
+
+
+class LightningLoader(TrainedLoader):
+    """Its length is in Lightning's count of micro batches, which steps where accumulate_grad_batches divides it: those
+    before a resume count as those of as many steps of the present size."""
+
+    @property
+    def micro_batches(self) -> int:
+        """Of a rank, up to what is trained."""
+        return (self.steps or 0) * self.micro_batches_per_step
+
+    def __len__(self) -> int:
+        length, begun = super().__len__(), self.loader.plan.schedule.consumed
+        steps = self.steps_at(begun)
+        if self.epoch_samples is not None or steps is None:
+            return length
+        return length - begun // self.loader.partition.group + steps * self.micro_batches_per_step
 
 
 class ConceptDataModule(pl.LightningDataModule):
@@ -48,13 +66,29 @@ class ConceptDataModule(pl.LightningDataModule):
             "micro_batch_size": micro_batch_size,
             "global_batch_size": global_batch_size,
             "num_samples": num_samples,
-            "epoch_samples": epoch_samples,
+            "check_ranks": True,
         }
+        self._epoch_samples = epoch_samples
         several = isinstance(val, Mapping) and "datasets" not in val
         self._val = dict(val) if several else {} if val is None else {"val": val}  # type: ignore[arg-type]
         self._val_options = {"micro_batch_size": micro_batch_size, **(val_options or {})}
-        self.loader: TrainedLoader | None = None
+        self.loader: LightningLoader | None = None
         self.acknowledge = Acknowledge(self)
+
+    @property
+    def trainer(self) -> Any:
+        """The Trainer that has been given this module."""
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        if not isinstance(trainer, pl.Trainer | None):
+            raise ConfigError(
+                f"ConceptDataModule: found a Trainer of {type(trainer).__module__.partition('.')[0]}, expected one of "
+                "lightning.pytorch, whose classes are others; write `import lightning.pytorch as pl`, for Trainer, "
+                "LightningModule and callbacks alike"
+            )
+        self._trainer = trainer
 
     @property
     def _ranks(self) -> dict[str, int]:
@@ -63,13 +97,19 @@ class ConceptDataModule(pl.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Put the callback before all others, some of which may save."""
-        callbacks = self.trainer.callbacks
+        callbacks, scheduler = self.trainer.callbacks, pl.callbacks.GradientAccumulationScheduler
+        if stage == "fit" and any(isinstance(callback, scheduler) for callback in callbacks):
+            raise ConfigError(
+                "found a GradientAccumulationScheduler, expected steps of one size, global_batch_size; set "
+                "Trainer(accumulate_grad_batches=...), and for another size resume with another global_batch_size"
+            )
         if self.acknowledge not in callbacks:
             callbacks.insert(0, self.acknowledge)
 
     def train_dataloader(self) -> TrainedLoader:
         """The loader of this rank; where the trainer has trained with this one before, it goes on there."""
-        before, self.loader = self.loader, make_trained_loader(self.config, **self._options, **self._ranks)
+        loader = make_dataloader(self.config, **{**self._options, **self._ranks})
+        before, self.loader = self.loader, LightningLoader(loader, epoch_samples=self._epoch_samples)
         self.loader.remedy = "Lightning removed the callback of ConceptDataModule, or a hook dropped the batch's number"
         if before is not None:
             if before.steps == self.trainer.global_step:
@@ -92,7 +132,7 @@ class Acknowledge(pl.Callback):
         self._data = data
 
     @property
-    def _loader(self) -> TrainedLoader:
+    def _loader(self) -> LightningLoader:
         if self._data.loader is None:
             raise ConfigError(
                 "ConceptDataModule: Lightning has not asked for its train_dataloader; pass it as datamodule="
@@ -101,19 +141,47 @@ class Acknowledge(pl.Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Lightning's position has to be the loader's; its count of batches becomes one of the present size."""
-        loader, epochs = self._loader, trainer.fit_loop.epoch_loop
+        loader, progress = self._loader, trainer.fit_loop.epoch_loop.batch_progress
         loader.check_accumulation(trainer.accumulate_grad_batches, "Trainer(accumulate_grad_batches=...)")
-        group, progress = loader.loader.partition.group, epochs.batch_progress
         # With manual optimization, global_step counts the steps of all optimizers, and each batch is a step.
         automatic = pl_module.automatic_optimization
         loader.check_step(trainer.global_step if automatic else progress.total.ready)
-        now, before = loader.consumed_samples // group, progress.total.ready
-        for count in (progress.current, progress.total) if before not in (0, now) else ():
-            shift = count.ready * now // before - count.ready
-            for name in ("ready", "started", "processed", "completed"):
-                setattr(count, name, getattr(count, name) + shift)
+        limited = self._is_limited(trainer.num_training_batches)
+        if progress.total.ready:
+            self._convert(progress, limited)
         if self._data.run_log is not None:
             loader.loader.log_start(self._data.run_log, loader.steps or 0)
+
+    def _is_limited(self, batches: int | float) -> bool:
+        """Whether limit_train_batches ends epochs; raises ConfigError unless all end with a whole step."""
+        loader, position = self._loader, self._loader.consumed_samples
+        epoch, a_step = loader.epoch_samples, loader.micro_batches_per_step
+        if epoch is not None and position % loader.step_samples:
+            raise ConfigError(
+                f"global_batch_size: found {loader.step_samples} at {position} samples, from where its steps end "
+                f"elsewhere than an epoch of {epoch} samples; resume with the size before, or where the new one "
+                "divides the samples"
+            )
+        endless = epoch is None and loader.loader.plan.stop is None
+        limited = batches != (float("inf") if endless else len(loader))
+        if limited and batches % a_step:
+            raise ConfigError(
+                f"limit_train_batches: found epochs of {batches} micro batches, no multiple of the {a_step} of a step: "
+                f"the last step would have fewer; set {batches // a_step * a_step or a_step}"
+            )
+        return limited
+
+    def _convert(self, progress: Any, limited: bool) -> None:
+        """Lightning steps where the micro batches of an epoch are a multiple of those of a step."""
+        loader, epoch = self._loader, self._loader.epoch_samples
+        current = progress.current.ready * loader.micro_batches // progress.total.ready
+        if epoch is not None and not limited and current:
+            group = loader.loader.partition.group
+            current = (loader.consumed_samples - group) % epoch // group + 1
+        for count, ready in (progress.current, current), (progress.total, loader.micro_batches):
+            shift = ready - count.ready
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(count, name, getattr(count, name) + shift)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A step is done with its last micro batch."""
@@ -130,7 +198,7 @@ class Acknowledge(pl.Callback):
         """Micro batches of a step that is not done are read again: they do not count as done here either."""
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         loader = self._data.loader
-        done = 0 if loader is None else loader.consumed_samples // loader.loader.partition.group
+        done = 0 if loader is None else loader.micro_batches
         begun = progress["total"]["ready"] - done
         for count in (progress["current"], progress["total"]) if begun > 0 else ():
             border = count["ready"] - begun

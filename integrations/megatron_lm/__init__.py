@@ -7,6 +7,14 @@ Open data.py first: all that the other ways in are made of.
 """
 
 from conceptloader.base.packages import public
+from conceptloader.base.patching import Upstream
+
+MEGATRON = Upstream(
+    name="Megatron-LM",
+    seen="core_v0.16.1 to core_v0.19.0, and main of 2026-08 (core 0.20)",
+    otherwise="use one of these, another release of conceptloader, or its train_valid_test_datasets_provider and "
+    "get_batch in a script of your own",
+)
 
 _NAMES = {
     "batches": "SplitIterator",
@@ -14,4 +22,4 @@ _NAMES = {
     "dataset": "ConceptDataset",
     "launch": "concepts get_batch install set_weights setup train_valid_test_datasets_provider",
 }
-__all__, __getattr__ = public(__name__, _NAMES)
+__all__, __getattr__ = public(__name__, _NAMES, MEGATRON.known)

@@ -19,6 +19,7 @@ from megatron.core.rerun_state_machine import RerunDataIterator
 from megatron.core.transformer.enums import LayerType
 
 from conceptloader.errors import ConfigError
+from conceptloader.torch.agreement import require_same, start_facts
 
 from .dataset import STOCK_KEYS, Field, SampleRules, stock_fields
 from .options import Stage
@@ -269,6 +270,19 @@ class BatchReader:
             if f.along:
                 found[f.name] = context_slice(found[f.name], f.along, cp_rank, cp_size)
         return found
+
+
+def require_same_data(opened: Mapping[str, Any], **more: Any) -> None:
+    """Raise ConfigError unless the ranks that read in step have opened the same. opened: what has a spec and a config.
+
+    By data-parallel groups and then by pipelines, whose ranks are of one tensor-parallel rank: these all come here,
+    though Megatron may ask tensor-parallel rank 0 alone for data. Together the groups tie all of them to each other.
+    """
+    if not torch.distributed.is_initialized():
+        return
+    facts = {**{name: start_facts(one) for name, one in opened.items()}, **more}
+    require_same("the training data", facts, parallel_state.get_data_parallel_group(with_context_parallel=True))
+    require_same("the training data", facts, parallel_state.get_pipeline_model_parallel_group())
 
 
 def takes_tokens(layout: Any, vp_stage: int | None = None) -> bool:

@@ -19,7 +19,8 @@ from conceptloader.order.progress.resume import ChangedPast
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 
-from .batches import BatchReader, SplitIterator, takes_tokens
+from . import MEGATRON
+from .batches import BatchReader, SplitIterator, require_same_data, takes_tokens
 from .dataset import ConceptDataset, Reader, SampleRules, data_loader, fields_of
 from .options import NO_STATE, ORDER, WHERE, Stage, for_evaluation, in_place, load_configs, one_pass, wanted
 from .takeover_reader import StockSplit, open_taken_over
@@ -79,7 +80,7 @@ SampleSource = OurSplit | StockSplit
 
 
 class MegatronData:
-    """The data of a run, on every rank alike. Making one opens manifests only.
+    """The data of a run, on every rank alike, which is compared. Making one opens manifests only.
 
     Args:
         config: YAML of the training data; None for the files of dataset_config's blend, adopted where they are.
@@ -94,9 +95,11 @@ class MegatronData:
         sizes: train, valid and test samples that Megatron asks for; `order: megatron` finds its index files by them.
         pipeline_layout: the model's own, which says where layers of multi-token prediction are.
 
-    Raises ResumeError as `continued`, ConfigError if the YAML and Megatron's arguments do not fit each other.
+    Raises ResumeError as `continued`, ConfigError if the YAML and Megatron's arguments do not fit each other, or ranks
+    have other data.
     """
 
+    @MEGATRON.known()
     def __init__(
         self,
         config: Path | str | None,
@@ -115,11 +118,10 @@ class MegatronData:
     ) -> None:
         self.dataset_config, self.consumed = dataset_config, consumed
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself
-        length, seed = self.rules.seq_length, dataset_config.random_seed
         files: dict[str, Any] = {"config": config, "valid": valid, "test": test, "split": split}
         if config is None:
             files |= in_place(dataset_config, saved, consumed, accept)
-        self._configs = load_configs(**files, seq_length=length, seed=seed)
+        self._configs = load_configs(**files, seq_length=self.rules.seq_length, seed=dataset_config.random_seed)
         if self.rules.by_document and self._configs[0].packing is None:
             raise ConfigError(
                 "--sft: found a configuration without packing, expected packs: windows would cut conversations; add "
@@ -130,22 +132,23 @@ class MegatronData:
         stage = stage if isinstance(stage, Stage) else Stage(stage)
         if stage.name == "none" and self._configs[0].outputs.loss_weight is not None:
             raise ConfigError("outputs.loss_weight: found with concept stage none, whose losses have no weights")
-        self._evaluates = any(files[name] is not None for name in ("valid", "test", "split"))
         self._stock: Sequence[StockSplit | None] | None = None
         self.readers: list[Any] = []  # of the training
         opened: SampleSource
         if self._configs[0].order == "megatron":
-            if sizes is None or self._evaluates:
+            if sizes is None or any(files[name] is not None for name in ("valid", "test", "split")):
                 raise ConfigError("order: megatron: takes its splits from Megatron's arguments, and needs their sizes")
             opened, *_ = self._stock = open_taken_over(self._configs[0], dataset_config, sizes, self.rules)
         else:
             if config is not None and (dataset_config.blend or dataset_config.blend_per_split):
                 raise ConfigError("--data-path: found with --conceptloader-config as well; give one of the two")
             opened = OurSplit(open_blend(self._configs[0]), self.rules)
+        parts: dict[str, Any] = {}
         self._whole: list[Blend | None] = [None] * 3  # all that may be read for evaluation
         for k, evaluated in enumerate(self._configs):
             if k and evaluated is not None and self._stock is None and (sizes is None or sizes[k] != 0):
-                self._whole[k] = open_blend(one_pass(evaluated), some_tracks=True)
+                self._whole[k] = whole = open_blend(one_pass(evaluated), some_tracks=True)
+                parts[Split(k).name] = replace(whole, config=evaluated)
         self.train = continued(opened, saved, consumed, accept)
         if isinstance(self.train, OurSplit):
             layout = self.train.layout(concepts=True, others=[blend for blend in self._whole if blend is not None])
@@ -160,6 +163,8 @@ class MegatronData:
             rules=self.rules, fields=fields, stage=stage,
             micro_batch_size=micro_batch_size, pipeline_layout=pipeline_layout,
         )  # fmt: skip
+        parts["train"] = self.train.blend if isinstance(self.train, OurSplit) else self.train
+        require_same_data(parts, consumed_samples=consumed, micro_batch_size=micro_batch_size, stage=stage.name)
         self.concepts, self.get_batch = self.batches.concepts, self.batches.get_batch
 
     @property
@@ -170,6 +175,7 @@ class MegatronData:
         """What to keep with a checkpoint at `consumed` samples, or wherever Megatron's arguments say: one string."""
         return OrderState(spec=self.spec, consumed=consumed).leaf()
 
+    @MEGATRON.known()
     def datasets(
         self,
         sizes: Sequence[int | None],
@@ -188,10 +194,10 @@ class MegatronData:
         """
         if sizes[0]:
             self.train.check(first + sizes[0])
-        if not self._evaluates and self._stock is None and sizes[1] != 0:
+        if sizes[1] != 0 and (self._configs if self._stock is None else self._stock)[1] is None:
             raise ConfigError(
-                f"evaluation: {sizes[1] or 'all'} samples are asked for and there is no data; give --split or "
-                "--conceptloader-valid-config, or switch it off with --eval-iters 0"
+                f"evaluation: {sizes[1] or 'all'} samples are asked for and there is no data; give --split with a "
+                "second number above 0, or --conceptloader-valid-config, or switch it off with --eval-iters 0"
             )
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
         asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.batches.pipeline_layout, vp_stage)

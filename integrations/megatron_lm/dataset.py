@@ -74,8 +74,10 @@ class SampleRules:
             raise ConfigError(
                 "add_extra_token_to_sequence: found False, expected True: a window holds the label of its last token"
             )
-        if config.hybrid_context_parallel:
-            raise ConfigError("--hybrid-context-parallel: not supported, it needs samples of differing length")
+        new = hasattr(config, "dynamic_context_parallel")  # what `dev` calls it
+        if config.dynamic_context_parallel if new else config.hybrid_context_parallel:
+            option = "--dynamic-context-parallel" if new else "--hybrid-context-parallel"
+            raise ConfigError(f"{option}: not supported, it needs samples of differing length")
         same = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
         rules: dict[str, Any] = {name: getattr(config, name) for name in same}
         sft = getattr(config, SFT, False)

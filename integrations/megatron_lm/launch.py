@@ -1,6 +1,6 @@
 """What conceptloader.launch puts under an unmodified script: four patches, for the run of run.py.
 
-Nothing else in this adapter changes Megatron. Seen in core_v0.16.1 and in main (core 0.20).
+Nothing else in this adapter changes Megatron.
 
 A script of one's own has the same run, with one of the patches: see `setup`, and docs/megatron.md.
 """
@@ -8,29 +8,26 @@ A script of one's own has the same run, with one of the patches: see `setup`, an
 import dataclasses
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
-from conceptloader.base.patching import Patch, Upstream
+from conceptloader.base.hashing import derive_key
+from conceptloader.base.patching import Patch
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
+from conceptloader.order.permutation import Permutation
+from conceptloader.torch.samplers import MicroBatches
 
+from . import MEGATRON
 from .batches import SplitIterator, Tensors
 from .data import MegatronData
 from .dataset import SFT, ConceptDataset
 from .options import Options, Stage, take_options
-from .run import Cyclic, Run
-
-MEGATRON = Upstream(
-    name="Megatron-LM",
-    seen="core_v0.16.1 and main of 2026-08 (core 0.20)",
-    otherwise="use one of these, another release of conceptloader, or its train_valid_test_datasets_provider and "
-    "get_batch in a script of your own",
-)
-
+from .run import Run
 
 STANDS_FOR = ("SFTDataset", "GPTFIMDataset")  # what --sft and --fim-data build, from core 0.20 on
 _run: Run | None = None
@@ -85,6 +82,35 @@ def cyclic(stock: Any, dataset: Any, **sizes: Any) -> Any:
     partition = Partition(micro_batch_size=sizes["micro_batch_size"], dp_size=sizes["data_parallel_size"])
     rank, consumed = sizes["data_parallel_rank"], sizes["consumed_samples"]
     return Cyclic(partition, rank, consumed, total=sizes["total_samples"], seed=dataset.seed)
+
+
+class Cyclic:
+    """A batch sampler over endless epochs, each in an order of its own, resumable at any sample with any dp size.
+
+    In place of Megatron's for --dataloader-type cyclic, which draws a list of the whole epoch with torch.randperm on
+    every rank, shares it out by rank, and refuses to resume off the grid of the old batch size. Position p of the run
+    is sample permutation(epoch = p // total)(p % total). A step may straddle two epochs: none is cut short, and none
+    starts over on a resume.
+
+    total: samples in an epoch. consumed: samples that the trainer has consumed, of all ranks and epochs.
+    """
+
+    def __init__(self, partition: Partition, dp_rank: int, consumed: int, *, total: int, seed: int) -> None:
+        if total < 1:
+            raise ConfigError(f"cyclic sampler: found {total} samples, expected at least 1")
+        self.positions = MicroBatches(partition, dp_rank, consumed)
+        self.total, self.seed = total, seed
+
+    def __len__(self) -> int:
+        return self.total  # what Megatron's own samplers answer: samples, not batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        @lru_cache(maxsize=2)
+        def order(epoch: int) -> Permutation:
+            return Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
+
+        for positions in self.positions:
+            yield [order(p // self.total).forward(p % self.total) for p in positions]
 
 
 def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
@@ -148,6 +174,7 @@ def install() -> None:
     MEGATRON.apply([BUILD, ITERATOR, CYCLIC, CHECK])
 
 
+@MEGATRON.known()
 def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: int | None = None) -> Tensors | None:
     """The concept tensors of the micro batch of this forward step: call it once in each, after get_batch.
 
@@ -158,6 +185,7 @@ def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: 
     return current_data().concepts(data_iterator, vp_stage, micro_batch_size)
 
 
+@MEGATRON.known()
 def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
     """Draw datasets in other proportions from the sample `at` on, by default from the step after the present one.
 
@@ -197,6 +225,7 @@ def setup(
     MEGATRON.apply([CHECK])
 
 
+@MEGATRON.known()
 def train_valid_test_datasets_provider(sizes: Sequence[int | None], vp_stage: int | None = None) -> list[Any]:
     """What pretrain() takes: train, valid and test datasets of this process, None where it reads nothing."""
     from megatron.training import get_args
@@ -209,6 +238,7 @@ def train_valid_test_datasets_provider(sizes: Sequence[int | None], vp_stage: in
 train_valid_test_datasets_provider.is_distributed = True  # type: ignore[attr-defined]  # Megatron calls it on all ranks
 
 
+@MEGATRON.known()
 def get_batch(data_iterator: Any, vp_stage: int | None = None) -> Tensors:
     """Megatron's tensors and the concept tensors of a micro batch, see batches.BatchReader.get_batch."""
     return current_data().get_batch(data_iterator, vp_stage)

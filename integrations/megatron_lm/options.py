@@ -1,13 +1,13 @@
-"""What a run is to read: the launcher's options, the configuration of each of Megatron's splits, and the batch sizes.
+"""What a run is to read: the launcher's options, and the configuration of each of Megatron's splits.
 
 Megatron never sees the launcher's options, so its parser needs no patch.
 """
 
 import argparse
 import difflib
-from argparse import Namespace
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
 )
 
 from conceptloader.blend import Config, load_config
+from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
+from conceptloader.ingest.adopt.adopt import token_files
 from conceptloader.ingest.adopt.in_place import datasets_in_place
+from conceptloader.ingest.adopt.megatron import count_sequences
 from conceptloader.order.progress.state import OrderState
-from conceptloader.order.schedule import BatchSchedule
+
+from .takeover import cache_of
 
 DATA = tuple(f"--{kind}data-path" for kind in ("", "train-", "valid-", "test-"))
 DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options that name .bin/.idx files
@@ -30,7 +34,11 @@ NO_STATE = "loader"  # the name under which a checkpoint without our state is ac
 ORDER = "order"  # the name under which a run of Megatron's own samples goes on with those of ours
 Source = Path | str | Mapping[str, Any]
 """A YAML file, or what one says."""
-UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+LOG = "log"  # the name under which the run log stands for a state that a checkpoint lacks
+TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
+# Those above, and where the names of differences from a checkpoint's past begin (order/progress/resume.py).
+ACCEPT = {NO_STATE, ORDER, LOG, TOKENIZER, "datasets", "exclude", "extra", "lanes", "order_version", "phases"}
+ACCEPT |= {"seed", "block", "seq_len", "skips"}
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,11 @@ class Options:
     test: Path | str | None = None
     stage: Stage
     accept: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.accept:
+            if name.partition(".")[0] not in ACCEPT:
+                raise ConfigError(f"--conceptloader-accept: found {name!r}{nearest(name.partition('.')[0], ACCEPT)}")
 
 
 def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
@@ -119,18 +132,20 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
     cache, blends = given.path_to_cache, given.blend_per_split or [given.blend, None, None]
     began = saved is None or OrderState.read(saved, WHERE).spec.order == "megatron"
     if consumed and began and not {ORDER, NO_STATE} & set(accept):
-        if cache is None:
+        paths = list(dict.fromkeys(path for blend in blends if blend for path in blend[0]))
+        indices = cache_of(paths[0]) if cache is None and len(paths) == 1 else cache
+        if indices is None or (cache is None and not Path(indices).is_dir()):
             raise ConfigError(
                 "--data-cache-path: missing, expected that of the run so far, whose samples were chosen by Megatron's "
                 "own loader; to go on with others, --conceptloader-accept loader"
             )
-        paths = dict.fromkeys(path for blend in blends if blend for path in blend[0])
-        datasets = datasets_in_place((list(paths), None), cache)
-        return {"config": {"order": "megatron", "megatron_cache": cache, **datasets}}
+        return {"config": {"order": "megatron", "megatron_cache": indices, **datasets_in_place((paths, None), cache)}}
     of_split = [
         blend and {"weights": "sizes" if blend[1] is None else "given", **datasets_in_place(blend, cache)}
         for blend in blends
     ]
+    if given.split is not None and shares_of(given.split)[0] != (0, 1):
+        check_sequences(given.split, chain.from_iterable(map(token_files, blends[0][0])))
     return {**dict(zip(("config", "valid", "test"), of_split, strict=True)), "split": given.split}
 
 
@@ -153,8 +168,7 @@ def load_configs(
             raise ConfigError(
                 f"--split {split}: found with a configuration for valid or test as well; give one of the two"
             )
-        shares = convert_split_vector_to_split_matrix(parse_and_normalize_split(split))
-        own = [None if share is None or own[0] is None else with_share(own[0], share) for share in shares]
+        own = [None if share is None or own[0] is None else with_share(own[0], share) for share in shares_of(split)]
     of_train, *rest = own
     if of_train is None:
         raise ConfigError(f"--split {split}: leaves nothing to train on")
@@ -169,15 +183,31 @@ def load_configs(
     return of_train, of_valid, of_test
 
 
+def shares_of(split: str) -> list[tuple[float, float] | None]:
+    """Megatron's own reading of --split: the share of the documents that each of train, valid and test is."""
+    shares: list[tuple[float, float] | None] = convert_split_vector_to_split_matrix(parse_and_normalize_split(split))
+    return shares
+
+
+def check_sequences(split: str, files: Iterable[str]) -> None:
+    """Raise ConfigError for files whose documents have several sequences: these are what Megatron counts."""
+    for index in (file for file in files if file.endswith(".idx")):
+        sequences, documents = count_sequences(index)
+        if sequences != documents:
+            raise ConfigError(
+                f"--split {split}: found {sequences} sequences in {documents} documents in {index}, expected one in "
+                "each: Megatron's --split counts sequences and conceptloader documents, so that other data would be "
+                "held out; give files for each split (--train-data-path and its kin), or adopt these and use a YAML"
+            )
+
+
 def with_share(config: Config, share: tuple[float, float]) -> Config:
-    """The same datasets, each cut down to [share[0], share[1]) of what its own `split` leaves."""
-    datasets = {}
-    for name, entry in config.datasets.items():
-        low, high = entry.split or (0.0, 1.0)
-        # Exactly `high` at 1, so that neighbouring splits meet.
-        cut = [high if at >= 1 else low + (high - low) * at for at in share]
-        datasets[name] = replace(entry, split=(cut[0], cut[1]))
-    return replace(config, datasets=datasets)
+    """The same datasets, each cut down to [share[0], share[1]) of its documents, or of those that its own `split`
+    leaves. A share is a sum of Megatron's, which may miss 1 by a rounding."""
+    low, high = float(share[0]), min(float(share[1]), 1.0)
+    if config.split_documents is not None:
+        raise ConfigError("split_documents: found with --split, which cuts the same way; give one of the two")
+    return replace(config, split_documents=None if (low, high) == (0, 1) else (low, high))
 
 
 def for_evaluation(config: Config) -> Config:
@@ -219,56 +249,3 @@ def wanted(config: Config, concepts: bool) -> Config:
         outputs = replace(outputs, document_ids=False, sample_index=False, random=False)
         outputs = replace(outputs, loss_weight=None, fields={})
     return replace(config, outputs=outputs, concepts=config.concepts if concepts else {})
-
-
-def batch_schedule(args: Namespace) -> BatchSchedule:
-    """Global batch size by consumed samples: --step-batch-size-schedule, --rampup-batch-size, or constant.
-
-    From core 0.20 on Megatron takes --rampup-batch-size and ignores it; so do we.
-    """
-    steps = getattr(args, "step_batch_size_schedule", None)
-    if steps:
-        return BatchSchedule(step_rule(steps, args.seq_length))
-    ramp = args.rampup_batch_size
-    if ramp and not hasattr(args, "step_batch_size_schedule"):
-        start, increment, samples = (int(word) for word in ramp)
-        schedule = BatchSchedule.ramp_up(start, increment, samples, args.global_batch_size)
-    else:
-        schedule = BatchSchedule.constant(args.global_batch_size)
-    if args.decrease_batch_size_if_needed:
-        schedule = schedule.rounded_down(args.micro_batch_size * args.data_parallel_size)
-    return schedule
-
-
-def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
-    """(from_consumed, batch size) pairs of "0:768 250B:1536": thresholds in tokens, K, M, B, T for powers of 1000."""
-
-    def number(word: str) -> int:
-        unit = UNITS.get(word[-1:].upper())
-        try:
-            return int(float(word[:-1]) * unit) if unit else int(word)
-        except ValueError as error:
-            raise ConfigError(f"--step-batch-size-schedule {text}: found {word!r}, expected a number") from error
-
-    pairs = (entry.partition(":") for entry in text.replace(",", " ").split())
-    return tuple(sorted((number(threshold) // seq_length, number(size)) for threshold, _, size in pairs))
-
-
-def first_sample(args: Namespace) -> int:
-    """The sample of the run at which Megatron's current phase begins, from which on it counts samples anew.
-
-    With --phase-transition-iterations Megatron computes positions from iterations times the batch size.
-
-    Raises ConfigError if the batch size has not always been the same, which it does not notice.
-    """
-    if not args.phase_transition_iterations:
-        return 0
-    transition = max(step for step in (0, *args.phase_transition_iterations) if step <= args.iteration)
-    counted = args.iteration * args.global_batch_size
-    if counted != args.consumed_train_samples:
-        raise ConfigError(
-            f"--phase-transition-iterations: found {args.consumed_train_samples} consumed samples at iteration "
-            f"{args.iteration}, expected {counted}: Megatron would not go on where the checkpoint left off. Use "
-            "`phases` in the configuration in its place"
-        )
-    return int(transition * args.global_batch_size)

@@ -3,26 +3,24 @@
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from conceptloader.base.hashing import derive_key
 from conceptloader.blend.vocabulary import check_vocabulary
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.partition import Partition, Plan
-from conceptloader.order.permutation import Permutation
 from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.order.progress.state import OrderState
+from conceptloader.order.schedule import BatchSchedule
 from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
-from conceptloader.torch.samplers import MicroBatches
 
 from .batches import SplitIterator
 from .data import Built, MegatronData, OurSplit
 from .dataset import data_loader
-from .options import Options, batch_schedule, first_sample
+from .options import LOG, NO_STATE, TOKENIZER, Options
 
-TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
+UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 @dataclass
@@ -30,13 +28,16 @@ class Run:
     """The run of this process. `data` is there once Megatron has asked for its datasets.
 
     dataset_config: for a script of one's own, from Megatron's arguments to a GPTDatasetConfig. saved: our state in the
-    checkpoint that was loaded. mock: Megatron keeps its --mock-data. The others are for metrics: see `took`.
+    checkpoint that was loaded. args: Megatron's arguments that `data` belong to; others are another start of the
+    training in this process (--inprocess-restart). mock: Megatron keeps its --mock-data. The others are for metrics:
+    see `took`.
     """
 
     options: Options
     dataset_config: Callable[[Any], Any] | None = None
     saved: dict[str, Any] | None = None
     data: MegatronData | None = None
+    args: Namespace | None = None
     mock: bool = False
     reader: SplitIterator | None = None
     meter: Meter | None = None
@@ -55,25 +56,28 @@ class Run:
 
         args = get_args()
         first = first_sample(args)
-        if self.data is None:
-            self.data = MegatronData(
+        data = self.data if self.args is args else None
+        if data is None or data.consumed != args.consumed_train_samples:
+            self.reader, self.meter = None, None
+            self.data = data = MegatronData(
                 **vars(self.options),
                 dataset_config=config,
                 micro_batch_size=args.micro_batch_size,
                 split=args.split if config.mock else None,
                 consumed=args.consumed_train_samples,
-                saved=self.saved,
+                saved=self.saved or saved_in_log(args, self.options.accept),
                 sizes=sizes,
                 pipeline_layout=self.pipeline_layout(args),
             )
-            check_tokenizer(self.data, getattr(args, "padded_vocab_size", None), self.options.accept)
-            if args.rank == 0 and isinstance(self.data.train, OurSplit):
-                self.data.train.blend.look_ahead(args.consumed_train_samples, self.plan(args).partition)
-            self.note(self.data, args)
+            check_tokenizer(data, getattr(args, "padded_vocab_size", None), self.options.accept)
+            if args.rank == 0 and isinstance(data.train, OurSplit):
+                data.train.blend.look_ahead(args.consumed_train_samples, self.plan(args).partition)
+            self.note(data, args)
+            self.args = args
             if callbacks:
                 plan = self.plan(args)
                 self.meter, self.taken, self.group = Meter(plan.schedule), plan.schedule.consumed, plan.partition.group
-        datasets = self.data.datasets(sizes, is_built_on_rank=is_built_on_rank, vp_stage=vp_stage, first=first)
+        datasets = data.datasets(sizes, is_built_on_rank=is_built_on_rank, vp_stage=vp_stage, first=first)
         if args.dataloader_type != "external":
             return datasets
         consumed = (args.consumed_train_samples - first, args.consumed_valid_samples, 0)
@@ -136,6 +140,30 @@ class Run:
         return core_transformer_config_from_args(args).pipeline_model_parallel_layout
 
 
+def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | None:
+    """The state for a checkpoint that has none of ours: None where another loader trained all of its samples.
+
+    A run log beside the checkpoints that begins earlier says that it was not so. Its state may be accepted by the name
+    LOG. Raises ResumeError if it is not, nor NO_STATE.
+    """
+    consumed = args.consumed_train_samples
+    if NO_STATE in accept:
+        return None
+    for folder in filter(None, dict.fromkeys((args.load, args.save))):
+        log = RunLog(folder)
+        before = [start for start in log.starts if start.consumed < consumed]
+        if before and LOG in accept:
+            return OrderState(spec=log.spec(before[-1]), consumed=None).leaf()
+        if before:
+            raise ResumeError(
+                f"checkpoint: found {consumed} consumed samples without a state of conceptloader, but {log.path} says "
+                f"that it gave those from {before[0].consumed} on; either the state was lost, as by releases before in "
+                f"an in-process restart: go on by the log, --conceptloader-accept {LOG}; or another loader has begun "
+                "anew since: move the log away"
+            )
+    return None
+
+
 def check_tokenizer(data: MegatronData, embedding: int | None, accept: Collection[str]) -> None:
     """Raise ConfigError for data of another tokenizer than Megatron's: with ids that the model's embedding has not,
     or another end-of-document token, which may be accepted. embedding: rows of it, None if not known."""
@@ -176,30 +204,54 @@ class ExternalLoader:
         return {"version": 1, "consumed_samples": int(self.args.consumed_train_samples)}
 
 
-class Cyclic:
-    """A batch sampler over endless epochs, each in an order of its own, resumable at any sample with any dp size.
+def batch_schedule(args: Namespace) -> BatchSchedule:
+    """Global batch size by consumed samples: --step-batch-size-schedule, --rampup-batch-size, or constant.
 
-    In place of Megatron's for --dataloader-type cyclic, which draws a list of the whole epoch with torch.randperm on
-    every rank, shares it out by rank, and refuses to resume off the grid of the old batch size. Position p of the run
-    is sample permutation(epoch = p // total)(p % total). A step may straddle two epochs: none is cut short, and none
-    starts over on a resume.
-
-    total: samples in an epoch. consumed: samples that the trainer has consumed, of all ranks and epochs.
+    From core 0.20 on Megatron takes --rampup-batch-size and ignores it; so do we.
     """
+    steps = getattr(args, "step_batch_size_schedule", None)
+    if steps:
+        return BatchSchedule(step_rule(steps, args.seq_length))
+    ramp = args.rampup_batch_size
+    if ramp and not hasattr(args, "step_batch_size_schedule"):
+        start, increment, samples = (int(word) for word in ramp)
+        schedule = BatchSchedule.ramp_up(start, increment, samples, args.global_batch_size)
+    else:
+        schedule = BatchSchedule.constant(args.global_batch_size)
+    if args.decrease_batch_size_if_needed:
+        schedule = schedule.rounded_down(args.micro_batch_size * args.data_parallel_size)
+    return schedule
 
-    def __init__(self, partition: Partition, dp_rank: int, consumed: int, *, total: int, seed: int) -> None:
-        if total < 1:
-            raise ConfigError(f"cyclic sampler: found {total} samples, expected at least 1")
-        self.positions = MicroBatches(partition, dp_rank, consumed)
-        self.total, self.seed = total, seed
 
-    def __len__(self) -> int:
-        return self.total  # what Megatron's own samplers answer: samples, not batches
+def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
+    """(from_consumed, batch size) pairs of "0:768 250B:1536": thresholds in tokens, K, M, B, T for powers of 1000."""
 
-    def __iter__(self) -> Iterator[list[int]]:
-        @lru_cache(maxsize=2)
-        def order(epoch: int) -> Permutation:
-            return Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
+    def number(word: str) -> int:
+        unit = UNITS.get(word[-1:].upper())
+        try:
+            return int(float(word[:-1]) * unit) if unit else int(word)
+        except ValueError as error:
+            raise ConfigError(f"--step-batch-size-schedule {text}: found {word!r}, expected a number") from error
 
-        for positions in self.positions:
-            yield [order(p // self.total).forward(p % self.total) for p in positions]
+    pairs = (entry.partition(":") for entry in text.replace(",", " ").split())
+    return tuple(sorted((number(threshold) // seq_length, number(size)) for threshold, _, size in pairs))
+
+
+def first_sample(args: Namespace) -> int:
+    """The sample of the run at which Megatron's current phase begins, from which on it counts samples anew.
+
+    With --phase-transition-iterations Megatron computes positions from iterations times the batch size.
+
+    Raises ConfigError if the batch size has not always been the same, which it does not notice.
+    """
+    if not args.phase_transition_iterations:
+        return 0
+    transition = max(step for step in (0, *args.phase_transition_iterations) if step <= args.iteration)
+    counted = args.iteration * args.global_batch_size
+    if counted != args.consumed_train_samples:
+        raise ConfigError(
+            f"--phase-transition-iterations: found {args.consumed_train_samples} consumed samples at iteration "
+            f"{args.iteration}, expected {counted}: Megatron would not go on where the checkpoint left off. Use "
+            "`phases` in the configuration in its place"
+        )
+    return int(transition * args.global_batch_size)

@@ -39,11 +39,16 @@ def map_indices(folder: str | None, base: str, *suffixes: str) -> tuple[npt.NDAr
     return tuple(arrays)
 
 
+def cache_of(prefix: str) -> str:
+    """Where Megatron keeps the indices of PREFIX.bin without --data-cache-path."""
+    return str(Path(prefix, "cache", "GPTDataset_indices"))
+
+
 class MappedGPTDataset(GPTDataset):  # type: ignore[misc]
     """GPTDataset with its index files mapped, whatever the caching options."""
 
     def _build_document_sample_shuffle_indices(self) -> tuple[npt.NDArray[Any], ...]:
-        folder = self.config.path_to_cache or str(Path(self.dataset.path_prefix, "cache", "GPTDataset_indices"))
+        folder = self.config.path_to_cache or cache_of(self.dataset.path_prefix)
         base = f"{self.unique_description_hash}-GPTDataset-{self.index_split.name}"
         return map_indices(folder, base, "document_index", "sample_index", "shuffle_index")
 

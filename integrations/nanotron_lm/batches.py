@@ -4,6 +4,7 @@ The rule of nanotron's PipelineBlock: of each key exactly one pipeline rank hold
 TensorPointer to it, and every rank has the same keys. The owner is the stage that uses the key, so nothing is sent.
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from conceptloader.torch.samplers import MicroBatches
 
 from . import losses
 from .data import StageDataset
+
+logger = logging.getLogger(__name__)
 
 Keys = Mapping[str, tuple[str, int]]
 """Key of nanotron's micro batch -> (key of our batch that it comes from, the pipeline rank that holds it)."""
@@ -145,6 +148,11 @@ def make_dataloader(
     dataset.reader = None if collator.owns_nothing else open_reader(dataset.blend, dataset.dp_rank, layout)
     if use_position_ids and config.outputs.position_ids == "off":
         raise ConfigError("outputs.position_ids: off, but this model takes position ids; choose window or document")
+    if config.packing is not None and not use_position_ids and parallel_context.world_pg.rank() == 0:
+        logger.warning(
+            "packing: this model takes no position ids, so that its attention crosses the documents of a pack; of "
+            "nanotron's own models Qwen2 keeps them apart"
+        )
     assert config.seq_len is not None
     if place.cp_size > 1 and config.seq_len % (2 * place.cp_size):
         raise ConfigError(

@@ -1,5 +1,6 @@
 """One data stage of nanotron: where it stands in the run's order, what it has consumed, and its DataLoader."""
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.storage.durable import write_file
+from conceptloader.torch.agreement import require_same, start_facts
 from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
 
@@ -78,7 +80,15 @@ class StageDataset(Dataset[Any]):
     def begin(
         self, log: Path | None, *, step: int, global_batch_size: int, micro_batch_size: int, dp_size: int
     ) -> None:
-        """This process trains `step` (from 0) next. log: the folder of the checkpoints, on the rank that writes."""
+        """This process trains `step` (from 0) next. log: the folder of the checkpoints, on the rank that writes.
+
+        To be called on every rank, also where no data is read. Raises ConfigError if ranks are about to train
+        something else than others: tokens and labels of a sample come from different ranks.
+        """
+        sizes = {"step": step, "global_batch_size": global_batch_size, "micro_batch_size": micro_batch_size}
+        position = {"consumed_samples": self.consumed, "data_stage": self.name, "dp_size": dp_size, **sizes}
+        facts = start_facts(self.blend, nanotron=dataclasses.asdict(self.options), **position)
+        require_same("open the training data", facts)
         partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size)
         schedule = BatchSchedule.constant(global_batch_size).at(step, self.consumed)
         self.plan, self.meter = Plan(partition=partition, schedule=schedule), Meter(schedule)
@@ -154,26 +164,61 @@ def make_dataset(
 ) -> StageDataset:
     """The data stage `stage`, `consumed_in_stage` samples after its beginning; `saved` tells what was before."""
     check_vocabulary(blend.datasets, vocabulary, "the model", "raise model.model_config.vocab_size")
-    start, new_stage = _stage_start(blend, options, saved, stage, consumed_in_stage, earlier or {})
+    start, new_stage = 0, False
+    if saved is None:
+        _require_known_past(blend, options, consumed_in_stage, tokens or {}, earlier or {})
+    else:
+        start, new_stage = _stage_start(saved, stage, consumed_in_stage)
     consumed = start + consumed_in_stage
     if saved is not None:
         blend = blend.resume(saved.spec, consumed, allow_changed=options.allow_changed, new_stage=new_stage)
     return StageDataset(blend, options, name=stage, stage_start=start, consumed=consumed, tokens=tokens)
 
 
-def _stage_start(
-    blend: Blend, options: NanotronOptions, saved: State | None, stage: str, in_stage: int, earlier: Mapping[str, int]
-) -> tuple[int, bool]:
+def _require_known_past(
+    blend: Blend, options: NanotronOptions, in_stage: int, tokens: Mapping[str, int], earlier: Mapping[str, int]
+) -> None:
+    """The checkpoint does not say what was read before it. Raises ResumeError, or warns of what follows if that is
+    allowed. tokens, earlier: read in this data stage and before it, by dataset of ours or folder of another loader."""
+    names, seq_len = blend.config.names, blend.config.seq_len or 1
+    read = {name: count // seq_len for name, count in (tokens if in_stage else earlier).items() if count}
+    theirs = {name: count for name, count in read.items() if name not in names}
+    ours = {name: count for name, count in read.items() if name in names}
+    left_out = dict(zip(blend.order.names, blend.order.counts(in_stage), strict=True))
+    if in_stage and theirs:
+        found = f"has read {in_stage} samples of this data stage with another loader ({_listed(theirs)}), in its order"
+        then = (
+            f"sample {in_stage} of conceptloader's order, which is another: those before it ({_listed(left_out)}) are "
+            f"left out of its first epoch, and what the other loader has read may be read again"
+        )
+        remedy = "begin a new data stage, which leaves out nothing"
+    elif in_stage or ours:
+        found = f"has read {f'{in_stage} samples of this data stage' if in_stage else f'from {_listed(ours)}'}"
+        then = f"sample {in_stage} of the order that this configuration gives" + (
+            ", whatever gave the samples before" if in_stage else ": what earlier data stages have read is read again"
+        )
+        remedy = "resume from one that does"
+    else:
+        if theirs:
+            logger.warning(
+                "data stages before this one were read with another loader (%s): this one begins at sample 0 of "
+                "conceptloader's order, and what was read may be read again", _listed(theirs),
+            )  # fmt: skip
+        return
+    if UNVERIFIED not in options.allow_changed:
+        raise ResumeError(
+            f"the checkpoint {found}, but holds no {NAME} that tells which; {remedy}, or add {UNVERIFIED} to "
+            f"nanotron.allow_changed to go on at {then}"
+        )
+    logger.warning("the checkpoint %s, and holds no %s; as allowed, training goes on at %s", found, NAME, then)
+
+
+def _listed(samples: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in samples.items() if count)
+
+
+def _stage_start(saved: State, stage: str, in_stage: int) -> tuple[int, bool]:
     """Samples of the run before this data stage, of which `in_stage` are trained, and whether the stage begins now."""
-    if saved is None:
-        read = sorted(name for name in blend.config.names if earlier.get(name))
-        if (in_stage or read) and UNVERIFIED not in options.allow_changed:
-            what = f"{in_stage} samples of this data stage" if in_stage else f"from {', '.join(read)}"
-            raise ResumeError(
-                f"the checkpoint has read {what}, but holds no {NAME} that tells which; resume from one that does, or "
-                f"add {UNVERIFIED} to nanotron.allow_changed to trust that nothing was changed"
-            )
-        return 0, False
     if stage != saved.stage and not in_stage:
         return saved.consumed, True
     if saved.stage_start + in_stage != saved.consumed:

@@ -4,7 +4,6 @@ Written against nanotron main, commit 2411b022 (April 2026).
 """
 
 import functools
-import json
 import logging
 import os
 import sys
@@ -17,13 +16,13 @@ from typing import Any
 
 from conceptloader.base.patching import Patch, Upstream
 from conceptloader.blend import open_blend
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ConfigError
 
 from . import losses
 from .batches import make_dataloader
 from .data import StageDataset, make_dataset, report
 from .options import NO_TOKENIZER, StandIn, is_ours, no_tokenizer, replace_in
-from .state import State
+from .state import State, check_layout
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +54,8 @@ class Run:
         self.config, self.saved, self.dataset = config, None, None
         if checkpoint is None:
             return
-        if self.is_ours and config.checkpoints.load_optimizer:
-            check_pipeline(Path(checkpoint), config.parallelism.pp)
+        if self.is_ours:
+            check_layout(Path(checkpoint), config)
         if config.checkpoints.load_lr_scheduler:
             self.saved = State.read(Path(checkpoint))
         elif self.is_ours:
@@ -166,19 +165,6 @@ class Run:
         for batch in original(dataloader=stock, parallel_context=parallel_context, config=config):
             kept = aside.popleft() if extra else {}
             yield {**batch, **{key: value.to("cuda") if hasattr(value, "to") else value for key, value in kept.items()}}
-
-
-def check_pipeline(checkpoint: Path, size: int) -> None:
-    """Raise ResumeError if the checkpoint was written at another pipeline parallel size than `size`."""
-    try:
-        found = json.loads((checkpoint / "optimizer/optimizer_config.json").read_text())["parallelism"]["pp_size"]
-    except (OSError, ValueError, KeyError):
-        return  # what is wrong there nanotron says
-    if int(found) != size:
-        raise ResumeError(
-            f"parallelism.pp: found {size}, but {checkpoint} was written at {found}, and nanotron cannot load its "
-            f"optimizer at another; set pp to {found} (dp, micro batch and accumulation may change)"
-        )
 
 
 def patches(run: Run) -> list[Patch]:

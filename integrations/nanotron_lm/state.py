@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from conceptloader.errors import ResumeError
 from conceptloader.order.progress.spec import OrderSpec
@@ -52,3 +53,23 @@ class State:
                 "another checkpoint"
             )
         return cls(spec=saved.spec, consumed=consumed, stage=stage, stage_start=stage_start)
+
+
+def check_layout(checkpoint: Path, config: Any) -> None:
+    """Raise ResumeError where nanotron would fail to load what it saved at another tensor or pipeline parallel size."""
+    try:
+        found = json.loads((checkpoint / "optimizer/optimizer_config.json").read_text())["parallelism"]
+        saved = {"pp": int(found["pp_size"]), "tp": int(found["tp_size"])}
+    except (OSError, ValueError, KeyError):
+        return  # what is wrong there nanotron says
+    loads, sizes = config.checkpoints, config.parallelism
+    for name, size, parts in (
+        ("pp", sizes.pp, {"optimizer": loads.load_optimizer, "learning rate scheduler": loads.load_lr_scheduler}),
+        ("tp", sizes.tp, {"learning rate scheduler": loads.load_lr_scheduler}),
+    ):
+        if size != saved[name] and any(parts.values()):
+            what = " and ".join(part for part, loaded in parts.items() if loaded)
+            raise ResumeError(
+                f"parallelism.{name}: found {size}, but {checkpoint} was written at {saved[name]}, and nanotron cannot "
+                f"load its {what} at another; set {name} to {saved[name]} (dp, micro batch and accumulation may change)"
+            )

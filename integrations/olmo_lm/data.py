@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from conceptloader.base.packages import imported
+from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import batch_layout
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.torch.trained import TrainedLoader, check_tensors, make_trained_loader, trained_labels
 
-with imported("olmo_lm: OLMo-core", "pip install 'conceptloader[olmo]'"):
+with imported("olmo_lm: OLMo-core", "pip install ai2-olmo-core"):
     from olmo_core.data.collator import DataCollator
     from olmo_core.data.data_loader import DataLoaderConfig, TextDataLoaderBase
     from olmo_core.distributed.parallel import get_dp_process_group
@@ -26,9 +28,11 @@ class ConceptDataLoader(TextDataLoaderBase):
 
     config: as for make_dataloader. global_batch_size: in tokens, a multiple of seq_len x ranks. It may change between
     two steps, as by BatchSizeScheduler. epoch_samples: an epoch of the Trainer, in windows; None for none.
-    tensors: further tensors of a batch, which the model's forward gets by name. work_dir and others: OLMo-core's.
+    tensors: further tensors of a batch, which the model's forward gets by name. check_ranks: False for a loader that
+    not all processes of the run begin to read together. work_dir and others: OLMo-core's.
 
-    A batch has input_ids, labels (-100 where the loss mask is 0) and index: int64 [windows of this rank, ...].
+    A batch has input_ids, labels (-100 where the loss mask is 0) and index: int64 [windows of this rank, ...]; with
+    outputs.cu_seqlens doc_lens, int32 [windows, most documents], 0 beyond their number, and max_doc_lens, ints.
     Raises ConfigError; load_state_dict raises ResumeError.
     """
 
@@ -40,15 +44,32 @@ class ConceptDataLoader(TextDataLoaderBase):
         epoch_samples: int | None = None,
         tensors: tuple[str, ...] = (),
         collator: Any = None,
+        check_ranks: bool = True,
         **options: Any,
     ) -> None:
         collator = DataCollator(pad_token_id=0) if collator is None else collator
         super().__init__(collator=collator, global_batch_size=global_batch_size, **options)
         self._epoch: int | None = None
+        self._check_ranks = check_ranks
         self._global_batch_size: int = global_batch_size
         self.blend, self.tensors, self.epoch_samples = open_blend(config), tensors, epoch_samples
-        check_tensors(tensors, batch_layout(self.blend))
+        self._check(batch_layout(self.blend))
         self.loader = self._make(global_batch_size)
+
+    def _check(self, layout: BatchLayout) -> None:
+        check_tensors(self.tensors, layout)
+        rows = {name for name, spec in layout.arrays(2).items() if spec.shape[0] == 2}
+        for name in self.tensors:
+            if name not in rows and not name.endswith("_records"):
+                raise ConfigError(
+                    f"tensors: {name} has no row for each window, and OLMo-core cuts batches into micro batches by "
+                    "rows: they would get values of other windows; for concepts set layout: padded"
+                )
+        if layout.outputs.position_ids == "document" and not layout.outputs.cu_seqlens:
+            raise ConfigError(
+                "outputs.position_ids: document has no effect here, since models of OLMo-core take no positions; set "
+                "outputs.cu_seqlens: true, which gives them doc_lens to part documents by, or leave it out"
+            )
 
     def _make(self, tokens: int) -> TrainedLoader:
         seq_len = self.blend.config.seq_len or 1
@@ -64,6 +85,7 @@ class ConceptDataLoader(TextDataLoaderBase):
             micro_batch_size=tokens // seq_len // self.dp_world_size,
             global_batch_size=tokens // seq_len,
             epoch_samples=self.epoch_samples,
+            check_ranks=self._check_ranks and dist.is_initialized(),
         )
 
     @property
@@ -121,6 +143,8 @@ class ConceptDataLoader(TextDataLoaderBase):
         extra = {name: batch[name] for name in self.tensors}
         if "sample_index" in batch:
             extra["index"] = batch["sample_index"]
+        if "cu_seqlens" in batch:
+            extra |= document_lengths(batch["cu_seqlens"], *batch["input_ids"].shape)
         return {"input_ids": batch["input_ids"], "labels": trained_labels(dict(batch)), **extra}
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,6 +164,16 @@ class ConceptDataLoader(TextDataLoaderBase):
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(0, 2, shape, generator=generator)
         return {"input_ids": ids, "labels": ids.clone()}
+
+
+def document_lengths(borders: torch.Tensor, windows: int, seq_len: int) -> dict[str, Any]:
+    """doc_lens and max_doc_lens of a batch, from its cu_seqlens [n + 1]."""
+    rows = borders[:-1].long() // seq_len
+    counts = rows.bincount(minlength=windows)
+    places = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+    lengths = torch.zeros(windows, int(counts.max()), dtype=torch.int32)
+    lengths[rows, places] = borders.diff()
+    return {"doc_lens": lengths, "max_doc_lens": lengths.amax(1).tolist()}
 
 
 @DataLoaderConfig.register("conceptloader")

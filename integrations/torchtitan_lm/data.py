@@ -1,14 +1,17 @@
 """The data loader of a torchtitan run or validation: flat batches of a configuration's windows.
 
 torchtitan takes the microbatches of a step from it and saves its state between steps, so that what was handed out is
-what was trained. It loads a checkpoint leaf by leaf into the state of the new loader: ours is one string.
+what was trained. It loads a checkpoint leaf by leaf into the state of the new loader: ours is one string. It tells its
+loader no step, but its logger, before it takes the first microbatch of one.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from conceptloader.base.packages import imported
 from conceptloader.blend import load_config, open_blend
@@ -26,6 +29,9 @@ _REMEDY = (
 )
 with imported("torchtitan: its module components/data/loader.py", _REMEDY):
     from torchtitan.components.data.loader import BaseDataLoader
+    from torchtitan.observability import structured_logger as titan_log
+
+logger = logging.getLogger(__name__)
 
 
 class ConceptDataLoader(BaseDataLoader):
@@ -49,13 +55,13 @@ class ConceptDataLoader(BaseDataLoader):
         """Further tensors of a batch for the model's forward."""
         global_batch_size: int = 0
         """Windows of a train step, over all ranks: num_tokens_per_train_step / max_context_length. With it, data that
-        end do so with a whole step, and the run log knows steps; 0: a step is one microbatch of each rank."""
+        end do so with a whole step; 0: a step is one microbatch of each rank. A run log needs the trainer's own."""
         num_samples: int | None = None
         """End of the run in windows, over all ranks."""
         repeat: bool = True
         """False: one pass over data that have an end. The validator sets it."""
         run_log: str = ""
-        """Directory of the checkpoints, to log this start there."""
+        """Directory of the checkpoints, to log this start there; it is made where it is missing."""
         allow_changed: tuple[str, ...] = ()
         """Differences to what decided the samples behind a checkpoint that are accepted, by name."""
 
@@ -92,7 +98,7 @@ class ConceptDataLoader(BaseDataLoader):
         check_vocabulary(blend.datasets, size, "torchtitan's tokenizer", remedy)
         micro = num_tokens_per_batch // max_context_length
         self._options = config
-        self._started = False
+        self._started = self._loaded = False
         self.loader = make_dataloader(
             blend,
             dp_rank=dp_rank,
@@ -104,17 +110,54 @@ class ConceptDataLoader(BaseDataLoader):
         )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        if self._options.run_log and not self._started:
-            schedule = self.loader.plan.schedule.at(0, 0)
-            self.loader.log_start(self._options.run_log, schedule.step_of(self.loader.consumed_samples))
-        first = 0 if self._started and self._passes else self.loader.consumed_samples
+        group, behind, taken = self.loader.partition.group, self._steps_behind(), 0
+        if not self._started:
+            self._start(behind)
+        position = 0 if self._started and self._passes else self.loader.consumed_samples
         self._started = True
         while True:
-            for number, batch in enumerate(self.loader):
-                yield self._flat(batch, first + number * self.loader.partition.group)
-            first = 0
+            for batch in self.loader:
+                if self._options.run_log:
+                    self._check_step(behind, taken)
+                yield self._flat(batch, position)
+                position, taken = position + group, taken + group
+            position = 0
             if not (self._options.repeat and self._passes):
                 return
+
+    def _steps_behind(self) -> int:
+        """Steps that torchtitan has made before the one in whose midst it asks for a microbatch."""
+        step = titan_log.get_step()
+        if step is None and self._options.run_log and self.loader.consumed_samples:
+            raise ConfigError(
+                f"dataloader.run_log: at {self.loader.consumed_samples} samples torchtitan's structured_logger has no "
+                "step, expected that of the training loop; call its set_step before each step, as Trainer.train does"
+            )
+        return 0 if step is None else step - 1
+
+    def _start(self, behind: int) -> None:
+        validates = "eval" in titan_log.get_step_tags()
+        self.loader.check_ranks = dist.is_initialized() and not validates
+        if behind and not self._loaded and not validates and not self.loader.dp_rank:
+            logger.warning(
+                "torchtitan goes on at step %d, but its checkpoint's state was not given to this loader, which begins "
+                "at the first sample: what was trained before is trained again. Take dataloader out of "
+                "checkpoint.exclude_from_loading unless that is meant",
+                behind,
+            )
+        if self._options.run_log:
+            self.loader.log_start(self._options.run_log, behind)
+
+    def _check_step(self, behind: int, taken: int) -> None:
+        group, now = self.loader.partition.group, titan_log.get_step()
+        size = self._options.global_batch_size or group
+        planned = behind + taken // size
+        if now is not None and planned != now - 1:
+            raise ConfigError(
+                f"dataloader.global_batch_size: found {size} windows a step, but torchtitan takes sample "
+                f"{self.loader.consumed_samples - group} in step {now - 1}, expected step {planned}: the run log would "
+                "name other samples for a step; set training.num_tokens_per_train_step / training.max_context_length"
+            )
 
     def _flat(self, batch: TensorBatch, position: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         labels, end = trained_labels(batch), self.loader.num_samples
@@ -137,7 +180,7 @@ class ConceptDataLoader(BaseDataLoader):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where the state was saved, on any number of ranks. Nothing happens with an empty one."""
         if state_dict:
-            self._started = False
+            self._started, self._loaded = False, True
             self.loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
 
     def close(self) -> None:

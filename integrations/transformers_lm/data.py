@@ -7,18 +7,25 @@ their number alone, and skip batches by reading them: here the loader stands whe
 from collections.abc import Sequence
 from typing import Any
 
+from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
 from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import Rows, TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
-from conceptloader.torch.trained import IGNORED, TrainedLoader, check_tensors, make_trained_loader, trained_labels
+from conceptloader.torch.trained import (
+    IGNORED,
+    POSITION,
+    TrainedLoader,
+    check_tensors,
+    make_trained_loader,
+    trained_labels,
+)
 
-with imported("transformers_lm: transformers", "pip install 'conceptloader[transformers]'"):
+with imported("transformers_lm: transformers", "pip install 'transformers[torch]'"):
     import transformers
     from transformers.trainer_callback import ExportableState
 
-FOR_MODELS = ("input_ids", "labels", "shift_labels", "position_ids")
 _LEAF = "loader"
 
 
@@ -36,10 +43,13 @@ def for_model(batch: TensorBatch, tensors: Sequence[str] = ()) -> TensorBatch:
 
 
 class collate:
-    """The data_collator: samples of a SampleDataset to what `for_model` gives."""
+    """The data_collator, of training and evaluation: samples of a SampleDataset to what `for_model` gives.
+
+    Derive from it to change what the model gets: `samples.batch` in `__call__` has all tensors of the batch.
+    """
 
     def __init__(self, tensors: Sequence[str] = ()) -> None:
-        self.tensors = tuple(tensors)
+        self.tensors = as_names(tensors, "tensors")
 
     def __call__(self, samples: Sequence[TensorBatch]) -> TensorBatch:
         if isinstance(samples, Rows):
@@ -50,14 +60,17 @@ class collate:
 class _Batches:
     """What the Trainer iterates over: the loader, with batches for the model."""
 
-    def __init__(self, loader: TrainedLoader, tensors: Sequence[str]) -> None:
-        self.loader, self.tensors = loader, tensors
+    def __init__(self, loader: TrainedLoader, to_model: collate) -> None:
+        self.loader, self.to_model = loader, to_model
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Any:
-        return (for_model(batch, self.tensors) for batch in self.loader)
+        layout = batch_layout(self.loader.loader.blend)
+        for batch in self.loader:
+            del batch[POSITION]  # which no sample has
+            yield self.to_model(Rows(layout, batch))
 
 
 class ConceptTrainer(transformers.Trainer):
@@ -68,31 +81,80 @@ class ConceptTrainer(transformers.Trainer):
     what it was. eval_dataset is one SampleDataset or a dict of them, with order sequential.
 
     tensors: further tensors of a batch that the model's forward gets by name.
+    data_collator: a `collate`, or a class derived from it; by default collate(tensors).
 
     Raises ConfigError for arguments that would change the batches, ResumeError for a checkpoint of other data.
     """
 
     def __init__(self, *args: Any, tensors: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **{"data_collator": collate(tensors), **kwargs})
-        self.tensors = tensors
-        if not isinstance(self.train_dataset, SampleDataset | None):
+        if len(args) < 3 and kwargs.get("data_collator") is None:
+            kwargs["data_collator"] = collate(tensors)
+        super().__init__(*args, **kwargs)
+        if not isinstance(self.data_collator, collate):
             raise ConfigError(
-                f"train_dataset: found a {type(self.train_dataset).__name__}, expected a conceptloader.SampleDataset, "
-                "without a sampler or a DataLoader around it"
+                f"data_collator: found a {type(self.data_collator).__name__}, expected transformers_lm.collate or a "
+                "class derived from it: the labels of a sample are shifted and have no mask yet, so that a model would "
+                "train on other targets; change in __call__ what collate returns, or leave it out"
             )
+        if tensors and as_names(tensors, "tensors") != self.data_collator.tensors:
+            raise ConfigError(
+                f"tensors: found {list(tensors)}, but the data_collator has {list(self.data_collator.tensors)}; "
+                "give them to one of the two"
+            )
+        if self.train_dataset is not None:
+            self._check_dataset(self.train_dataset, "train_dataset")
         evaluated = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
-        ours = isinstance(self.data_collator, collate)  # which evaluations use
-        for dataset in (self.train_dataset, *(evaluated.values() if ours else ())):
-            if isinstance(dataset, SampleDataset):
-                check_tensors(tensors, batch_layout(dataset.blend))
+        for dataset in evaluated.values():
+            if dataset is not None:
+                self._check_evaluation(dataset, "eval_dataset")
         settings = self.args.accelerator_config
         for name in ("split_batches", "dispatch_batches"):
             if getattr(settings, name, None):
                 raise ConfigError(
                     f"accelerator_config.{name}: found true; each rank reads its own batches, leave it out"
                 )
+        if self.args.label_smoothing_factor:
+            raise ConfigError(
+                f"label_smoothing_factor: found {self.args.label_smoothing_factor}, expected 0: its smoothing "
+                "shifts labels by itself and drops the last target of each window; override compute_loss, where "
+                "inputs['shift_labels'] has the target of each input"
+            )
         self.args.ignore_data_skip = True  # the loader stands there already
+        # The Trainer would drop what the model's forward does not name before data_collator sees it: the loss mask.
+        self.args.remove_unused_columns = False
         self.add_callback(Progress())
+
+    def _check_dataset(self, dataset: Any, name: str) -> None:
+        if not isinstance(dataset, SampleDataset):
+            raise ConfigError(
+                f"{name}: found a {type(dataset).__name__}, expected a conceptloader.SampleDataset, "
+                "without a sampler or a DataLoader around it"
+            )
+        check_tensors(self.data_collator.tensors, batch_layout(dataset.blend))
+
+    def _check_evaluation(self, dataset: Any, name: str) -> None:
+        """Its mean is over each window once, or over fewer."""
+        self._check_dataset(dataset, name)
+        order, samples = dataset.blend.order, len(dataset)
+        order.check_run(samples)
+        sizes = zip(order.names, order.sizes, order.counts(samples), strict=True)
+        if repeated := [f"{given} of {which}, which has {size}" for which, size, given in sizes if given > size]:
+            raise ConfigError(
+                f"{name}: {samples} samples in a shuffled order are {', '.join(repeated)}: some windows would count "
+                "twice, and others not at all; set order: sequential, which reads each once, or a smaller num_samples"
+            )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """The Trainer's own, of a SampleDataset that reads no window twice."""
+        chosen = self.eval_dataset if eval_dataset is None else eval_dataset
+        if chosen is not None:
+            self._check_evaluation(self.eval_dataset[chosen] if isinstance(chosen, str) else chosen, "eval_dataset")
+        return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """The Trainer's own, of a SampleDataset that reads no window twice."""
+        self._check_evaluation(test_dataset, "test_dataset")
+        return super().get_test_dataloader(test_dataset)
 
     def get_train_dataloader(self) -> Any:
         """The loader of this process, from sample 0 on; Progress puts it where the checkpoint was."""
@@ -106,16 +168,23 @@ class ConceptTrainer(transformers.Trainer):
                 "context or sequence parallelism); it deals out samples to all of them"
             )
         epoch = len(self.train_dataset) // batch * batch
+        if not epoch:
+            raise ConfigError(
+                f"train_dataset: expected num_samples of at least one step, {batch} samples, found "
+                f"{len(self.train_dataset)}: an epoch would have no step; raise num_samples, or lower "
+                "per_device_train_batch_size or gradient_accumulation_steps"
+            )
         loader = make_trained_loader(
             self.train_dataset.blend,
             dp_rank=self.args.process_index,
             dp_size=self.args.world_size,
             micro_batch_size=micro,
             global_batch_size=batch,
-            epoch_samples=epoch or batch,
+            epoch_samples=epoch,
+            check_ranks=True,
         )
         loader.remedy = "Progress, the callback of ConceptTrainer, was removed; leave it in"
-        return _Batches(loader, self.tensors)
+        return _Batches(loader, self.data_collator)
 
 
 class Progress(transformers.TrainerCallback, ExportableState):

@@ -83,3 +83,19 @@ def test_an_unknown_release_is_refused_and_nothing_is_patched(library: Any, chan
     with pytest.raises(ConfigError, match=f"cannot hook into the library at .*{reason}.*release 1.*; use that one"):
         LIBRARY.apply([START, other])
     assert library.both(library.Trainer())[0] == ("a", 1)
+
+
+def test_names_that_a_release_does_not_have(library: Any) -> None:
+    """An adapter's own line that looks for one names the releases; errors of the package itself pass through."""
+    adapter = {"__name__": "conceptloader.integrations.some_lm.data", "library": library}
+    exec("def asks():\n    return library.absent", adapter)
+    exec(f"def imports():\n    from {MODULE} import absent", adapter)
+    exec("def calls():\n    return library.load.absent", {**adapter, "__name__": MODULE}, adapter)
+    for name, reason in (("asks", "has no attribute 'absent'"), ("imports", "cannot import name 'absent'")):
+        with pytest.raises(ConfigError, match=rf"^the library: .*{reason}.*knows release 1\); use that one$"):
+            LIBRARY.known()(adapter[name])()
+    with pytest.raises(AttributeError):
+        LIBRARY.known()(adapter["calls"])()
+    LIBRARY.apply([Patch(target=f"{MODULE}:load", by=lambda stock, *_: adapter["asks"](), line="")])
+    with pytest.raises(ConfigError, match="knows release 1"):
+        library.load("a", 1)

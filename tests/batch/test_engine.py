@@ -9,11 +9,12 @@ import pytest
 from conceptloader.base.compiled.kernel import Kernel
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.plain import ReferenceReader
+from conceptloader.errors import ConfigError
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(12))
 def test_equals_the_plain_reader(tmp_path, seed):
     case = random_case(tmp_path, 1000 + seed)
     picked = case.datasets, case.windows
@@ -51,3 +52,10 @@ def test_what_an_interrupt_leaves_is_not_gone_on_with(tmp_path, monkeypatch, bef
         picked = tuple(pick[:size] for pick in picks)
         wanted = ReferenceReader(None, case.views, case.layout).read(samples[:size], picked=picked)
         assert_same(reader.read(samples[:size], picked=picked), wanted)
+
+
+def test_a_member_that_has_left_is_named(tmp_path):
+    case = random_case(tmp_path, 1)
+    reader = ReferenceReader(None, [None, case.views[1]], case.layout)
+    with pytest.raises(ConfigError, match="member 0 of the order"):
+        reader.read(np.array([5], np.uint64), picked=(np.array([0]), np.array([0], np.uint64)))

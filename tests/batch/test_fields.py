@@ -1,5 +1,6 @@
 """Token fields, numbers and records in batches: both engines, against what was written, token by token."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,15 @@ def batches(view: View, seq_len: int, outputs: Outputs, tracks: dict[str, Concep
     return plain
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(16))
 def test_what_was_written_is_in_the_batch(tmp_path: Path, seed: int) -> None:
-    """Windows, documents, packs; with quarantined tokens, borders of shards and shared labels."""
+    """Windows, documents, packs; with quarantined tokens, borders of shards and shared labels. Weights are those of a
+    field, and with later seeds those of a track."""
     rng = np.random.default_rng(100 + seed)
     kind = ("window", "document", "pack", "window")[seed % 4]
     mode = "document" if kind == "document" else "stream-with-metadata"
-    truth = build(tmp_path / "ds", seed, weight=("f2", "f4")[seed % 2], mode=mode)
+    types = {"weight": ("f2", "f4")[seed % 2], **({"number": ("f4", "f2")[seed % 2]} if seed >= 8 else {})}
+    truth = build(tmp_path / "ds", seed, mode=mode, **types)
     ds = cl.open_dataset(tmp_path / "ds")
     size = int(rng.integers(5, 30))
     quarantine = [(20, 24)] if seed % 3 == 1 else []
@@ -93,6 +96,10 @@ def test_what_was_written_is_in_the_batch(tmp_path: Path, seed: int) -> None:
         count = ds.num_documents if kind == "document" else (ds.num_tokens - 1) // size
         view = make_view("x", ds, 0, 0, count, size, quarantine)
     outputs = Outputs(loss_weight="w", fields=ALL_FIELDS, shared_labels=kind != "pack" and seed > 3, eos_loss=True)
+    if seed >= 8:
+        outputs = replace(outputs, loss_weight={"name": "quality", "outside": 0.25})
+        truth["w"] = np.where(truth["quality"] > 0, truth["quality"], 0.25)
+        view = replace(view, tracks=("notes", "quality"))
     spans = int(rng.integers(1, 4)) if seed % 2 else None
     tracks = {
         "quality": ConceptOptions(max_spans=spans, overflow="mark"),
@@ -132,17 +139,28 @@ def test_what_was_written_is_in_the_batch(tmp_path: Path, seed: int) -> None:
     assert not batch["xf8"][batch["input_ids"] == 0].any()  # padding
 
 
-def test_a_dataset_without_weights_has_weight_one(tmp_path: Path) -> None:
-    build(tmp_path / "a", 1, fields={"own": "f4"})
-    build(tmp_path / "b", 2)
+@pytest.mark.parametrize("name", ["own", "quality"])
+def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, name: str) -> None:
+    """Nothing is guessed, neither 1 nor 0: one of the two would train with other weights than its user thinks."""
+    build(tmp_path / "a", 1, fields={"own": "f4"}, number="f4")
+    build(tmp_path / "b", 2, number="f4")
     views = [make_view(n, cl.open_dataset(tmp_path / n), k, 0, 3, 9) for k, n in enumerate("ab")]
-    layout = decide_layout(views, 9, Outputs(loss_weight="own"))
+    views[1] = replace(views[1], tracks=())
+    message = rf"outputs\.loss_weight: found no (field|track that is read) called '{name}' in b .* missing: 1"
+    for given in (name, {"name": name, "outside": 2}):
+        with pytest.raises(ConfigError, match=message):
+            decide_layout(views, 9, Outputs(loss_weight=given))  # type: ignore[arg-type]
+    given = {"name": name, "missing": -0.375, **({"outside": 0.125} if name == "quality" else {})}
+    layout = decide_layout(views, 9, Outputs(loss_weight=given))  # type: ignore[arg-type]
+    assert layout.names() == decide_layout(views, 9, Outputs()).names() | {"loss_weight"}
     samples = np.arange(6, dtype=np.uint64)
     picked = np.repeat([0, 1], 3), samples % np.uint64(3)
     found = [engine(None, views, layout).read(samples, picked=picked) for engine in (CompiledReader, ReferenceReader)]
     assert_same(*found)
-    assert (found[0]["loss_weight"][3:] == 1).all()
-    assert (found[0]["loss_weight"][:3] != 1).any()
+    assert found[0].keys() == layout.names()
+    assert (found[0]["loss_weight"][3:] == -0.375).all()
+    assert (found[0]["loss_weight"][:3] != -0.375).all()
+    assert (found[0]["loss_weight"][:3] == 0.125).any() == (name == "quality")
 
 
 def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
@@ -156,8 +174,10 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
             {},
         ),
         (r"outputs\.fields\.changing: found type f4 in dataset a, but f2 in b", {"fields": {"changing": "inputs"}}, {}),
-        (r"outputs\.loss_weight: dataset a has no field 'nil'", {"loss_weight": "nil"}, {}),
-        (r"outputs\.loss_weight: found field 'xu1' of type u1, u1, expected f2 or f4", {"loss_weight": "xu1"}, {}),
+        (r"loss_weight: found no field and no track .* 'nil' in a, b .*correct the name", {"loss_weight": "nil"}, {}),
+        (r"outputs\.loss_weight: found 'xu1' of type u1, u1, expected f2 or f4", {"loss_weight": "xu1"}, {}),
+        (r"outputs\.loss_weight: found 'notes' of type json, json, expected f2 or f4", {"loss_weight": "notes"}, {}),
+        (r"outputs\.loss_weight: found 'quality' of type f4, f8, expected f2 or f4", {"loss_weight": "quality"}, {}),
         (r"two arrays of a batch would be called max_seqlen", {"fields": {"max_seqlen": "inputs"}}, {}),
         (r"concepts\.quality: found type f4 in dataset a, but f8 in b", {}, {"quality": {}}),
         (r"concepts\.quality: found layout ragged .* for a track of numbers", {}, {"quality": {"layout": "ragged"}}),
@@ -186,6 +206,24 @@ def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, kind: str, value
         assert reader.read(*[np.zeros(1, np.uint64)], picked=(np.zeros(1, np.int64), np.zeros(1, np.uint64)))
         with pytest.raises(FormatError, match="field w: found a weight that is no finite number in tokens 9 to 19"):
             reader.read(*[np.ones(1, np.uint64)], picked=(np.zeros(1, np.int64), np.ones(1, np.uint64)))
+
+
+def test_a_weight_of_a_track_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+    track = cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"t": track}))
+    with build.shard(0) as shard:
+        shard.add_document([1] * 20, {"t": [(0, 10, np.array([3.0])), (10, 12, np.array([np.nan]))]})
+    cl.finalize(tmp_path / "ds")
+    view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
+    with pytest.raises(ConfigError, match=r"found the track 't', but no weight of tokens in none of its spans"):
+        decide_layout([view], 9, Outputs(loss_weight="t"))
+    layout = decide_layout([view], 9, Outputs(loss_weight={"name": "t", "outside": 1}))  # type: ignore[arg-type]
+    for engine in (CompiledReader, ReferenceReader):
+        reader = engine(None, [view], layout)
+        found = reader.read(np.zeros(1, np.uint64), picked=(np.zeros(1, np.int64), np.zeros(1, np.uint64)))
+        assert (found["loss_weight"] == 3).all()
+        with pytest.raises(FormatError, match="sample 7: track t: found a weight that is no finite number"):
+            reader.read(np.full(1, 7, np.uint64), picked=(np.zeros(1, np.int64), np.ones(1, np.uint64)))
 
 
 @pytest.mark.parametrize("wrong", [[], [1.0, 2.0]])

@@ -1,6 +1,11 @@
 """Blocks of memory come back when nobody can see them any more."""
 
 import gc
+import subprocess
+import sys
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe, get_context
 
 import numpy as np
 import pytest
@@ -8,7 +13,7 @@ import torch
 
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.layout import BatchMemory
+from conceptloader.batch.layout import ALIGNMENT, BatchMemory
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import Outputs
 from tests.batch.cases import make_view
@@ -18,30 +23,136 @@ def address(array):
     return array.__array_interface__["data"][0]
 
 
-def test_a_block_is_used_again_only_when_every_view_is_gone():
-    pool = BatchMemory()
-    block = pool.allocate(4096)
-    where = address(block)
-    tensor = torch.from_numpy(np.ndarray((4, 8), np.int64, block, 64))[1:, 2:]
-    del block
+SHAPE = (16, 32)  # of float64: a page
+
+
+def kept(view):
+    return lambda: np.asarray(view)
+
+
+def in_storage(array):
+    whole = torch.from_numpy(array).untyped_storage()
+    return lambda: torch.empty(0, dtype=torch.float64).set_(whole, 0, SHAPE).numpy()
+
+
+def saved_for_backward(array):
+    """Nothing but the graph keeps the array, which is the gradient."""
+    weights = torch.ones(SHAPE, dtype=torch.float64, requires_grad=True)
+    loss = (weights * torch.from_numpy(array)).sum()
+    return lambda: torch.autograd.grad(loss, weights)[0].numpy()
+
+
+KEEP = {
+    "array": kept,
+    "slice": lambda array: kept(array[1:, ::2]),
+    "row": lambda array: kept(array.T[3]),
+    "other type": lambda array: kept(array.view(np.int64).reshape(-1).view(np.float64)),
+    "broadcast": lambda array: kept(np.broadcast_to(array, (3, *SHAPE))),
+    "frombuffer": lambda array: kept(np.frombuffer(array)),
+    "memoryview": lambda array: kept(memoryview(array)[2:4]),
+    "base": lambda array: (lambda base: lambda: base.view(np.float64))(array.base),
+    "tensor": lambda array: kept(torch.from_numpy(array)),
+    "row of a tensor": lambda array: kept(torch.from_numpy(array)[2, 1:]),
+    "numpy of a tensor": lambda array: kept(torch.from_numpy(array)[1:].numpy()[:, 2]),
+    "DLPack of an array": lambda array: kept(torch.from_dlpack(array)),
+    "DLPack of a tensor": lambda array: kept(np.from_dlpack(torch.from_numpy(array))),
+    "storage": in_storage,
+    "autograd": saved_for_backward,
+}
+
+
+@pytest.mark.parametrize("keep", KEEP.values(), ids=KEEP)
+def test_what_is_kept_of_a_batch_does_not_change(keep):
+    pool, held = BatchMemory(), []
+    for k in range(60):
+        block = pool.allocate(4096)
+        array = np.ndarray(SHAPE, np.float64, block)
+        array[:] = k
+        del block
+        held.append(keep(array) if k % 3 else None)  # of each third nothing is kept: there is memory to use again
+        del array
+    changed = [k for k, values in enumerate(held) if values is not None and not (values() == k).all()]
+    assert changed == []
+    held.clear()
     gc.collect()
-    others = [pool.allocate(4096) for _ in range(3)]
-    assert where not in map(address, others)
-    tensor.fill_(7)
-    row = tensor[0].numpy()[1:]
-    del tensor
-    assert address(pool.allocate(4096)) != where
-    assert row.tolist() == [7] * 5
-    del row
-    assert address(pool.allocate(4096)) == where
-    assert address(pool.allocate(8192)) != where
+    assert len(pool._free) == 40, "all that was kept is free now, and used again was what was not"
 
 
-def test_no_more_than_asked_for_is_kept():
+def test_memory_is_used_again_and_no_more_than_asked_for_is_kept():
     pool = BatchMemory(keep=2)
-    blocks = [pool.allocate(64) for _ in range(5)]
-    del blocks
-    assert len(pool._blocks[64]) == 2
+    assert len({address(pool.allocate(4096)) for _ in range(9)}) == 1
+    blocks = [pool.allocate(size) for size in (4096, 4096, 64, 64, 1 << 22, 0)]
+    where = [address(block) for block in blocks]
+    assert not any(place % ALIGNMENT for place in where)
+    assert [len(block) for block in blocks] == [4096, 4096, 64, 64, 1 << 22, 0]
+    del blocks[0]
+    assert address(pool.allocate(4096)) == where[0]
+    blocks.clear()
+    assert len(pool._free) == 2
+    blocks = [pool.allocate(8192) for _ in range(2)]
+    assert not pool._free, "what has a size that is not in use any more goes back to the system"
+    with pytest.raises(MemoryError, match="micro_batch_size"):
+        pool.allocate(1 << 62)
+    with pytest.raises(MemoryError, match="micro_batch_size"):
+        pool.allocate(1 << 70)
+
+
+def test_no_thread_gets_memory_that_another_one_uses():
+    pool, shared = BatchMemory(keep=4), deque(maxlen=3)  # whoever appends to `shared` lets go of another one's block
+
+    def work(number):
+        wrong = 0
+        for k in range(2000):
+            block = pool.allocate(512 << k % 2)
+            block[:] = number
+            shared.append((number, block))
+            wrong += not (block == number).all()
+        return wrong + sum(not (block == owner).all() for owner, block in tuple(shared))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, range(4))) == [0] * 4
+
+
+def test_a_forked_process_writes_into_memory_of_its_own():
+    pool = BatchMemory()
+    kept, free = pool.allocate(4096), pool.allocate(4096)
+    kept[:] = free[:] = 1
+    where = address(free)
+    del free
+
+    def child(sender):
+        kept[:] = 2
+        block = pool.allocate(4096)
+        block[:] = 3
+        sender.send((address(block) == where, int(kept[0]), int(block[0])))
+
+    receiver, sender = Pipe(duplex=False)
+    process = get_context("fork").Process(target=child, args=(sender,))
+    process.start()
+    assert receiver.recv() == (True, 2, 3)
+    process.join()
+    assert process.exitcode == 0
+    free = pool.allocate(4096)
+    assert (address(free), int(free[0]), int(kept[0])) == (where, 1, 1)
+
+
+def test_batches_that_are_alive_when_the_interpreter_ends_do_no_harm():
+    program = """
+import threading, time
+import numpy as np
+from conceptloader.batch.layout import ALIGNMENT, BatchMemory
+pool = BatchMemory()
+kept = [np.ndarray(8, np.int64, pool.allocate(64)) for _ in range(9)]
+circle = [pool.allocate(64)]
+circle.append(circle)
+def work():
+    while True:
+        kept[:] = [pool.allocate(64) for _ in range(9)]
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.1)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 ONES = np.float32([1, 2])

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conceptloader.blend import Config, DatasetConfig, load_config
-from conceptloader.errors import ConfigError, ReadError
+from conceptloader.blend import Config, DatasetConfig, load_config, open_blend
+from conceptloader.errors import ConfigError, FormatError, ReadError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,7 +89,7 @@ def test_the_frameworks_sequence_length():
         config.with_seq_len(16).with_seq_len(32)
 
 
-@pytest.mark.parametrize("outputs", [{"shared_labels": True}, {"loss_mask": False}])
+@pytest.mark.parametrize("outputs", [{"shared_labels": True}, {"loss_mask": False}, {"ignore_index": -100}])
 def test_outputs_that_no_framework_takes(outputs):
     with pytest.raises(ConfigError, match=f"^outputs.{next(iter(outputs))}: expected .* with a framework"):
         load_config(changed(outputs=outputs)).with_seq_len(4)
@@ -143,6 +143,7 @@ def test_outputs_that_no_framework_takes(outputs):
         (web(split=[0.5, 0.5]), r"^datasets\.web\.split: found \[0.5, 0.5\], expected \[from, to\]"),
         (web(split=[-0.1, 0.5]), r"^datasets\.web\.split"),
         (web(split=[0.5, 1.1]), r"^datasets\.web\.split"),
+        ({**web(), "split_documents": [0.5, 0.5]}, r"^split_documents: found \[0.5, 0.5\], expected \[from, to\]"),
         (web(path=""), r"^datasets\.web\.path: found ''"),
         (web(path="${HOME}/x"), r"^datasets\.web\.path: .*environment variables are not replaced"),
         (changed(seq_len=0), "^seq_len: found 0, expected an integer of 1 or more"),
@@ -313,3 +314,59 @@ def test_the_reference_configuration_names_every_key():
 def test_reading_a_configuration_needs_no_torch():
     code = "import sys, conceptloader; conceptloader.load_config; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("datasets: {web: data/web}", "datasets.web: found 'data/web', expected a mapping .*; write {path: data/web}$"),
+        (
+            "shuffle: false",
+            "shuffle: unknown key; write `order: shuffled`, which is the default, or `order: sequential`",
+        ),
+        ("seq_len: 2k", "seq_len: found '2k', expected an integer.*; write the number out: 2048, or 2000$"),
+        ("seq_len: 1MiB", "; write the number out: 1048576, or 1000000$"),
+        ("seq_len: '2048'", "; no quotes, "),
+        ("sequence_length: 2048", "sequence_length: unknown key; write `seq_len`"),
+        (
+            "exclude: [{at: 3, ids: [2024-01-01]}]",
+            r"exclude\[0\]\.ids\[0\]: found .*, expected text; put it in quotes$",
+        ),
+        ("exclude: [{at: 3, ids: [7]}]", r"exclude\[0\]\.ids\[0\]: found 7, expected text; put it in quotes$"),
+    ],
+)
+def test_what_strangers_write(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"{text}\n" + ("" if text.startswith("datasets") else "datasets: {web: {path: data/web}}\n"))
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "nothing"])
+@pytest.mark.parametrize("check", [True, False])
+def test_a_path_that_is_no_dataset(tmp_path: Path, kind: str, check: bool) -> None:
+    """Neither `Not a directory` of the system, nor only that the path is wrong: how to make a dataset of it."""
+    path = tmp_path / "x.jsonl"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "file":
+        path.write_text('{"text": "a"}\n')
+    config = {"seq_len": 8, "datasets": {"web": {"path": str(path)}}, "loader": {"check_files": check}}
+    found = {"file": "a file", "folder": r"no manifest\.json", "nothing": "no directory"}[kind]
+    with pytest.raises(
+        (ConfigError, FormatError), match=f"{path}: found {found}, expected .*`conceptloader build` of text"
+    ):
+        open_blend(config)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ({"ignore_index": 0}, "^outputs.ignore_index: found 0, expected an integer below 0"),
+        ({"ignore_index": -100, "shared_labels": True}, "labels are the memory of the inputs"),
+        ({"ignore_index": -100, "loss_mask": False}, "loss_mask: found false, but .* ignore_index need it"),
+    ],
+)
+def test_labels_cannot_be_ignored(outputs, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config({"datasets": {"a": {"path": "x"}}, "outputs": outputs})

@@ -15,7 +15,7 @@ EOD, TOPICS = 255, 16
 SIZES = {"code": 4_000, "web": 9_000}
 
 
-def write_datasets(folder: Path) -> Path:
+def write_datasets(folder: Path, first_seed: int = 0) -> Path:
     """Datasets `code` and `web` of documents that end in EOD; every token lies in a span of track `topic`, and in one
     of `rating`, whose concepts have whole numbers for scores. Fields `weight`, 0 to 4, and `parity`; track `length`, a
     number for each document."""
@@ -28,7 +28,7 @@ def write_datasets(folder: Path) -> Path:
         },
         fields={"weight": "f2", "parity": "u1"},
     )
-    for seed, (name, size) in enumerate(SIZES.items()):
+    for seed, (name, size) in enumerate(SIZES.items(), first_seed):
         rng = np.random.default_rng(seed)
         build = create_build(folder / name, options, plan=[None, None])
         for shard in range(2):

@@ -25,6 +25,7 @@ class FaultyDisk:
         patch.setattr(io, "pread", self._pread)
         patch.setattr(io, "open_descriptor", self._open)
         patch.setattr(io, "sleep", self.waited.append)
+        patch.setattr(io, "faults", {})  # so that this test's are logged
 
     def _pread(self, descriptor: int, size: int, offset: int) -> bytes:
         self.reads[os.readlink(f"/proc/self/fd/{descriptor}")] += 1

@@ -124,6 +124,7 @@ def _watched(seen: Callable[[str], None] = bool) -> Iterator[Outcome]:
     try:
         with (
             mock.patch.object(io, "sleep", outcome.waited.append),
+            mock.patch.object(io, "faults", {}),
             mock.patch.object(io, "open_descriptor", preads().open),
         ):
             yield outcome

@@ -1,6 +1,7 @@
 """Reads that fail: what may pass is tried again with the file opened anew, the rest is an error that says where."""
 
 import errno
+import itertools
 import logging
 import os
 from pathlib import Path
@@ -36,8 +37,39 @@ def test_a_fault_that_passes_costs_time_and_nothing_else(
     with caplog.at_level(logging.WARNING):
         assert everything(ds) == wanted
     assert disk.waited == list(io.BACKOFF_S[:times])
-    assert len(caplog.records) == times
-    assert "00000.stream.bin" in caplog.records[0].getMessage()
+    said = [record.getMessage() for record in caplog.records]
+    assert "00000.stream.bin" in said[0]
+    assert said[1:] == []
+    io.tell_all()
+    assert [record.getMessage() for record in caplog.records][1:] == (
+        [f"file systems: {times - 1} other attempts failed since the last line about it"] if times > 1 else []
+    )
+
+
+def test_many_faults_are_a_line_a_minute_and_their_number(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each place for itself; what was not said yet at the process's end."""
+    clock = itertools.count()
+    monkeypatch.setattr(io, "monotonic", lambda: float(next(clock)))  # each attempt is a second later
+    places = ["s3://bucket/a", "http://host/b"]
+    left = [place for _ in range(100) for place in places]
+
+    def attempt() -> None:
+        if left:
+            raise ReadError(errno.EIO, f"{left.pop()}: cannot be read at offset 5: busy")
+
+    io.retrying(attempt, lambda: object())
+    io.tell_all()
+    said = [record.getMessage() for record in caplog.records]
+    first = "cannot be read at offset 5: busy; trying again in 0.01 s"
+    since = "; 29 other attempts failed there since the last such line"
+    for place in places:
+        store = place.rsplit("/", 1)[0]
+        assert [one for one in said if one.startswith(store)] == [
+            f"{place}: {first}", *[f"{place}: {first}{since}"] * 3,
+            f"{store}: 9 other attempts failed since the last line about it",
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("code", PASSING, ids=errno.errorcode.get)

@@ -1,13 +1,16 @@
 """Finding documents by their external ids."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.format.read import lookup
+from conceptloader.errors import ConfigError
+from conceptloader.format.read import lookup, ranges
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write import tables
 
@@ -68,3 +71,27 @@ def test_few_reads_find_one_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ds.find_document("document 12345") == [12346]
     assert len(reads) <= 8
     assert sum(size for *_, size in reads) < 32 * 1024
+
+
+def test_concepts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name and id, from many threads; not kept by a dataset that is closed."""
+    names = [f"c{number}" for number in range(3000)]
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"c": cl.TrackOptions(vocabulary=names)}), plan=[0])
+    with build.shard(0) as writer:
+        writer.add_document([1, 2], spans={"c": [(0, 1, [3])]})
+    cl.finalize(tmp_path / "ds")
+    ds = cl.open_dataset(tmp_path / "ds")
+    wanted, loads = ds.concepts("c"), []
+    load = ranges.load_concepts
+    monkeypatch.setattr(ranges, "load_concepts", lambda *some: loads.append(1) or load(*some))
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ds.concept, range(3000))) == wanted
+        assert list(threads.map(ds.concept, names)) == wanted
+    assert ds.concept(np.int64(7)) == wanted[7]
+    assert len(loads) <= 4
+    with pytest.raises(ConfigError, match=r"found no concept 'c3000', expected one of 3000 names or ids"):
+        ds.concept("c3000")
+    before = len(loads)
+    ds.close()
+    assert ds.concept("c2999") == wanted[2999]
+    assert len(loads) == before + 1

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import conceptloader as cl
 from conceptloader.cli import main
@@ -103,3 +104,10 @@ def test_folders_that_the_page_names() -> None:
     rows = TEXT.split("| folder |")[1].split("\n\n")[0].splitlines()[2:]
     for folder in re.findall(r"`([\w/]+/)`", "".join(row.split("|")[1] for row in rows)):
         assert (ROOT / folder).is_dir() or (ROOT / "conceptloader" / folder).is_dir(), folder
+
+
+def test_every_make_target_of_the_readme_runs_in_ci(checkout: Path) -> None:
+    said = re.findall(r"^make (\w+)", (checkout / "README.md").read_text(), re.MULTILINE)
+    jobs = yaml.safe_load((checkout / ".github/workflows/ci.yml").read_text())["jobs"].values()
+    run = [target for job in jobs for target in job["strategy"]["matrix"]["target"]]
+    assert {*said} - {"setup"} == {*run}  # the others begin with it

@@ -219,3 +219,25 @@ def test_a_directory_that_holds_something_else_is_no_room_for_a_join(tmp_path: P
     with pytest.raises(ConfigError, match=r"found files but no plan\.json"):
         join(corpus, options(corpus))
     assert os.listdir(room) == ["thesis.txt"]
+
+
+def test_ids_are_text(tmp_path: Path) -> None:
+    """7 is "7" in another file, and never "007"; and a concept with the key 7 is not "007" either."""
+    corpus = make(tmp_path, np.random.default_rng(7))
+    for row in corpus.documents:
+        row["doc"] = str(row["doc"])
+    joined = join(corpus.write(), options(corpus))
+    assert found(corpus, joined) == {str(number): spans for number, spans in corpus.spans.items()}
+    for row in corpus.documents:
+        row["doc"] = f"0{row['doc']}"
+    with pytest.raises(InputError, match=r"found \d+ chunks without a document"):
+        join(replace_path(corpus).write(), options(corpus))
+    corpus.chunks = [row | {"doc": float(row["doc"])} for row in corpus.chunks]
+    with pytest.raises(
+        InputError, match=r"chunks0\.parquet: column 'doc': found double, expected ids: text or integers"
+    ):
+        join(corpus.write(), options(corpus))
+    corpus = make(tmp_path / "keys", np.random.default_rng(7))
+    corpus.chunks = [row | {kind: [f"0{key}" for key in row[kind] or ()] for kind in KINDS} for row in corpus.chunks]
+    with pytest.raises(InputError, match=r"chunks0\.parquet: column 'topic': found list<.*string>, expected .* int64"):
+        join(corpus.write(), options(corpus))

@@ -16,6 +16,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
+from conceptloader.ingest.chunks import join as joining
 from conceptloader.ingest.chunks.atlas import CHUNKS, CONCEPTS, DOCUMENTS, KINDS
 from tests.corpora.chunked import Chunked, make
 
@@ -193,3 +194,98 @@ def test_killed_and_resumed_it_has_the_same_bytes(tmp_path: Path) -> None:
     assert [n for n in names if (whole / n).read_bytes() != (out / n).read_bytes()] == []
     assert not (tmp_path / "out.joined").exists()
     assert found(out) == wanted(corpus)
+
+
+def with_wrong_texts(path: Path, count: int = 40) -> Path:
+    """A corpus of which `count` chunks contradict their documents."""
+    corpus = make(path, np.random.default_rng(9), documents=100)
+    chunks = [row for row in corpus.chunks if row["status"] == "ok"][:count]
+    for row in chunks:
+        row["text"] = "something else"
+    assert len(chunks) == count
+    return as_atlas(corpus, path / "atlas", files=4)
+
+
+def test_all_that_is_wrong_is_listed_whenever_it_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a first start without the list; once each, after a start that was interrupted while it wrote the list."""
+    atlas, out, bad = with_wrong_texts(tmp_path), tmp_path / "out", tmp_path / "bad.jsonl"
+    run, ended = joining.run_task, []
+
+    def stop(task: joining.Task, tell: Any) -> None:
+        if len(ended) == 7:  # of 9: the ids, all of dealing, half of joining
+            raise KeyboardInterrupt
+        run(task, tell)
+        ended.append(task.kind)
+
+    monkeypatch.setattr(joining, "run_task", stop)
+    assert main([*command(atlas, out), "--quiet"]) == 130
+    assert "join" in ended
+    monkeypatch.setattr(joining, "run_task", run)
+    words = [*command(atlas, out), "--quiet", "--skip-bad", str(bad)]
+    assert main([*words, "--json"]) == 0
+    capsys.readouterr()
+    listed = bad.read_text().splitlines(keepends=True)
+    assert len(listed) == len({*listed}) == 40
+    assert main([*words, "--json"]) == 0  # complete, and all are listed
+    assert sum(json.loads(capsys.readouterr().out)["chunks"]["wrong"].values()) == 40
+    assert bad.read_text() == "".join(listed)
+    bad.write_text("".join(listed[:30]) + listed[30][:-5])
+    assert main(words) == 2
+    assert "found 30 of the 40 chunks that were left without annotation, expected all" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 0
+    assert bad.read_text() == "".join(listed)
+
+
+DIES = """
+import os, signal, sys
+from conceptloader.cli import main
+out, at = sys.argv[1], sys.argv[2]
+def hook(event, found):
+    if event in ("os.remove", "os.rmdir", "shutil.rmtree") and os.path.exists(out + "/manifest.json"):
+        if "lock" not in str(found[0]) and (at == "first" or not os.path.exists(out + ".joined/plan.json")):
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(hook)
+main(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize("at", ["first", "after the plan"])
+def test_killed_while_what_was_joined_is_removed(tmp_path: Path, at: str) -> None:
+    """At its first step, and when the plan is gone. Then everything can be made again, or is complete."""
+    corpus = make(tmp_path, np.random.default_rng(9))
+    atlas, out = as_atlas(corpus, tmp_path / "atlas", files=3), tmp_path / "out"
+    words = [*command(atlas, out), "--quiet"]
+    process = subprocess.run([sys.executable, "-c", DIES, str(out), at, *words], check=False)
+    assert process.returncode == -signal.SIGKILL
+    assert (tmp_path / "out.joined").exists()
+    assert found(out) == wanted(corpus)
+    assert main([*words, "--overwrite"]) == 0
+    assert found(out) == wanted(corpus)
+    assert main(words) == 0
+    assert not (tmp_path / "out.joined").exists()
+
+
+@pytest.mark.parametrize("case", ["join", "column", "concepts", "bos"])
+def test_nothing_is_removed_before_all_is_checked(
+    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = make(tmp_path, np.random.default_rng(9))
+    atlas, out = as_atlas(corpus, tmp_path / "atlas"), tmp_path / "out"
+    words = [*command(atlas, out), "--quiet"]
+    assert main(words) == 0
+    before = sorted((file.name, file.read_bytes()) for file in out.iterdir())
+    if case == "join":  # what a release before left when it was killed
+        (tmp_path / "out.joined").mkdir()
+        (tmp_path / "out.joined" / "ids.parquet").write_bytes(b"")
+    elif case == "bos":
+        words += ["--bos", "300"]
+    else:
+        name = CONCEPTS if case == "concepts" else f"{CHUNKS}/shard_0001.parquet"
+        table = pq.read_table(atlas / name)
+        column = "name" if case == "concepts" else "chunk_status"
+        pq.write_table(table.drop_columns([column]), atlas / name)
+    assert main([*words, "--overwrite"]) != 0
+    assert "expected" in capsys.readouterr().err
+    assert before == sorted((file.name, file.read_bytes()) for file in out.iterdir())

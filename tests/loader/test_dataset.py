@@ -3,6 +3,7 @@
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -85,6 +86,12 @@ def test_in_a_stateful_dataloader(config, wanted, workers):
         same(a, b)
 
 
-def test_an_index_below_zero_is_refused(config):
-    with pytest.raises(ConfigError, match="sample index"):
-        cl.SampleDataset(config)[-1]
+def test_what_is_no_index_of_a_sample_raises(config):
+    data = cl.SampleDataset(config)
+    for index in (-1, 1.5, True, "1", None, slice(2), [1, 2], torch.tensor(1.5), 2**64):
+        with pytest.raises(ConfigError, match=r"^sample index: found "):
+            data[index]
+    with pytest.raises(ConfigError, match=r"^sample index: found 1.5, expected an integer"):
+        data.__getitems__([0, 1.5])
+    for index in (np.int64(1), np.uint32(1), torch.tensor(1)):
+        same(data[index], data[1])

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 import conceptloader as cl
 from conceptloader.blend import load_config
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.fim import FillInMiddle
 
 
@@ -109,6 +110,36 @@ def test_in_a_loader_and_after_a_resume(config: dict[str, Any], engine: str) -> 
     resumed.close()
 
 
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_path: Path, engine: str) -> None:
+    """They are at the labels, and nothing else of the track is in the batch. With token_values one says what is there
+    instead: it was 0, and switched the loss of a dataset off."""
+    write_dataset(tmp_path / "b", random_documents(20, seed=1, tracks={}))
+    config["datasets"] = {
+        "a": {**config["datasets"]["a"], "weight": 1},
+        "b": {"path": str(tmp_path / "b"), "weight": 1},
+    }
+    config |= {"concepts": {}, "allow_mixed_tokenizers": True, "loader": {"engine": engine}}
+    config["outputs"] = {"loss_weight": {"name": "quality", "outside": -1}}
+    with pytest.raises(ConfigError, match=r"found no track that is read called 'quality' in b .*missing: 1"):
+        cl.make_dataloader(config, micro_batch_size=6)
+    config["outputs"]["loss_weight"]["missing"] = 7
+    with cl.make_dataloader(config, micro_batch_size=6) as loader:
+        batch = next(iter(loader))
+    config |= {"outputs": {}, "concepts": {"quality": {}}}
+    with cl.make_dataloader(config, micro_batch_size=6) as loader:
+        plain = next(iter(loader))
+    assert not [name for name in batch if "quality" in name or "span" in name]
+    weights, lacking = batch["loss_weight"], batch["dataset_id"] == 1
+    assert 0 < lacking.sum() < 6
+    assert (weights[lacking] == 7).all()
+    with pytest.raises(TypeError, match="missing"):
+        cl.token_values(plain, "quality")  # type: ignore[call-arg]
+    of_inputs = cl.token_values(plain, "quality", missing=-1)
+    assert torch.equal(weights[~lacking][:, :-1], of_inputs[~lacking][:, 1:])
+    assert (of_inputs[lacking] == -1).all()
+
+
 def test_collate_of_ones_own(config: dict[str, Any]) -> None:
     """It gets whole batches in a Loader, and the samples of one in torch's DataLoader."""
     blend = cl.open_blend(config, codecs=CODECS)
@@ -134,7 +165,7 @@ def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> 
     with cl.make_dataloader({**config, "concepts": {"quality": {}}}, micro_batch_size=2) as loader:
         batch = next(iter(loader))
     with pytest.raises(ConfigError, match="expected a track of numbers"):
-        cl.token_values(batch, "weight")
+        cl.token_values(batch, "weight", missing=0)
     fim = FillInMiddle(prefix=300, middle=301, suffix=302, pad=303)
     plain = {name: value for name, value in batch.items() if not name.startswith("quality")}
     with pytest.raises(ConfigError, match=r"fim: found a batch with (loss_weight|number)"):

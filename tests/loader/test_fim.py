@@ -221,3 +221,22 @@ def test_masked_documents_stay_and_bad_input_is_refused() -> None:
         fim(batch)
     with pytest.raises(ConfigError, match=r"with topics_span_index, expected .* neither concepts"):
         fim({**batch, "sample_index": torch.zeros(1), "topics_span_index": torch.zeros(1, 4)})
+
+
+def test_labels_that_are_ignored(tmp_path: Path) -> None:
+    """Where there is no loss, and nowhere else, also in places that only the new sequence has."""
+    write_dataset(tmp_path / "ds", random_documents(40, seed=3, mean_length=12))
+    config = {"seq_len": 32, "packing": {"bins": 2}, "datasets": {"ds": {"path": str(tmp_path / "ds")}}}
+    found = []
+    for ignored in (None, -100):
+        outputs = {"cu_seqlens": True, "ignore_index": ignored}
+        fim = FillInMiddle(**TOKENS, eos=0, rate=1.0, ignore_index=ignored)
+        with cl.make_dataloader({**config, "outputs": outputs}, micro_batch_size=8) as loader:
+            batch = next(iter(loader))
+        found.append(fim(batch))
+    plain, masked = found
+    assert (plain["loss_mask"] == 0).any()
+    assert torch.equal(masked["labels"], plain["labels"].masked_fill(plain["loss_mask"] == 0, -100))
+    assert all(torch.equal(masked[name], plain[name]) for name in ("input_ids", "loss_mask", "cu_seqlens"))
+    with pytest.raises(ConfigError, match=r"fim: found labels of -100, .*give FillInMiddle the same ignore_index"):
+        FillInMiddle(**TOKENS)(batch)

@@ -3,6 +3,7 @@
 import errno
 import itertools
 import logging
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import conceptloader as cl
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.storage import reads
 from conceptloader.testing import random_documents, write_dataset
+from conceptloader.torch.trained import make_trained_loader
 
 
 @pytest.fixture
@@ -96,6 +98,60 @@ def test_retries_are_counted(config: Any, seen: list[cl.StepMetrics], monkeypatc
     monkeypatch.setattr(reads, "pread", pread)
     list(itertools.islice(loader, 4))
     assert [one.retries for one in seen] == [3, 0]
+
+
+def failing(kind: str, step: int) -> Any:
+    """A callback that fails once at a step: raises, or is where Ctrl-C falls."""
+    left = [1]
+
+    def callback(metrics: cl.StepMetrics) -> None:
+        if metrics.step == step and left:
+            left.clear()
+            if kind == "Ctrl-C":
+                signal.raise_signal(signal.SIGINT)
+            raise OSError(errno.ENOSPC, "the log is full")
+
+    return callback
+
+
+@pytest.mark.parametrize("kind", ["OSError", "Ctrl-C"])
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_batch_that_a_callback_keeps_back_is_not_lost(config: Any, kind: str, trained: bool) -> None:
+    options = {"micro_batch_size": 2, "global_batch_size": 4, "num_samples": 24}
+    loader: Any = cl.make_dataloader(config, **options)
+    if trained:
+        loader = make_trained_loader(config, **options)
+    taken: list[int] = []
+
+    def train() -> None:
+        for batch in loader:
+            taken.extend(batch["sample_index"].tolist())
+            if trained:
+                loader.acknowledge(batch["consumed_samples"])
+
+    end = cl.on_step(failing(kind, 2))
+    with pytest.raises((OSError, KeyboardInterrupt)):
+        train()
+    assert taken == list(range(10))
+    assert loader.consumed_samples == 10
+    resumed = cl.make_dataloader(config, **options)
+    resumed.load_state_dict(loader.state_dict())
+    assert next(iter(resumed))["sample_index"].tolist() == [10, 11]
+    train()  # the same loader, in another loop
+    assert taken == list(range(24))
+    end()
+
+
+def test_weights_that_a_callback_sets_hold_for_what_nobody_has_read(config: Any) -> None:
+    """Whether it is called before or after, the first sample is behind what is being read; all of it is as resumed."""
+    loader, found = make(config, dp_size=1, micro_batch_size=4), []
+    end = cl.on_step(lambda metrics: metrics.step == 1 and found.append(loader.set_weights({"a": 1, "b": 7})))
+    batches = [batch["dataset_id"].tolist() for batch in itertools.islice(loader, 20)]
+    end()
+    assert found == [32], "behind 16 samples of two steps and 12 read ahead"
+    resumed = make(config, dp_size=1, micro_batch_size=4)
+    resumed.load_state_dict(loader.state_at(0))
+    assert [batch["dataset_id"].tolist() for batch in itertools.islice(resumed, 20)] == batches
 
 
 def test_an_evaluation_is_no_step_of_the_run(config: Any, seen: list[cl.StepMetrics]) -> None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
+from conceptloader.torch.trained import make_trained_loader
 
 KEY = "conceptloader"
 
@@ -104,6 +105,35 @@ def test_states_of_the_first_release_are_read_and_checked(config):
 def test_what_is_no_state_is_refused(config, state):
     with pytest.raises(ResumeError, match="loader state"):
         make(config).load_state_dict(state)
+
+
+def test_a_state_of_something_else_says_what_it_is(config):
+    loader, sampler = cl.make_dataloader(config, micro_batch_size=4), cl.EpochSampler(24, 1, 0)
+    trained = make_trained_loader(config, micro_batch_size=4, global_batch_size=4)
+    own = loader.state_dict()
+    kinds = {"loader": own, "sampler": sampler.state_dict(), "sampler's iterator": iter(sampler).state_dict()}
+    strangers = {
+        "dict with 'weight', 'bias'; give what conceptloader's own": torch.nn.Linear(1, 1).state_dict(),
+        "dict with 'model', 'data'; give its 'data'": {"model": {}, "data": own},
+        "dict with nothing": {},
+        "version 3; resume .* with the release": {"version": 3},
+        "string 'checkpoint.pt'; load the checkpoint": "checkpoint.pt",
+        "NoneType; give the dict": None,
+        "list; give the dict": [own],
+    }
+    for kind, load in [
+        ("loader", loader.load_state_dict), ("loader", trained.load_state_dict),
+        ("sampler", sampler.load_state_dict), ("sampler's iterator", iter(sampler).load_state_dict),
+    ]:  # fmt: skip
+        for found, state in kinds.items():
+            if found == kind:
+                load(state)
+                continue
+            with pytest.raises(ResumeError, match=f"expected the state of a {kind}, found that of a {found}; give"):
+                load(state)
+        for found, state in strangers.items():
+            with pytest.raises(ResumeError, match=f"expected a state of version 1 to 2, found .*{found}"):
+                load(state)
 
 
 def test_a_position_beyond_the_end_is_refused(config):

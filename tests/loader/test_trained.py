@@ -199,6 +199,11 @@ def test_evaluation_begins_at_its_beginning_each_time(config: Any) -> None:
 def test_labels_without_loss_are_ignored(config: Any, tmp_path: Path) -> None:
     batch = next(iter(loader_of({**config, "outputs": {"eos_loss": False}})))
     labels = trained_labels(batch)
+    for given in (-100, -1):  # whatever the configuration has made of them
+        outputs = {"eos_loss": False, "ignore_index": given}
+        other = next(iter(loader_of({**config, "outputs": outputs})))
+        assert (other["labels"] == given).any()
+        assert torch.equal(trained_labels(other), labels)
     assert torch.equal(labels == -100, batch["loss_mask"] == 0)
     assert torch.equal(labels[batch["loss_mask"] == 1], batch["labels"][batch["loss_mask"] == 1])
 

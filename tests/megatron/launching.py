@@ -17,6 +17,7 @@ from tests.dying import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 HARNESS = ROOT / "tests/megatron/harness/run.py"
+LOSS = re.compile(r'\{"step": .*?\}')
 ITERATION = re.compile(r"iteration +(\d+)/ +\d+ .*lm loss: (\S+) .*grad norm: (\S+)")
 
 # What a CPU needs, and a model that trains a step in milliseconds.
@@ -114,8 +115,8 @@ def losses(output: str) -> dict[int, tuple[str, ...]]:
     for line in output.splitlines():
         if match := ITERATION.search(line):
             found[int(match[1])] = match.groups()[1:]
-        elif line.startswith('{"step"'):
-            entry = json.loads(line)
+        elif match := LOSS.search(line):  # another rank's output may stand before it
+            entry = json.loads(match[0])
             found[entry["step"]] = (repr(entry["loss"]),)
     return found
 

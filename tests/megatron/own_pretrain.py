@@ -1,6 +1,8 @@
 """A pretraining script as a user might write it, on the parts of a checkout's pretrain_gpt.py.
 
 SET_WEIGHTS=N: all weight on the dataset code, set in step N (from 0). METRICS: prints those of every step.
+FAIL_IN=N: an exception in step N, once, after which the training starts anew in the same process, as with Megatron's
+--inprocess-restart.
 With OWN_DATA=data.yaml it takes its data and batches from conceptloader; else it is started by the launcher, and its
 forward_step asks for the concept tensors.
 """
@@ -12,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import pretrain_gpt as stock
+import torch
 from megatron.core.enums import ModelType
 from megatron.core.utils import get_attr_wrapped_model
 from megatron.training import get_args, pretrain
@@ -21,12 +24,16 @@ from conceptloader.integrations import megatron_lm
 
 OWN_DATA = os.environ.get("OWN_DATA")
 SET_WEIGHTS = os.environ.get("SET_WEIGHTS")
+FAIL_IN = os.environ.get("FAIL_IN")
 if "METRICS" in os.environ:
     cl.on_step(lambda metrics: print(f"METRICS {os.environ['RANK']} {json.dumps(asdict(metrics))}"))
 
 
 def forward_step(data_iterator: Any, model: Any) -> Any:
-    global SET_WEIGHTS
+    global SET_WEIGHTS, FAIL_IN
+    if str(get_args().curr_iteration) == FAIL_IN:
+        FAIL_IN = None
+        raise RuntimeError("a failing step")
     if str(get_args().curr_iteration) == SET_WEIGHTS:
         assert megatron_lm.set_weights({"code": 1}) == (int(SET_WEIGHTS) + 1) * get_args().global_batch_size
         SET_WEIGHTS = None
@@ -60,5 +67,19 @@ def main() -> None:
         pretrain(provider, builder, kind, forward_step, get_embedding_ranks=stock.get_embedding_ranks)
 
 
+def with_restart() -> None:
+    """What inprocess_restart does between two calls of pretrain(): abort communication, destroy Megatron's state."""
+    from megatron.training import training
+
+    try:
+        main()
+    except RuntimeError as error:
+        if str(error) != "a failing step":
+            raise
+        torch.distributed.destroy_process_group()
+        training.destroy_global_state()
+        main()
+
+
 if __name__ == "__main__":
-    main()
+    with_restart()

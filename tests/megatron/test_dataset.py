@@ -135,7 +135,7 @@ def test_splits(tmp_path: Path) -> None:
     assert train.index_split.name == "train"
     full = data.datasets([100, None, 0])[1]
     windows = [full[k]["tokens"] for k in range(len(full))]
-    ranges = {name: d.split(0.8, 1.0) for name, d in data.train.blend.datasets.items()}
+    ranges = {name: d.split_documents(0.8, 1.0, (0, d.num_tokens)) for name, d in data.train.blend.datasets.items()}
     assert len(full) == sum((stop - start - 1) // 16 for start, stop in ranges.values())
     code = data.train.blend.datasets["code"]
     start = ranges["code"][0]

@@ -1,6 +1,8 @@
 """Without a YAML of ours: the .bin/.idx files that Megatron's arguments name, read where they are."""
 
 import multiprocessing
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ import yaml
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.ingest.adopt import in_place
+from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.options import take_options
-from tests.corpora.token_files import EOD, random_corpus
+from tests.corpora.token_files import EOD, random_corpus, write_corpus
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config
 
 LENGTH, SIZES = 13, [60, 8, 0]
@@ -47,7 +50,7 @@ def test_as_adopted_with_a_yaml(tmp_path: Path, prefixes: list[str], weights: li
         assert len(found) == len(expected)
         for k in range(len(found)):
             assert_equal_samples(found[k], expected[k])
-    assert sorted(p.name[:7] for p in (tmp_path / "cache").iterdir()) == [f"{name}-" for name in kept]
+    assert sorted(p.name[:7] for p in (tmp_path / "cache").glob("[!.]*")) == [f"{name}-" for name in kept]
 
 
 @pytest.mark.usefixtures("one_process")
@@ -89,13 +92,33 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
         made(blend, None, consumed=40)
 
 
+@pytest.mark.usefixtures("one_process")
+def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path: Path, prefixes: list[str]) -> None:
+    """Without --data-cache-path Megatron leaves PREFIX/cache/GPTDataset_indices, beside PREFIX.idx."""
+    options = {"blend": ([prefixes[0]], None), "split": "90,10,0"}
+    stock = build_stock(dataset_config(LENGTH, **options), SIZES)
+    assert Path(prefixes[0], "cache", "GPTDataset_indices").is_dir()
+    adopt([prefixes[0]], tmp_path / "adopted")
+    ours = made(options["blend"], None)
+    assert ours.spec.order == "shuffled"
+    data = made(options["blend"], None, consumed=40)
+    assert data.spec.order == "megatron"
+    again = made(options["blend"], None, consumed=48, saved=data.state())
+    for theirs, mine in zip(stock[:2], again.datasets(SIZES)[:2], strict=True):
+        for t in range(len(mine)):
+            assert_equal_samples(mine[t], theirs[t], ignore=["sample_index", "dataset_id"])
+    shutil.rmtree(prefixes[0])
+    with pytest.raises(ConfigError, match="--data-cache-path: missing"):
+        made(options["blend"], None, consumed=40)
+
+
 def test_files_are_adopted_once_and_again_when_they_change(tmp_path: Path, prefixes: list[str]) -> None:
     """Processes that come at the same time make one dataset; beside the files without a cache."""
     with multiprocessing.get_context("fork").Pool(4) as pool:
         found = pool.starmap(in_place.datasets_in_place, [((prefixes, [1, 2]), None)] * 4)
     home = tmp_path / ".conceptloader"
     assert all(one == found[0] for one in found)
-    assert len(list(home.iterdir())) == 2
+    assert len([place for place in home.iterdir() if place.is_dir()]) == 2
     assert found[0]["roots"] == [str(tmp_path)]
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     assert in_place.datasets_in_place((prefixes, [1, 2]), None) == found[0]
@@ -106,16 +129,50 @@ def test_files_are_adopted_once_and_again_when_they_change(tmp_path: Path, prefi
     assert changed["b_text"] == found[0]["datasets"]["b_text"]
 
 
+def test_content_decides_whether_files_are_the_same(tmp_path: Path) -> None:
+    """Not their time, also where the tables are made again. An index is read whole: where a document begins counts."""
+    documents, home = [[*range(1, 20), EOD] for _ in range(2000)], tmp_path / "cache"
+    prefix = write_corpus(tmp_path / "web", documents)
+
+    def fingerprint() -> str:
+        found = in_place.datasets_in_place(([prefix], None), str(home))["datasets"]["web"]["path"]
+        dataset = cl.open_dataset(found, roots=[tmp_path])
+        assert len(dataset.tokens(0, dataset.num_tokens)) == dataset.num_tokens
+        return dataset.stream_fingerprint
+
+    before = fingerprint()
+    for number in range(2):
+        for suffix in (".bin", ".idx"):
+            os.utime(prefix + suffix, ns=(number, number))
+        assert fingerprint() == before
+        shutil.rmtree(home)
+    documents[1000:1002] = [documents[1000][:-1], [EOD, *documents[1001]]]
+    write_corpus(tmp_path / "web", documents)
+    moved = fingerprint()
+    assert moved != before
+    documents[-1][0] += 1
+    write_corpus(tmp_path / "web", documents)
+    assert fingerprint() not in (before, moved)
+    last = fingerprint()
+    note = max(home.glob(".web-*"), key=os.path.getmtime)
+    (home / note.read_text()).rename(home / note.name[1:])  # as earlier releases named what they made
+    note.unlink()
+    assert fingerprint() == last
+    assert not note.exists()
+
+
 def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
     for name in ("x/web", "y/web", "y/code"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         random_corpus(tmp_path / name, 1)
     paths = [str(tmp_path / name) for name in ("x/web", "y/web", "y/code")]
+    (tmp_path / "x/text").write_text("no tokens")
     assert [*in_place.datasets_in_place((paths, None), str(tmp_path / "c"))["datasets"]] == ["x-web", "y-web", "code"]
     for blend, message in (
         (([paths[0], paths[0]], [1, 2]), "found twice, expected each path once"),
         ((["s3://bucket/web"], None), "found a URL, expected files on a disk"),
-        (([str(tmp_path / "nothing")], None), "found neither PREFIX.bin with PREFIX.idx"),
+        (([str(tmp_path / "nothing")], None), "found nothing there, expected a folder .* whether it is mounted"),
+        (([str(tmp_path / "x/text")], None), "found neither PREFIX.bin with PREFIX.idx .* adopt --kind"),
     ):
         with pytest.raises(ConfigError, match=message):
             in_place.datasets_in_place(blend, None)

@@ -25,8 +25,8 @@ from conceptloader.integrations.megatron_lm.batches import (
     unpack,
 )
 from conceptloader.integrations.megatron_lm.dataset import fields_of
+from conceptloader.integrations.megatron_lm.launch import Cyclic
 from conceptloader.integrations.megatron_lm.options import Stage, take_options
-from conceptloader.integrations.megatron_lm.run import Cyclic
 from conceptloader.order.partition import Partition
 from conceptloader.torch.samplers import MicroBatches
 

@@ -13,6 +13,7 @@ from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.launching import ROOT
 from tests.megatron.pretraining import (
+    ALONE,
     BATCH,
     DP2,
     SAVED,
@@ -84,6 +85,31 @@ def test_data_and_batches_from_conceptloader(
     refused = pretrain(checkout, tmp_path / "refused", DP2, *saving(tmp_path / "a"), script=SCRIPT)
     assert refused.returncode != 0
     assert "phases.0.weights.code: saved 3/10, now 1/2" in refused.output
+
+
+@each_checkout
+@pytest.mark.parametrize("launched", [True, False])
+def test_restart_in_the_same_process(
+    checkout: Path, launched: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The samples go on where the checkpoint is, every later one has the state, and the log each start."""
+    given = {"config": config} if launched else {}
+    if not launched:
+        monkeypatch.setenv("OWN_DATA", str(config))
+    monkeypatch.setenv("FAIL_IN", "5")
+    save = (*saving(tmp_path / "a"), "--exit-interval", "6")
+    run = ended(pretrain(checkout, tmp_path / "run", ALONE, *save, script=SCRIPT, **given))
+    planned = ALONE.planned(0)
+    expected = planned[: 5 * ALONE.micro_batches] + planned[SAVED * ALONE.micro_batches : 6 * ALONE.micro_batches]
+    assert [line["sample_index"] for line in run.given[0]] == expected
+    monkeypatch.delenv("FAIL_IN")
+    starts = [(start.step, start.consumed) for start in RunLog(tmp_path / "a").starts]
+    assert starts == [(0, 0), (SAVED, SAVED * BATCH)]
+    more = saving(tmp_path / "b", tmp_path / "a")
+    resumed = ended(pretrain(checkout, tmp_path / "resumed", ALONE, *more, script=SCRIPT, **given))
+    assert min(resumed.losses) == 7
+    log = [(start.consumed, start.spec) for start in RunLog(tmp_path / "b").starts]
+    assert log == [(6 * BATCH, RunLog(tmp_path / "a").starts[0].spec)]
 
 
 @each_checkout

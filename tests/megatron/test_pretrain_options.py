@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.integrations.megatron_lm.run import Cyclic
+from conceptloader.integrations.megatron_lm.launch import Cyclic
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config, write_datasets

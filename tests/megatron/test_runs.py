@@ -1,24 +1,30 @@
 """Steps, samples and states of a run, from Megatron's arguments and checkpoints."""
 
+import sys
 from argparse import Namespace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conceptloader.blend import load_config
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.integrations import megatron_lm
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.options import (
-    batch_schedule,
-    first_sample,
+    Options,
+    Stage,
     for_evaluation,
     one_pass,
+    take_options,
     with_share,
 )
+from conceptloader.integrations.megatron_lm.run import Run, batch_schedule, first_sample
+from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState
-from tests.corpora.for_megatron import write_config, write_datasets
-from tests.megatron.stock import dataset_config
+from tests.corpora.for_megatron import EOD, write_config, write_datasets
+from tests.megatron.stock import Tokenizer, dataset_config
 
 
 def arguments(**changes: Any) -> Namespace:
@@ -94,6 +100,50 @@ def test_states_of_checkpoints(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
+def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another start in the process has data, a state and a line of the log of its own; `training` is Megatron's."""
+    config = write_config(write_datasets(tmp_path) / "data.yaml")
+    monkeypatch.setattr(Tokenizer, "eod", EOD)
+    given = ModuleType("megatron.training")
+    monkeypatch.setitem(sys.modules, "megatron.training", given)
+    save = str(tmp_path / "save")
+    more = {"save": save, "load": save, "rank": 0, "world_size": 1, "num_workers": 0, "dataloader_type": "single"}
+
+    def start(run: Run, **changes: Any) -> Namespace:
+        args = arguments(**{**more, "data_parallel_size": 1, "seq_length": 16, "split": None, **changes})
+        given.get_args = lambda: args  # type: ignore[attr-defined]
+        for _ in range(2):  # virtual stages
+            run.datasets(dataset_config(16), [64, 0, 0], None, None)
+        assert OrderState.read(args.conceptloader, "state").spec == run.data.spec
+        return args
+
+    def run_of(*accept: str) -> Run:
+        return Run(Options(config=config, stage=Stage("last"), accept=accept))
+
+    run = run_of()
+    first = start(run)
+    data, run.saved = run.data, first.conceptloader
+    again = start(run, consumed_train_samples=32, iteration=4)
+    assert run.data is not data
+    assert run.data.consumed == 32
+    assert [one.consumed for one in RunLog(save).starts] == [0, 32]
+    assert again.conceptloader == first.conceptloader
+    lost = {"consumed_train_samples": 40, "iteration": 5}
+    with pytest.raises(ResumeError, match=r"says that it gave those from 0 on; .* --conceptloader-accept log"):
+        start(run_of(), **lost)
+    assert start(run_of("log"), **lost).conceptloader == first.conceptloader
+    write_config(config, seed=12)
+    with pytest.raises(ResumeError, match="seed: saved 11, now 12"):
+        start(run_of("log"), **lost)
+    start(run_of("loader"), **lost)
+    # What our log does not cover may be of another loader, which is refused as ever, or taken over.
+    with pytest.raises(ResumeError, match="another loader chose them"):
+        start(run_of(), consumed_train_samples=40, save=str(tmp_path / "new"), load=None)
+
+
+@pytest.mark.usefixtures("one_process")
 def test_weights_need_a_stage_that_gets_them(tmp_path: Path) -> None:
     config = write_config(write_datasets(tmp_path) / "data.yaml", outputs={"loss_weight": "weight"})
     with pytest.raises(ConfigError, match=r"outputs\.loss_weight: found with concept stage none"):
@@ -111,7 +161,11 @@ def test_evaluation_configs(tmp_path: Path) -> None:
     assert [entry.dataset for entry in config.quarantine] == ["code"]
     whole = one_pass(load_config(path))
     assert (whole.order, list(whole.datasets)) == ("sequential", ["code", "web"])
-    assert [entry.split for entry in with_share(whole, (0.8, 1.0)).datasets.values()] == [(0.9, 1.0)] * 2
+    held_out = with_share(whole, (0.8, 1.0))
+    assert held_out.split_documents == (0.8, 1.0)
+    assert [entry.split for entry in held_out.datasets.values()] == [(0.5, 1.0)] * 2
+    with pytest.raises(ConfigError, match="split_documents: found with --split"):
+        with_share(held_out, (0, 0.5))
 
 
 def test_evaluations_of_an_order_in_lanes_have_none(tmp_path: Path) -> None:
@@ -133,3 +187,57 @@ def test_a_changed_past_is_accepted_in_the_launchers_words(tmp_path: Path) -> No
     with pytest.raises(ResumeError, match=r"--conceptloader-accept seed block$") as refused:
         MegatronData(other, rules, micro_batch_size=2, consumed=32, saved=state)
     assert "allow_changed" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_releases_that_have_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dev renamed hybrid_context_parallel; what is not known under either name, or cannot be imported, says so."""
+    path = write_config(write_datasets(tmp_path) / "data.yaml")
+
+    def config(**named: bool) -> SimpleNamespace:
+        found = {key: value for key, value in vars(dataset_config(16)).items() if key != "hybrid_context_parallel"}
+        return SimpleNamespace(**found, **named)
+
+    assert MegatronData(path, config(dynamic_context_parallel=False), micro_batch_size=2).spec
+    for name in ("hybrid_context_parallel", "dynamic_context_parallel"):
+        option = f"--{name.replace('_', '-')}: not supported"
+        with pytest.raises(ConfigError, match=option):
+            MegatronData(path, config(**{name: True}), micro_batch_size=2)
+    known = r"Megatron-LM: .*\(conceptloader knows core_v0\.16\.1 to "
+    with pytest.raises(ConfigError, match=known):
+        MegatronData(path, config(), micro_batch_size=2)
+    monkeypatch.delattr("megatron.core.datasets.utils.Split")
+    monkeypatch.delitem(sys.modules, "conceptloader.integrations.megatron_lm.data")
+    with pytest.raises(ConfigError, match=f"{known}.*|cannot import name 'Split'"):
+        _ = megatron_lm.MegatronData
+
+
+@pytest.mark.usefixtures("one_process")
+def test_evaluation_without_a_part_of_the_data_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Megatron itself fails at the first evaluation, hours later."""
+    path = write_config(write_datasets(tmp_path) / "data.yaml")
+    for split in ("100,0,0", "90,0,10"):
+        data = MegatronData(path, dataset_config(16), micro_batch_size=2, split=split)
+        with pytest.raises(ConfigError, match=r"evaluation: 8 samples .* --split with a second number above 0"):
+            data.datasets([64, 8, 8])
+        assert data.datasets([64, 0, 0])[1] is None
+
+
+def test_names_to_accept_are_known_ones() -> None:
+    accept = [
+        "loader",
+        "order",
+        "log",
+        "tokenizer",
+        "seed",
+        "phases.0.weights",
+        "datasets.web",
+        "extra.split_documents",
+    ]
+    assert Options(stage=Stage("last"), accept=tuple(accept)).accept == tuple(accept)
+    for wrong, message in (
+        ("nonsense", "found 'nonsense', expected one of .*tokenizer"),
+        ("phase.0.weights", "found 'phase.0.weights'; did you mean phases"),
+    ):
+        with pytest.raises(ConfigError, match=f"^--conceptloader-accept: {message}"):
+            take_options(["--conceptloader-config", "x.yaml", "--conceptloader-accept", "seed", wrong])

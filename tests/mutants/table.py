@@ -22,7 +22,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "layout": "memory engine edges",
             "native": "engine edges files", "items": "engine edges ids scores damage files",
         },
-        "engine reference edges ids scores damage",
+        "engine edges ids scores damage",
     ),
     "format": (
         {

@@ -97,10 +97,10 @@ def run_train(
     folder: Path,
     config: Mapping[str, Any],
     kill: tuple[int, int] | None = None,
-    launch: Sequence[str] = (),
+    launch: Sequence[str] | None = (),
     path: Path = ROOT,
 ) -> Result:
-    """The unmodified run_train.py of NANOTRON_SRC, through conceptloader.launch with the options `launch`.
+    """The unmodified run_train.py of NANOTRON_SRC, through conceptloader.launch with the options `launch`, or without.
 
     path: a folder of modules for it.
     """
@@ -110,7 +110,8 @@ def run_train(
     parallel = config["parallelism"]
     processes = parallel["dp"] * parallel["pp"] * parallel["tp"] * parallel["context_parallel_size"]
     script = str(Path(os.environ["NANOTRON_SRC"]) / "run_train.py")
-    args = ["-m", "conceptloader.launch", *launch, script, "--config-file", str(file)]
+    ours = [] if launch is None else ["-m", "conceptloader.launch", *launch]
+    args = [*ours, script, "--config-file", str(file)]
     return torchrun(folder, processes, args, env={"PYTHONPATH": str(path)}, kill=kill)
 
 

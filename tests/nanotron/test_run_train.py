@@ -1,15 +1,26 @@
 """The unmodified run_train.py of nanotron main, on CPU: layouts, death and resume. Needs NANOTRON_SRC."""
 
 import json
+import os
+import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
+from conceptloader.cli import main
+from conceptloader.integrations.nanotron_lm.state import State
+from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.token_files import write_datatrove
 from tests.nanotron import support
+from tests.nanotron.by_hand import losses
 from tests.nanotron.conftest import WEIGHTS
 from tests.nanotron.plan import Layout, Oracle, assert_seen
 
@@ -58,6 +69,30 @@ def test_killed_and_resumed(name: str, tmp_path: Path, dataset: dict[str, Any], 
     assert resumed.returncode == 0, resumed.output[-4000:]
     assert_seen(resumed, oracle, layout, range(4, 7), start=3 * batch, **plan)
     assert resumed.losses() == whole.losses(4)
+    if layout.tp > 1:
+        config = support.config(tmp_path / "killed", dataset, resume=True, **{**shape, "tp": 1})
+        refused = support.run_train(tmp_path / "o", config)
+        assert refused.returncode != 0
+        assert "parallelism.tp: found 1, but" in refused.output
+        assert "nanotron cannot load its learning rate scheduler at another; set tp to 2" in refused.output
+
+
+def test_restarted_within_the_process(
+    tmp_path: Path, dataset: dict[str, Any], oracle: Oracle, trained: tuple[Path, support.Result]
+) -> None:
+    """Before a checkpoint and behind one: samples, losses and the state in later checkpoints as if nothing had been."""
+    config = support.config(tmp_path / "c", dataset, dp=2, resume=True)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    script = str(Path(os.environ["NANOTRON_SRC"]) / "run_train.py")
+    restarts = str(Path(__file__).with_name("restarts.py"))
+    args = ["-m", "conceptloader.launch", restarts, script, "config.yaml"]
+    result = support.torchrun(tmp_path, 2, args)
+    assert (result.returncode, result.output.count("RESTARTS")) == (0, 4), result.output[-4000:]
+    assert_seen(result, oracle, Layout(dp=2), range(1, 7), micro_batch=2, micro_batches=2, start=0)
+    assert result.losses() == trained[1].losses()
+    for step in ("3", "6"):
+        assert State.read(tmp_path / "c" / step) == State.read(trained[0] / step)
+    assert [start.step for start in RunLog(tmp_path / "c").starts] == [0, 0, 3]
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +187,19 @@ def test_a_second_data_stage(tmp_path: Path, checkpoints: Path, data: dict[str, 
     assert again.losses() == result.losses(7)
 
 
+def test_losses_of_packs_are_those_of_a_loop_by_hand(tmp_path: Path, dataset: dict[str, Any]) -> None:
+    """Qwen2, in whose attention no document sees another, for steps of AdamW."""
+    packed = {**dataset, "packing": {"bins": 4}}
+    config = support.config(tmp_path / "c", packed, model="qwen2", steps=3, save_initial_state=True)
+    result = support.run_train(tmp_path / "t", config)
+    assert result.returncode == 0, result.output[-4000:]
+    plain = {key: value for key, value in packed.items() if key != "type"}
+    by_hand = losses(
+        tmp_path / "c" / "0", {**plain, "seed": 42, "seq_len": support.SEQ_LEN}, 2, packed=True, interleaved=False
+    )
+    assert result.losses() == pytest.approx({step: next(by_hand) for step in (1, 2, 3)}, rel=1e-5)
+
+
 def test_a_quarantined_micro_batch_gives_no_loss(tmp_path: Path, dataset: dict[str, Any], oracle: Oracle) -> None:
     """The order stays, the mask is empty, the loss is 0 and not NaN."""
     name, _, window = oracle.samples([5])[0]
@@ -176,21 +224,54 @@ def test_forgotten_counters_are_told(
     assert_seen(result, oracle, replace(Layout(), dp=2), range(1, 2), micro_batch=2, micro_batches=2, start=0)
 
 
-def test_a_dataset_folder_as_it_is(tmp_path: Path) -> None:
-    """nanotron's own section, without a step: read by us where it is; resumed as any run, but not at another pp."""
-    rng, weights = np.random.default_rng(0), {"books": 0.7, "pages": 0.3}
+S5CMD = """#!/usr/bin/env python
+import json, os, shutil, sys
+for folder, _, names in os.walk(sys.argv[-2]):
+    for name in names:
+        to = os.path.join({to!r}, os.path.relpath(folder, sys.argv[-2]), name)
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        shutil.copy(os.path.join(folder, name), to)
+        print(json.dumps({{"success": True, "object": {{"size": 1}}}}))
+"""
+
+
+def nanosets(folder: Path, weights: dict[str, float], tokenizer: str = "gpt2") -> dict[str, Any]:
+    """nanotron's own section over .ds files that are too large to be read whole when they are adopted."""
+    rng = np.random.default_rng(0)
     for name in weights:
-        (tmp_path / name).mkdir()
-        documents = [rng.integers(1, support.VOCABULARY, n).tolist() for n in rng.integers(20, 90, 60)]
-        write_datatrove(tmp_path / name, "00000.ds", documents)
-    section = {"dataset_folder": [str(tmp_path / n) for n in weights], "dataset_weights": [*weights.values()]}
-    checkpoints = tmp_path / "c"
-    first = support.run_train(tmp_path / "a", support.config(checkpoints, section, pp=2, steps=4))
+        (folder / name).mkdir(parents=True)
+        documents = [rng.integers(1, support.VOCABULARY, n).tolist() for n in rng.integers(20, 90, 400)]
+        write_datatrove(folder / name, "00000.ds", documents, tokenizer=tokenizer)
+    return {"dataset_folder": [str(folder / n) for n in weights], "dataset_weights": [*weights.values()]}
+
+
+def test_a_dataset_folder_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """nanotron's own section, without a step: read by us where it is; resumed as any run, but not at another pp.
+
+    Checkpoints are uploaded, and removed with all folders beside them; the files of the corpus are touched.
+    """
+    weights = {"books": 0.7, "pages": 0.3}
+    section = nanosets(tmp_path, weights)
+    checkpoints, s5cmd = tmp_path / "c", tmp_path / "s5cmd"
+    s5cmd.write_text(S5CMD.format(to=str(tmp_path / "bucket")))
+    s5cmd.chmod(0o755)
+    upload = {"upload_s3_path": "s3://bucket/run", "remove_after_upload": True, "s5cmd_path": str(s5cmd)}
+    upload |= {"s5cmd_numworkers": 1, "s5cmd_concurrency": 1}
+    config = support.config(checkpoints, section, pp=2, steps=4)
+    first = support.run_train(tmp_path / "a", {**config, "s3_upload": upload})
     assert first.returncode == 0, first.output[-4000:]
     assert "data_stages[0]: its dataset_folder is read by conceptloader" in first.output
-    places = {name: next((checkpoints / "conceptloader").glob(f"{name}-*")) for name in weights}
+    assert not (checkpoints / "3").exists()
+    used = yaml.safe_load((checkpoints / "conceptloader.yaml").read_text())["datasets"]
+    places = {name: Path(used[name]["path"]) for name in weights}
+    assert [(place / "manifest.json").exists() for place in places.values()] == [True, True]
+    assert main(["trace", str(checkpoints / "conceptloader.yaml"), "--log", str(checkpoints), "--step", "3"]) == 0
+    assert "books" in capsys.readouterr().out
     oracle = Oracle(places, weights, support.SEQ_LEN, roots=[tmp_path / name for name in weights])
     assert_seen(first, oracle, Layout(pp=2), range(1, 5), micro_batch=2, micro_batches=2, start=0)
+    shutil.copytree(tmp_path / "bucket" / "3", checkpoints / "3")
+    for name in weights:
+        os.utime(tmp_path / name / "00000.ds", ns=(1, 1))
     refused = support.run_train(tmp_path / "b", support.config(checkpoints, section, resume=True))
     assert refused.returncode != 0
     assert "parallelism.pp: found 1, but" in refused.output
@@ -198,6 +279,37 @@ def test_a_dataset_folder_as_it_is(tmp_path: Path) -> None:
     again = support.run_train(tmp_path / "r", support.config(checkpoints, section, pp=2, resume=True))
     assert again.returncode == 0, again.output[-4000:]
     assert_seen(again, oracle, Layout(pp=2), range(4, 7), micro_batch=2, micro_batches=2, start=12)
+
+
+def test_a_run_that_nanoset_began(tmp_path: Path) -> None:
+    """By the stock loader, which wants s3 in its paths, and a tokenizer. Both counts by dataset are said."""
+    weights = {"books": 0.7, "pages": 0.3}
+    words = {f"w{n}": n for n in range(support.VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, "w0")), eos_token="w2")
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    named = {"vocab_size": support.VOCABULARY, "tokenizer_name": str(tmp_path / "tokenizer"), "token_size_in_bytes": 2}
+    section = nanosets(tmp_path / "s3", weights, named["tokenizer_name"]) | named
+
+    def config(section: dict[str, Any], **options: Any) -> dict[str, Any]:
+        whole = support.config(tmp_path / "c", section, **options)
+        whole["model"]["make_vocab_size_divisible_by"] = 1
+        return {**whole, "tokenizer": {"tokenizer_name_or_path": str(tmp_path / "tokenizer")}}
+
+    begun = support.run_train(tmp_path / "a", config(section, steps=3), launch=None)
+    assert begun.returncode == 0, begun.output[-4000:]
+    assert not (tmp_path / "c" / "3" / "conceptloader.json").exists()
+    accepted = {**section, "nanotron": {"allow_changed": ["unverified"]}}
+    ours = support.run_train(tmp_path / "b", config(accepted, steps=5, resume=True))
+    assert ours.returncode == 0, ours.output[-4000:]
+    used = yaml.safe_load((tmp_path / "c" / "conceptloader.yaml").read_text())["datasets"]
+    places = {name: Path(used[name]["path"]) for name in weights}
+    oracle = Oracle(places, weights, support.SEQ_LEN, roots=[tmp_path / "s3" / name for name in weights])
+    assert_seen(ours, oracle, Layout(), range(4, 6), micro_batch=2, micro_batches=2, start=12)
+    with_ours = Counter(name for name, _, _ in oracle.samples(range(12)))
+    with_theirs = {str(tmp_path / "s3" / name): count for name, count in (("books", 8), ("pages", 4))}
+    for counts in (with_ours, with_theirs):
+        listed = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
+        assert f"({listed})" in ours.output
 
 
 def test_weights_that_are_set_while_the_run_is_going(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations.nanotron_lm import launch
 from conceptloader.integrations.nanotron_lm.data import StageDataset, make_dataset, report
-from conceptloader.integrations.nanotron_lm.options import NanotronOptions
+from conceptloader.integrations.nanotron_lm.options import NanotronOptions, tables_in
 from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
 from conceptloader.integrations.nanotron_lm.state import NAME, State
 from conceptloader.order.progress.runlog import RunLog
@@ -130,8 +131,31 @@ def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
     with pytest.raises(ResumeError, match="has read from web"):
         stage(dataset, None, earlier={"web": 640, "elsewhere": 64})
     assert stage(dataset, None, earlier={"elsewhere": 64}).consumed == 0
+
+
+def test_a_past_that_nothing_tells_of_is_accepted_by_name_and_with_numbers(
+    dataset: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What another loader has read has another order: what is left out and what may come again is said, both times."""
     trusting = {**dataset, "nanotron": {"allow_changed": ["unverified"]}}
-    assert stage(trusting, None, consumed=24).consumed == 24
+    theirs, ours = {"/data/web": 10 * 64, "/data/code": 6 * 64}, {"web": 16 * 64}
+    left_out = "sample 16 of conceptloader's order, which is another: those before it (code: 3, web: 13) are left out"
+    for section, kwargs, message in (
+        (trusting, {"consumed": 16, "tokens": theirs}, "another loader (/data/web: 10, /data/code: 6), in its order"),
+        (trusting, {"consumed": 16, "tokens": theirs}, left_out),
+        (trusting, {"consumed": 16, "tokens": ours}, "at sample 16 of the order that this configuration gives, what"),
+        (trusting, {"earlier": ours}, "at sample 0 of the order that this configuration gives: what earlier"),
+    ):
+        with pytest.raises(ResumeError, match=re.escape(message)):
+            stage(dataset, None, **kwargs)
+        caplog.clear()
+        assert stage(section, None, **kwargs).consumed == kwargs.get("consumed", 0)
+        (warning,) = caplog.messages
+        assert message in warning
+    caplog.clear()
+    assert stage(dataset, None, earlier=theirs).consumed == 0
+    (warning,) = caplog.messages
+    assert "another loader (/data/web: 10, /data/code: 6): this one begins at sample 0" in warning
 
 
 def test_weights_that_no_model_would_get_are_refused(tmp_path: Path) -> None:
@@ -232,6 +256,14 @@ def test_a_stage_of_another_type_passes_the_state_on(
     run.save_state(tmp_path / "6")
     assert State.read(tmp_path / "6") == state
     assert stage(dataset, state, name="third").consumed == 24
+
+
+def test_tables_of_documents_stay_where_an_earlier_release_began_them(tmp_path: Path) -> None:
+    """Unless nanotron would remove them there."""
+    assert tables_in(str(tmp_path), False) == str(tmp_path / ".conceptloader")
+    (tmp_path / "conceptloader").mkdir()
+    assert tables_in(str(tmp_path), False) == str(tmp_path / "conceptloader")
+    assert tables_in(str(tmp_path), True) == str(tmp_path / ".conceptloader")
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(NanotronOptions)])

@@ -30,6 +30,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any], na
         "nanoset": nanoset,
         "nanoset of ours": {"type": "conceptloader", **nanoset, "dataset_folder": str(folder / "tokens")},
         "nanoset with limits": {"type": "conceptloader", **nanoset, "dataset_max_tokens": [9]},
+        "nanoset of nothing": {"type": "conceptloader", "dataset_folder": str(folder / "nothing")},
         "nanoset of other weights": {"type": "conceptloader", "dataset_folder": ["a", "b"], "dataset_weights": [1]},
         "hub": {"hf_dataset_or_datasets": "some/dataset"},
         "dummy": None,
@@ -91,6 +92,8 @@ def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
             "nanoset with limits",
             "dataset.dataset_max_tokens: not with conceptloader, which reads all of dataset_folder",
         ),
+        ("nanoset of nothing", "data_stages[0].data.dataset.dataset_folder: /"),
+        ("nanoset of nothing", "nothing: found nothing there, expected a folder of token files"),
         ("nanoset of other weights", "dataset.dataset_weights: found 1, expected one for each of 2 folders"),
         ("bad stage", "dataset.nanotron.consume.concepts_ids: found 'middle', expected first, last or a pipeline rank"),
         (

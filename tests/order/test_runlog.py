@@ -204,8 +204,14 @@ def test_a_failed_write_leaves_the_log_as_it_was(tmp_path, monkeypatch):
 
 
 def test_unreadable_places(tmp_path):
+    folder = tmp_path / "not" / "yet"
+    RunLog(folder).append(start(), SPEC)
+    assert len(RunLog(folder).starts) == 1
+    folder = tmp_path / "link"
+    folder.mkdir()
+    (folder / FILE_NAME).symlink_to(tmp_path / "nowhere" / FILE_NAME)
     with pytest.raises(ReadError, match="cannot write"):
-        RunLog(tmp_path / "nowhere").append(start(), SPEC)
+        RunLog(folder).append(start(), SPEC)
     (tmp_path / FILE_NAME).mkdir()
     with pytest.raises(ReadError, match="cannot read"):
         RunLog(tmp_path)

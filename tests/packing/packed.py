@@ -70,6 +70,7 @@ def random_packs(path: Path, seed: int) -> tuple[View, Truth, BatchLayout]:
         cu_seqlens=bool(rng.integers(2)),
         loss_mask_borders=bool(rng.integers(2)),
         eos_loss=bool(rng.integers(2)),
+        ignore_index=-100 if seed % 2 else None,
     )
     small: dict[str, Any] = {"max_spans": 3, "max_concepts": 2}
     tracks = {

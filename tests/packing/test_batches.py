@@ -1,14 +1,14 @@
-"""Batches of packs: the plain reader against what was put into a dataset, the compiled one against the plain one."""
+"""Batches of packs: the compiled reader against the plain one, which tests/oracle compares with the documentation."""
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
@@ -17,11 +17,10 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.testing import RawDocument, random_documents, write_dataset
 from tests.batch.compare import assert_same
-from tests.corpora.known import EOS
 from tests.packing.packed import make_view, random_packs
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(8))
 def test_equals_the_plain_reader(tmp_path: Path, seed: int) -> None:
     view, _, layout = random_packs(tmp_path, 100 + seed)
     rng = np.random.default_rng(seed)
@@ -35,63 +34,7 @@ def test_equals_the_plain_reader(tmp_path: Path, seed: int) -> None:
         assert_same(pickle.loads(pickle.dumps(reader)).read(arguments[2], picked=arguments[:2]), wanted)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_each_token_is_an_input_once_with_its_label_position_and_concepts(tmp_path: Path, seed: int) -> None:
-    view, truth, layout = random_packs(tmp_path, 200 + seed)
-    outputs = Outputs(cu_seqlens=True, document_ids=True)
-    layout = BatchLayout(seq_len=layout.seq_len, outputs=outputs, tracks=layout.tracks)
-    size, packs = layout.seq_len, np.arange(view.count, dtype=np.uint64)
-    batch = ReferenceReader(None, [view], layout).read(packs, picked=(np.zeros(len(packs), np.int64), packs))
-    ends = [*truth.starts[1:], len(truth.tokens)]
-    bad = {token for low, high in view.quarantine for token in range(low, high)}
-    seen = np.zeros(len(truth.tokens), np.int64)
-    borders = [0]
-    for pack in packs.tolist():
-        parts = view.samples.parts(pack)
-        at = 0
-        for part in parts:
-            assert part.place == at
-            at += part.tokens
-            tokens = range(part.start, part.start + part.tokens)
-            goes_on = tokens.stop < ends[part.document]
-            seen[part.start : tokens.stop] += 1
-            row = slice(part.place, at)
-            borders += [pack * size + part.place] if part.place else []
-            assert batch["position_ids"][pack, row].tolist() == list(range(part.tokens))
-            if bad & {*tokens, *([tokens.stop] if goes_on else [])}:
-                assert not batch["loss_mask"][pack, row].any()
-                assert (batch["document_ids"][pack, row] == -1).all()
-                continue
-            assert batch["input_ids"][pack, row].tolist() == truth.tokens[part.start : tokens.stop]
-            assert (batch["document_ids"][pack, row] == part.document).all()
-            following = [truth.tokens[t + 1] if t + 1 < ends[part.document] else EOS for t in tokens]
-            assert batch["labels"][pack, row].tolist() == following
-            trained = [float(t + 1 < ends[part.document] and truth.loss[t + 1]) for t in tokens]
-            assert batch["loss_mask"][pack, row].tolist() == trained
-            for track in layout.tracks:
-                if track.max_spans == 3:
-                    continue
-                slots = batch[f"{track.name}_span_index"][pack, row]
-                for token, slot in zip(tokens, slots.tolist(), strict=True):
-                    span = truth.spans[track.name][token]
-                    assert (slot < 0) == (span is None)
-                    if span is not None and not track.ragged:
-                        assert batch[f"{track.name}_ids"][pack, slot, : len(span[1])].tolist() == list(span[1])
-                        begin, end = batch[f"{track.name}_spans"][pack, slot].tolist()
-                        assert begin <= part.place + token - part.start < end
-        borders += [pack * size + at] if 0 < at < size else []
-        borders.append((pack + 1) * size)
-        assert (batch["input_ids"][pack, at:] == EOS).all()
-        assert not batch["loss_mask"][pack, at:].any()
-        assert batch["position_ids"][pack, at:].tolist() == list(range(size - at))
-    assert batch["cu_seqlens"].tolist() == borders
-    closed = [(a, b) for a, b in view.samples._closed]
-    if not closed and view.samples.packing.overflow == "split":
-        assert (seen == 1).all()
-    assert seen.max() <= 1
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_inverse_finds_every_part_of_a_document(tmp_path: Path, seed: int) -> None:
     view, truth, _ = random_packs(tmp_path, 300 + seed)
     packs = view.samples
@@ -147,3 +90,43 @@ def test_no_document_table(tmp_path: Path) -> None:
     assert main(["adopt", flat, "--out", str(tmp_path / "d"), "--kind", "flat", "--dtype", "uint16"]) == 0
     with pytest.raises(ConfigError, match=r"datasets\.a: packing: found no document table in shard 0"):
         cl.open_blend({"seq_len": 8, "packing": {"bins": 4}, "datasets": {"a": {"path": str(tmp_path / "d")}}})
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+@pytest.mark.parametrize(
+    "out", [{"quarantine": [{"dataset": "a", "tokens": [6, 7]}]}, {"exclude": [{"at": 0, "ids": ["1"]}]}]
+)
+def test_parts_that_are_left_out_keep_their_room_and_their_positions(tmp_path: Path, engine: str, out: Any) -> None:
+    raw = [RawDocument(id=str(k), tokens=[k + 1] * n) for k, n in enumerate([5, 4, 3])]
+    config = {
+        "seq_len": 16,
+        "packing": {"bins": 2},
+        "order": "sequential",
+        "datasets": {"a": {"path": str(write_dataset(tmp_path / "d", raw))}},
+        "outputs": {"document_ids": True, "cu_seqlens": True},
+        "loader": {"engine": engine},
+    }
+    with cl.make_dataloader(config | out, micro_batch_size=1) as loader:
+        batch = next(iter(loader))
+    assert batch["input_ids"][0].tolist() == [1] * 5 + [0] * 4 + [3] * 3 + [0] * 4
+    assert batch["position_ids"][0].tolist() == [*range(5), *range(4), *range(3), *range(4)]
+    assert batch["cu_seqlens"].tolist() == [0, 5, 9, 12, 16]
+    assert batch["document_ids"][0].tolist() == [0] * 5 + [-1] * 4 + [2] * 3 + [-1] * 4
+    assert batch["loss_mask"][0].tolist() == [1] * 4 + [0] * 5 + [1] * 2 + [0] * 5
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_a_shard_that_is_quarantined_empties_the_blocks_that_touch_it_alone(tmp_path: Path, engine: str) -> None:
+    raw = [RawDocument(id=str(k), tokens=[k + 1] * 8) for k in range(6)]
+    config = {
+        "seq_len": 16,
+        "packing": {"bins": 2},  # blocks of 16 tokens, as the shards
+        "order": "sequential",
+        "datasets": {"a": {"path": str(write_dataset(tmp_path / "d", raw, shards=3))}},
+        "quarantine": [{"dataset": "a", "tokens": [16, 32]}],
+        "loader": {"engine": engine},
+    }
+    with cl.make_dataloader(config, micro_batch_size=6) as loader:
+        rows = next(iter(loader))["input_ids"].tolist()
+    empty = [0] * 16
+    assert rows == [[1] * 8 + [2] * 8, empty, empty, empty, [5] * 8 + [6] * 8, empty]

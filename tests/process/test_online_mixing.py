@@ -2,14 +2,16 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -28,6 +30,12 @@ def start(checkout: Path, folder: Path) -> "subprocess.Popen[bytes]":
         [sys.executable, *torchrun, script, str(STEPS)],
         cwd=folder, env=environment, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
+
+
+def tell(processes: "list[psutil.Process]", what: Callable[[psutil.Process], None]) -> None:
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):  # as of a process that has ended meanwhile
+            what(one)
 
 
 def trained(folder: Path) -> dict[int, dict[int, int]]:
@@ -60,10 +68,18 @@ def test_online_mixing_killed_and_resumed(checkout: Path, tmp_path: Path) -> Non
         (folder / "run.yaml").write_text(content)
     process = start(checkout, folders["killed"])
     log = folders["killed"] / "trained.1.jsonl"
-    while not log.exists() or log.read_text().count("\n") < 15:
+    while True:  # until it stands behind a checkpoint, and behind weights that were set after it
         assert process.poll() is None, process.stderr and process.stderr.read()[-3000:]
+        launcher = psutil.Process(process.pid)
+        everyone = [launcher, *launcher.children(recursive=True)]  # ranks have sessions of their own
+        tell(everyone, psutil.Process.suspend)
+        steps = log.read_text().count("\n") if log.exists() else 0
+        if steps > 12 and steps % 12 in (5, 9, 10, 11):
+            break
+        tell(everyone, psutil.Process.resume)
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
+    tell(everyone, psutil.Process.kill)
+    psutil.wait_procs(everyone)
     process.communicate()
     assert (folders["killed"] / "checkpoint.pt").exists()
     for folder in folders.values():

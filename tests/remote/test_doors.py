@@ -24,11 +24,13 @@ from tests.remote.conftest import Server
 
 
 class FileServer(http.server.ThreadingHTTPServer):
-    """Serves `folder` by ranges; redirects: where to, by path. asked: the paths of all requests."""
+    """Serves `folder` by ranges; redirects: where to, by path. asked: the paths of all requests. whole: which of the
+    `ranges` get the whole file."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder, self.asked, self.redirects = folder, [], {}
+        self.ranges, self.whole = 0, lambda number: False
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -48,7 +50,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         data = file.read_bytes()
         first, last = 0, len(data) - 1
-        if wanted := self.headers["Range"]:
+        wanted = self.headers["Range"]
+        self.server.ranges += bool(wanted)
+        if self.server.whole(self.server.ranges):
+            wanted = None
+        if wanted:
             first, last = map(int, wanted.removeprefix("bytes=").split("-"))
             last = min(last, len(data) - 1)
         self.send_response(206 if wanted else 200)
@@ -311,6 +317,34 @@ def test_a_token_that_expires_in_mid_run(server: Server, dataset: Path) -> None:
     server.plan(refused=10**6)
     with pytest.raises(ReadError, match=r"accepted it before: renew the token .* failed 5 times"):
         far.tokens(0, 2)
+
+
+def test_a_server_of_ranges_that_sends_whole_files_now_and_then(
+    tmp_path: Path, servers: list[FileServer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one machine of several behind an address may. One that never sent a range has none: that is said at once."""
+    path = tmp_path / "trusted" / "data" / "long"
+    build = cl.create_build(path, cl.BuildOptions())
+    with build.shard(0) as writer:
+        writer.add_document(range(500))
+    cl.finalize(path)
+    monkeypatch.setattr(io, "BACKOFF_S", (0.001,) * 9)
+    clock = [0.0]
+    monkeypatch.setattr(io, "monotonic", lambda: clock[0])
+    far = cl.open_dataset(f"{servers[0].url}/data/long")
+    servers[0].whole = lambda number: number % 3 == 0
+    for start in range(10, 410, 10):
+        assert far.tokens(start, start + 10).tolist() == list(range(start, start + 10))
+        clock[0] += 5  # so that all of them take 200 s
+    said = [record.getMessage() for record in caplog.records if record.name == io.__name__]
+    assert 4 <= sum("trying again" in one for one in said) <= 5, said
+    assert len(said) <= 5, said
+    assert said[0].endswith("the server answers without ranges of bytes, unlike before; trying again in 0.001 s")
+    assert all("other attempts failed there" in one for one in said[1:])
+    servers[1].whole = lambda number: True
+    shutil.copytree(path, tmp_path / "other" / "data" / "long")
+    with pytest.raises(ReadError, match="answers without ranges of bytes; use another server"):
+        cl.open_dataset(f"{servers[1].url}/data/long").tokens(10, 20)
 
 
 def test_passwords_in_urls_are_not_shown(

@@ -1,6 +1,7 @@
 """Documents taken out of a run: what is asked of it is what walking through all of its samples says."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.blend.exclude import NEVER, apart
+from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
@@ -175,6 +177,11 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
             continue
         with pytest.raises(ResumeError, match=r"exclude\.(web|books)"):
             current.resume(saved, consumed)
+    later = {"books": {"path": "books", "weight": 1}, "web": {"path": "web"}}
+    phases = {"datasets": later, "phases": [{"start": 100, "weights": {"books": 1, "web": 1}}], "skip": []}
+    early = run_of(folder, EXCLUDE[:1], datasets={"books": later["books"]}, skip=[]).blend.spec
+    current = run_of(folder, EXCLUDE[:1], **phases).blend  # what is excluded of a dataset that was not there yet
+    assert current.resume(early, 90).spec.exclude == current.spec.exclude
     blend = run_of(folder, EXCLUDE).blend
     partition = cl.Partition(micro_batch_size=2, dp_size=2)
     log = cl.RunLog(tmp_path)
@@ -237,3 +244,20 @@ def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
     entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
     blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))
     assert (blend.excluded["a"].start.tolist(), blend.excluded["a"].stop.tolist()) == ([10], [40])
+
+
+def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The earliest of several entries; with the step, where steps are known; nothing of documents that stay."""
+    path = config(folder, [*EXCLUDE, {"at": 0, "ids": ["web-20"]}], seq_len=SEQ_LEN)
+    sizes = ["--global-batch", "8", "--samples", str(SAMPLES)]
+    for one, since in {"web-3": 60, "web-11": 30, "books-7": 60, "books-10": 120, "web-20": 0, "code-30": None}.items():
+        for more in ([], sizes):
+            assert main(["when", str(path), "--document", one, *more]) == 0
+            said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tokens of document ")]
+            step = f" (step {(since or 0) // 8})" if more else ""
+            on = f"are excluded from sample {since}{step} on" if since else "are never read: quarantined, or excluded"
+            assert len(said) == (since is not None)
+            assert all(on in line for line in said), (said, on)
+        assert main(["when", str(path), "--document", one, "--json", *sizes]) == 0
+        found = json.loads(capsys.readouterr().out)["left_out"]
+        assert [entry["since"] for entry in found] == ([] if since is None else [since])

@@ -269,3 +269,67 @@ def test_an_expression_reads_nothing_but_its_table(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="column"):
             Expression(text, known)
     assert Expression("n = 1", known)(documents).to_pylist() == [True]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [f"2024-01-{k:02}" for k in range(1, 11)],
+        [f"2024-01-{k:02}T00:00:00Z" for k in range(1, 11)],
+        [f"{k:03}" for k in range(10)],
+        ["true", "false", "null", "1.0", "1e3", "None", "0x1f", "-0", "nan", "12:30"],
+        list(range(10**17, 10**17 + 10)),
+    ],
+    ids=["dates", "times", "zeros", "words", "integers"],
+)
+def test_ids_are_text_however_they_look(ids: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six of ten documents have a row. A row that is not found would make its document one without."""
+    corpus = [{"id": one, "text": f"text {k}"} for k, one in enumerate(ids)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    cl.build([tmp_path / "in.jsonl"], tmp_path / "data", tokenizer="bytes")
+    rows = [{"id": one, "seen": True} for one in [*ids[:6], None]]
+    (tmp_path / "meta.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), tmp_path / "meta.parquet")
+    for kind in ("jsonl", "parquet"):
+        out, meta = tmp_path / f"by-{kind}", tmp_path / f"meta.{kind}"
+        words = [
+            "select",
+            str(tmp_path / "data"),
+            "--where",
+            "seen is null",
+            "--metadata",
+            str(meta),
+            "--out",
+            str(out),
+        ]
+        assert main(words) == 0
+        assert f"6 documents with a row of {meta}" in capsys.readouterr().out
+        with cl.open_dataset(out, roots=["/"]) as view:
+            assert [view.document_id(k) for k in range(len(view))] == [str(one) for one in ids[6:]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (
+            [{"id": "doc-1x", "v": 1}, {"id": "nobody", "v": 2}],
+            "found none of its 2 ids in .* such as 'doc-1x', .*'doc-1'",
+        ),
+        ([{"id": 1.5, "v": 1}], "ids are strings, or all of them integers"),
+        ([{"id": True, "v": 1}], "ids are strings, or all of them integers"),
+        ([{"id": 10**19, "v": 1}], "ids are strings, or all of them integers"),
+        ([{"key": "doc-1", "v": 1}], "expected one called id"),
+    ],
+)
+def test_metadata_of_other_documents(path: Path, tmp_path: Path, rows: list[Any], problem: str) -> None:
+    (tmp_path / "meta.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match=problem):
+        select(path, tmp_path / "view", Ask(where="v is null", metadata=str(tmp_path / "meta.jsonl")))
+    assert not (tmp_path / "view").exists()
+
+
+@pytest.mark.parametrize("ids", [pa.array([1.0]), pa.array([True]), pa.array([0], pa.timestamp("ms"))])
+def test_metadata_with_ids_that_are_no_text(path: Path, tmp_path: Path, ids: Any) -> None:
+    pq.write_table(pa.table({"id": ids, "v": [1]}), tmp_path / "meta.parquet")
+    with pytest.raises(ConfigError, match=f"found ids of type {ids.type}".replace("[", r"\[")):
+        select(path, tmp_path / "view", Ask(where="v is null", metadata=str(tmp_path / "meta.parquet")))

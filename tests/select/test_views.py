@@ -315,3 +315,26 @@ def test_views_of_one_source_share_its_files(folder: Path) -> None:
     expected = open_reader(cl.open_blend({**config, "loader": {"engine": "reference"}})).read(samples)
     for name, values in expected.items():
         np.testing.assert_array_equal(batch[name], values, name)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_flags_of_spans_that_a_view_cuts(tmp_path: Path, engine: str) -> None:
+    """They say where the span of the source goes on, at the borders of runs as at those of the window."""
+    spans = {"concepts": [(2, 5, [0]), (6, 9, [0])], "topics": [(0, 3, [1]), (3, 4, [2]), (4, 8, [3]), (8, 9, [0])]}
+    write_dataset(tmp_path / "data", [RawDocument(id="a", tokens=[*range(1, 12), 0], spans=spans)])
+    found = select(tmp_path / "data", tmp_path / "view", Ask(spans="concept-0"))
+    assert found.views == {str(tmp_path / "view"): (2, 6)}  # tokens [2, 5) and [6, 9)
+    with cl.open_dataset(tmp_path / "data") as data:  # the same in pieces that touch
+        (tmp_path / "touching").mkdir()
+        path = str(tmp_path / "touching")
+        write_view(path, path, data, np.array([2, 4, 6]), np.array([4, 6, 9]), {})
+    wanted = {
+        "view": [[0, 1, 1], [1, 2, 0], [2, 3, 2], [3, 5, 1]],  # start, end, flags
+        "touching": [[0, 1, 1], [1, 2, 0], [2, 4, 2], [4, 5, 3]],
+    }
+    for name, expected in wanted.items():
+        config = {"seq_len": 5, "datasets": {"a": {"path": str(tmp_path / name)}}, "concepts": {"topics": {}}}
+        with cl.make_dataloader({**config, "loader": {"engine": engine}}, micro_batch_size=1) as loader:
+            batch = next(iter(loader))
+        rows = np.column_stack([batch["topics_spans"][0], batch["topics_flags"][0]])
+        assert rows[: batch["topics_num_spans"][0]].tolist() == expected

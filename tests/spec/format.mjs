@@ -254,7 +254,7 @@ export class Dataset {
     try {
       const found = fstatSync(file, { bigint: true });
       require(found.size === this.shards.files[kind].size[shard], `${path}: ${found.size} bytes`);
-      require(kind !== "stream.bin" || !foreign || found.mtimeNs === foreign.mtime_ns, `${path}: time of modification`);
+      require(kind !== "stream.bin" || !foreign?.mtime_ns || found.mtimeNs === foreign.mtime_ns, `${path}: time of modification`);
       const data = Buffer.alloc(size);
       require(readSync(file, data, 0, size, offset) === size, `${path}: short read`);
       return data;

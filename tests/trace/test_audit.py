@@ -111,3 +111,27 @@ def test_a_batch_without_what_a_record_needs(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, 1, 0, starts()[0])
     with pytest.raises(ConfigError, match=r"outputs\.dataset_id"):
         recorder.write(0, 0, {"sample_index": np.zeros(1), "input_ids": np.zeros((1, 2)), "labels": np.zeros((1, 2))})
+
+
+def test_labels_that_are_ignored(run: Run, tmp_path: Path) -> None:
+    """A record says that some were; its run's masks say which ones. Switching them on or off later changes nothing."""
+    outputs = Outputs(eos_loss=False, loss_mask_borders=True, ignore_index=-100)
+    start = starts()[0]
+    for number, chosen in enumerate([outputs, Outputs()], 1):
+        layout = decide_layout(run.blend.views, SEQ_LEN, chosen)
+        reader = ReferenceReader(run.blend.order, run.blend.views, layout)
+        begin = replace(start, step=number - 1, consumed=8 * (number - 1))
+        for dp_rank in range(4):
+            recorder = Recorder(tmp_path, number, dp_rank, begin)
+            for micro_batch, samples in enumerate(begin.plan.micro_batches(number - 1, dp_rank)):
+                recorder.write(number - 1, micro_batch, reader.read(samples))
+            recorder.close()
+    launches = read_record(tmp_path)
+    assert -100 in {line.ignore_index for line in launches[0].lines}
+    assert {line.ignore_index for line in launches[1].lines} == {None}
+    for ignored in (-100, None):
+        config = replace(run.blend.config, outputs=replace(outputs, ignore_index=ignored))
+        assert audit(replace(run, blend=replace(run.blend, config=config)), launches).difference is None
+    difference = audit(run, launches).difference
+    assert difference is not None
+    assert (difference.step, difference.what) == (0, "tokens"), "it trained on other labels than this configuration's"

@@ -291,13 +291,20 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert pyarrow.parquet.read_table(out).to_pylist() == table(run, 0, 9)
     told("trace", *common, "--steps", "0:9", "--out", tmp_path / "steps.jsonl")
     assert [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()] == table(run, 0, 9)
-    sources = [json.loads(line) for line in told("exposure", *common, "--until", 5).splitlines()]
-    assert sources == exposure(run, until=5).sources().to_pylist()
+    sources = exposure(run, until=5).sources().to_pylist()
+    lines = told("exposure", *common, "--until", 5, "--format", "jsonl").splitlines()
+    assert [json.loads(line) for line in lines] == sources
+    header, *shown = (line.split() for line in told("exposure", *common, "--until", 5).splitlines())
+    assert header == list(sources[0])
+    assert [dict(zip(header, row, strict=True))["tokens"].replace(",", "") for row in shown] == [
+        str(one["tokens"]) for one in sources
+    ]
     assert json.loads(told("exposure", *common, "--until", 5, "--json")) == {"rows": sources}
     (tmp_path / "out.txt").write_text("\ufeffdoc-3\r\n\ndoc-99 \n")  # as editors leave it
     rows = told(
-        "exposure", *common, "--until", 5, "--by", "document", "--documents", tmp_path / "out.txt", "--save-every", 2
-    )
+        "exposure", *common, "--until", 5, "--by", "document", "--documents", tmp_path / "out.txt", "--save-every", 2,
+        "--format", "jsonl",
+    )  # fmt: skip
     assert [json.loads(line) for line in rows.splitlines()] == exposure(run, until=5).documents(
         ["doc-3", "doc-99"], [2, 4]
     ).to_pylist()

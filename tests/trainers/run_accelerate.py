@@ -11,13 +11,15 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.integrations.accelerate_lm import AcceleratedLoader
+from tests.trainers import values
 from tests.trainers.ahead import Ahead
 from tests.trainers.zygote import Launch
 
 
 def train(launch: Launch) -> None:
     options = dict(launch.options)
-    plain, skip, wrapped = (options.pop(name, False) for name in ("plain", "skip", "wrapped"))
+    plain, skip, wrapped, loops = (options.pop(name, False) for name in ("plain", "skip", "wrapped", "loops"))
+    loops = loops or -1  # micro batches after which one is left
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=launch.accumulate)
     model: Any = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -41,17 +43,71 @@ def train(launch: Launch) -> None:
         accelerator.load_state(launch.path / "state")
         first = launch.first if launch.bare else loader.steps
     step, before = first, accelerator.step
-    for batch in Ahead(loader) if launch.ahead else loader:
-        launch.record(step, batch["sample_index"])
-        with contextlib.nullcontext() if plain else accelerator.accumulate(model):
-            loss = nn.functional.cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+    while step < launch.steps:  # a loop for each epoch, and after each break
+        for number, batch in enumerate(Ahead(loader) if launch.ahead else loader):
+            if number == loops:
+                break
+            launch.record(step, batch["sample_index"])
+            with contextlib.nullcontext() if plain else accelerator.accumulate(model):
+                loss = nn.functional.cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            step += accelerator.sync_gradients and not plain
+            if not launch.bare and not plain:
+                assert loader.consumed_samples == min(step * launch.batch, options.get("num_samples", 1000))
+                loader.check_step(step)
+            done = accelerator.step - before
+            if done == (launch.save_at - first) * launch.accumulate + launch.mid:
+                accelerator.save_state(launch.path / "state")
+            if step == launch.steps:
+                break
+        if launch.valid:
+            validate(launch, accelerator, step)
+    accelerator.wait_for_everyone()
+
+
+def compare_values(launch: Launch) -> None:
+    """Losses are means over all tokens of a batch, so that a step's is the mean of those of its micro batches."""
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=launch.accumulate)
+    tiny: Any = values.Tiny()
+    eval_batch = 5 if launch.ranks > 1 else 4
+    shape = {"dp_rank": accelerator.process_index, "dp_size": launch.ranks, "num_samples": values.HELD_OUT}
+    held_out = cl.EvaluationLoader(launch.valid, micro_batch_size=eval_batch, tail="short", **shape)
+
+    def loss_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+        return values.weighted(model(batch["input_ids"], batch["position_ids"]), batch).mean()
+
+    model, optimizer = accelerator.prepare(tiny, torch.optim.SGD(tiny.parameters(), lr=values.RATE))
+    loader = accelerator.prepare(AcceleratedLoader(accelerator, launch.config, micro_batch_size=launch.micro))
+    if launch.resume:
+        accelerator.load_state(launch.path / "state")
+    trained, validated, step_losses = [], [], list[torch.Tensor]()
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = loss_of(model, batch)
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
-        step += accelerator.sync_gradients and not plain
-        done = accelerator.step - before
-        if done == (launch.save_at - first) * launch.accumulate + launch.mid:
+        step_losses.append(loss.detach())
+        if not accelerator.sync_gradients:
+            continue
+        trained.append(float(accelerator.reduce(torch.stack(step_losses).mean(), "mean")))
+        step_losses.clear()
+        with torch.no_grad():
+            total = sum(len(rows["labels"]) * loss_of(tiny, rows) for rows in held_out)
+        validated.append(float(accelerator.reduce(torch.as_tensor(total), "sum")) / values.HELD_OUT)
+        if loader.steps == launch.save_at:
             accelerator.save_state(launch.path / "state")
-        if step == launch.steps:
+        if loader.steps == launch.steps:
             break
     accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        values.compare(launch, tiny, values.Tiny(), loss_of, trained, validated, eval_batch * launch.ranks)
+
+
+def validate(launch: Launch, accelerator: Any, step: int) -> None:
+    shape: dict[str, Any] = {"micro_batch_size": 4, "tail": "drop"}
+    loader = cl.EvaluationLoader(launch.valid, dp_rank=accelerator.process_index, dp_size=launch.ranks, **shape)
+    for batch in loader:
+        launch.record(step, batch["sample_index"], "val0")

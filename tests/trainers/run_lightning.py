@@ -11,6 +11,7 @@ from torch import nn
 
 import conceptloader as cl
 from conceptloader.integrations.lightning_lm import ConceptDataModule
+from tests.trainers import values
 from tests.trainers.zygote import Launch
 
 warnings.filterwarnings("ignore")
@@ -54,17 +55,68 @@ class Saver(pl.Callback):
             (self.launch.path / f"saved{self.launch.number}").touch()
 
 
+class Valued(pl.LightningModule):
+    """Its losses are means over all tokens of a batch, so that a step's is the mean of those of its micro batches."""
+
+    def __init__(self, launch: Launch) -> None:
+        super().__init__()
+        self.launch, self.tiny = launch, values.Tiny()
+        self.trained, self.validated = list[float](), list[float]()
+
+    @staticmethod
+    def loss(tiny: values.Tiny, batch: dict[str, Any]) -> torch.Tensor:
+        return values.weighted(tiny(batch["input_ids"], batch["position_ids"]), batch).mean()
+
+    def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
+        loss = self.loss(self.tiny, batch)
+        self.log("loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(batch["labels"]), sync_dist=True)
+        return loss
+
+    def validation_step(self, batch: dict[str, Any], index: int) -> None:
+        self.log("val", self.loss(self.tiny, batch), batch_size=len(batch["labels"]), sync_dist=True)
+
+    def on_train_epoch_end(self) -> None:
+        self.trained.append(float(self.trainer.callback_metrics["loss"]))
+
+    def on_validation_epoch_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            self.validated.append(float(self.trainer.callback_metrics["val"]))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=values.RATE)
+
+
+def compare_values(launch: Launch) -> None:
+    """Each step is an epoch, with its validation."""
+    model, eval_batch = Valued(launch), 5 if launch.ranks > 1 else 4
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=launch.ranks, strategy="ddp" if launch.ranks > 1 else "auto",
+        accumulate_grad_batches=launch.accumulate, max_steps=launch.steps, max_epochs=-1, logger=False,
+        callbacks=[Saver(launch)], enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    data = ConceptDataModule(
+        launch.config, micro_batch_size=launch.micro, global_batch_size=launch.batch, epoch_samples=launch.batch,
+        val=launch.valid, val_options={"micro_batch_size": eval_batch, "num_samples": values.HELD_OUT, "tail": "short"},
+    )  # fmt: skip
+    trainer.fit(model, datamodule=data, ckpt_path=str(launch.path / "last.ckpt") if launch.resume else None)
+    if trainer.is_global_zero:
+        values.compare(
+            launch, model.tiny, values.Tiny(), model.loss, model.trained, model.validated, eval_batch * launch.ranks
+        )
+
+
 def train(launch: Launch) -> None:
     options = launch.options
+    scheduled = [pl.callbacks.GradientAccumulationScheduler({1: 2})] if "scheduled" in options else []
     trainer = pl.Trainer(
         accelerator="cpu", devices=launch.ranks, strategy="ddp" if launch.ranks > 1 else "auto",
         accumulate_grad_batches=launch.accumulate, max_steps=launch.steps, max_epochs=options.get("epochs", -1),
-        callbacks=[Saver(launch)], logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        callbacks=[Saver(launch), *scheduled], logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, val_check_interval=options.get("val_every"), num_sanity_val_steps=1,
         limit_train_batches=options.get("limit"), check_val_every_n_epoch=None if "val_every" in options else 1,
     )  # fmt: skip
     ckpt = str(launch.path / "last.ckpt") if launch.resume else None
-    ends: dict[str, Any] = {} if launch.ahead else {"num_samples": launch.batch * 100}
+    ends: dict[str, Any] = {} if launch.ahead else {"num_samples": options.get("num_samples", launch.batch * 100)}
     if launch.bare:
         rank = int(os.environ["RANK"])
         loader = cl.make_dataloader(
@@ -78,4 +130,6 @@ def train(launch: Launch) -> None:
         epoch_samples=options.get("epoch_samples"), run_log=launch.out,
         val={"a": launch.valid, "b": launch.valid} if launch.valid else None, val_options={"tail": "drop"}, **ends,
     )  # fmt: skip
+    if "package" in options:  # whose Trainer says this of itself, and assigns itself like this
+        data.trainer = type("Trainer", (), {"__module__": options["package"]})()
     trainer.fit(Model(launch), datamodule=data, ckpt_path=ckpt)

@@ -1,21 +1,28 @@
 """A run of OLMo-core, for zygote.py."""
 
+import json
 import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from olmo_core.distributed.parallel import DataParallelType
 from olmo_core.distributed.utils import init_distributed
+from olmo_core.nn.transformer import TransformerConfig
+from olmo_core.optim import AdamWConfig
 from olmo_core.train import Duration, TrainerConfig
 from olmo_core.train.callbacks import Callback, CheckpointerCallback
 from olmo_core.train.train_module.train_module import EvalBatchSpec, TrainModule
+from olmo_core.train.train_module.transformer import TransformerDataParallelConfig, TransformerTrainModuleConfig
 from torch import nn
 
 from conceptloader.integrations.olmo_lm import ConceptDataLoader, ConceptDataLoaderConfig
+from tests.trainers.by_hand import VOCABULARY
 from tests.trainers.zygote import Launch
 
 SEQ_LEN = 16
+LOGGED = ("train/CE loss", "optim/total grad norm")
 
 
 class Module(TrainModule):
@@ -71,9 +78,51 @@ class Larger(Callback):
             self.trainer.data_loader.global_batch_size *= 2
 
 
+@dataclass
+class Losses(Callback):
+    """Writes down what was logged of each step."""
+
+    path: str = ""
+
+    def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
+        with open(self.path, "a") as file:
+            file.write(json.dumps({name: metrics.get(name) for name in LOGGED}) + "\n")
+
+
+def tiny() -> Any:
+    """OLMo-core's own model."""
+    return TransformerConfig.llama_like(d_model=16, vocab_size=VOCABULARY, n_layers=1, n_heads=2).build(
+        init_device="cpu"
+    )
+
+
+def train_values(launch: Launch) -> None:
+    """OLMo-core's own training of a model that stays as it is; its parameters and losses are kept."""
+    config = ConceptDataLoaderConfig(
+        config=launch.config, global_batch_size=launch.batch * SEQ_LEN, work_dir=launch.out
+    )
+    module = TransformerTrainModuleConfig(
+        rank_microbatch_size=launch.micro * SEQ_LEN, max_sequence_length=SEQ_LEN, optim=AdamWConfig(lr=0.0),
+        max_grad_norm=1e9, dp_config=TransformerDataParallelConfig(name=DataParallelType.ddp),
+    ).build(tiny(), device=torch.device("cpu"))  # fmt: skip
+    rank = dist.get_rank()
+    losses = Losses(path=os.path.join(launch.out, f"values.{rank}.jsonl"))
+    trainer = TrainerConfig(
+        save_folder=os.path.join(launch.out, "checkpoints"), work_dir=launch.out, device="cpu", save_overwrite=True,
+        max_duration=Duration.steps(launch.steps), async_bookkeeping=False, metrics_collect_interval=1,
+        callbacks={"losses": losses, "checkpointer": CheckpointerCallback(save_async=False)},
+    ).build(module, config.build(dp_process_group=dist.group.WORLD))  # fmt: skip
+    trainer.fit()
+    if rank == 0:
+        torch.save(module.model.state_dict(), os.path.join(launch.out, "model.pt"))
+
+
 def train(launch: Launch) -> None:
     init_distributed(backend="gloo")
     options = launch.options
+    if options.get("tables"):
+        train_values(launch)
+        return
     config = ConceptDataLoaderConfig(
         config=launch.config, global_batch_size=options.get("tokens", launch.batch * SEQ_LEN), work_dir=launch.out,
         epoch_samples=options.get("epoch_samples"),

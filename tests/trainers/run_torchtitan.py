@@ -4,6 +4,7 @@ Needs, beside torch: grain, torch_checkpointing, datasets, spmd_types, tyro, tok
 einops, pillow. Tried with its commit b5bcd76c (2026-08-21) on Python 3.11 and torch 2.13.
 """
 
+import json
 import os
 import sys
 import types
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from tests.trainers import titan_on_cpu
+from tests.trainers.by_hand import VOCABULARY
 
 CHECKOUT = os.environ["CONCEPTLOADER_TORCHTITAN"]
 sys.path.insert(0, CHECKOUT)
@@ -21,6 +25,8 @@ titan_on_cpu.install()
 
 import torchtitan.train  # noqa: E402
 from torchtitan.components.data.loader import BaseDataLoader  # noqa: E402
+from torchtitan.components.optimizer import default_adamw  # noqa: E402
+from torchtitan.models.llama3.model import Llama3Model  # noqa: E402
 from torchtitan.trainer import Trainer  # noqa: E402
 
 from conceptloader.integrations.torchtitan_lm import ConceptDataLoader  # noqa: E402
@@ -52,12 +58,37 @@ class Model(concept_llama.ConceptLlama):  # type: ignore[name-defined, misc]
         return super().forward(tokens, positions, attention_masks, sample_index=sample_index, **further)
 
 
+class Tables(concept_llama.ConceptLlama):  # type: ignore[name-defined, misc]
+    """The model of by_hand: its tables are the first rows and columns of the embeddings. The rest has no effect."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(concept_llama.ConceptLlama.Config):  # type: ignore[name-defined, misc]
+        pass
+
+    def forward(self, tokens: Any, positions: Any = None, attention_masks: Any = None) -> Any:
+        unused = Llama3Model.forward(self, tokens, positions, attention_masks).sum() * 0
+        logits = self.tok_embeddings(tokens) + self.tok_embeddings(VOCABULARY + positions)
+        return logits[..., :VOCABULARY] + unused
+
+
 class Recording(Trainer):
-    """Says which step is being trained."""
+    """Says which step is being trained; with Tables, writes down its tables and its losses."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Trainer.Config):
         pass
+
+    def train(self) -> None:
+        if isinstance(self.model_parts[0], Tables):
+            weight: Any = self.model_parts[0].tok_embeddings.weight
+            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            found: dict[str, Any] = {"tables": whole.detach()[: VOCABULARY + SEQ_LEN, :VOCABULARY].tolist()}
+            found |= {"train": [], "validation": []}
+            self.metrics_processor.log = lambda step, loss, most, norm, **_: found["train"].append((loss, norm))
+            self.metrics_processor.log_validation = lambda loss, step, **_: found["validation"].append(loss)
+        super().train()
+        if isinstance(self.model_parts[0], Tables) and dist.get_rank() == 0:
+            (NOW["launch"].path / "values.json").write_text(json.dumps(found))
 
     def post_dataloading_process(self, input_dict: Any, labels: Any) -> Any:
         NOW["step"] = self.step - 1
@@ -89,11 +120,20 @@ def debug() -> Any:
     launch: Launch = NOW["launch"]
     config = concept_llama.run(launch.config, launch.valid or "")
     model = config.model_spec.model
-    config.model_spec.model = Model.Config(**{f.name: getattr(model, f.name) for f in fields(model) if f.init})
+    options = dict(launch.options)
+    values, tensors = options.pop("tables", False), concept_llama.TENSORS
+    kind = Tables if values else Model
+    config.model_spec.model = kind.Config(**{f.name: getattr(model, f.name) for f in fields(model) if f.init})
+    if values:
+        tensors = config.validator.dataloader.tensors = ()
+        config.loss = config.loss.loss_fn  # in one piece: the chunked one wants a last layer
+        config.optimizer = default_adamw(lr=0.0)
+        config.training.mixed_precision_param = "float32"
     data = (Bare if launch.bare else ConceptDataLoader).Config
-    tensors = concept_llama.TENSORS
+    config.checkpoint.exclude_from_loading = options.pop("exclude", [])
+    log = os.path.join(launch.out, "checkpoint")  # as the page has it
     config.dataloader = data(
-        config=launch.config, tensors=tensors, global_batch_size=launch.batch, run_log=launch.out, **launch.options
+        config=launch.config, tensors=tensors, global_batch_size=launch.batch, run_log=log, **options
     )
     config.validator.enable, config.validator.steps, config.validator.freq = launch.valid is not None, -1, 2
     config.training.disable_cuda_graphs = True

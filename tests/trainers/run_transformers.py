@@ -1,15 +1,18 @@
 """A run of Hugging Face's Trainer, for zygote.py."""
 
+import copy
 import os
 from typing import Any
 
 import torch
 import transformers
 from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.integrations.transformers_lm import ConceptTrainer, collate
+from tests.trainers import values
 from tests.trainers.ahead import Ahead
 from tests.trainers.zygote import Launch
 
@@ -45,6 +48,78 @@ class ReadingAhead(ConceptTrainer):
         if not hasattr(self, "_ahead") or self._ahead[0] is not epoch_iterator:
             self._ahead = (epoch_iterator, iter(Ahead(epoch_iterator)))
         return super().get_batch_samples(self._ahead[1], *args)
+
+
+class Weighted(values.Tiny):
+    """Windows: the weighted loss, over all targets of a step, as losses of transformers are."""
+
+    tensors = ("loss_weight",)
+
+    def forward(  # type: ignore[override]
+        self, input_ids: Any, labels: Any, shift_labels: Any, position_ids: Any, num_items_in_batch: Any = None,
+        **more: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        assert torch.equal(labels[:, 1:], shift_labels[:, :-1])
+        logits = super().forward(input_ids, position_ids)
+        losses = cross_entropy(logits.flatten(0, 1), shift_labels.flatten(), reduction="none")
+        count = (shift_labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+        return {"loss": (losses * more["loss_weight"].flatten()).sum() / count}
+
+    def by_hand(self, batch: dict[str, Any]) -> torch.Tensor:
+        logits = super().forward(batch["input_ids"], batch["position_ids"])
+        return values.weighted(logits, batch).sum() / batch["loss_mask"].sum()
+
+
+class Llama(transformers.LlamaForCausalLM):
+    """Packs: documents do not see each other, so that by hand each is a row of its own."""
+
+    tensors = ()
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        super().__init__(transformers.LlamaConfig(vocab_size=256, num_key_value_heads=2, use_cache=False, **shape))
+
+    def by_hand(self, batch: dict[str, Any]) -> torch.Tensor:
+        logits = []
+        for tokens, positions in zip(batch["input_ids"], batch["position_ids"], strict=True):
+            starts = (positions == 0).nonzero().flatten().tolist()
+            parts = torch.tensor_split(tokens, starts[1:])
+            logits.append(torch.cat([self(input_ids=part[None]).logits[0] for part in parts]))
+        return values.weighted(torch.stack(logits), batch).sum() / batch["loss_mask"].sum()
+
+
+class SavesAt(transformers.TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_save = state.global_step == self.step
+
+
+def compare_values(launch: Launch) -> None:
+    model: Any = {"windows": Weighted, "packs": Llama}[launch.options["values"]]()
+    fresh = copy.deepcopy(model)
+    eval_batch = 5 * launch.ranks if launch.ranks > 1 else 4
+    arguments = transformers.TrainingArguments(
+        launch.out, use_cpu=True, per_device_train_batch_size=launch.micro, report_to=[], disable_tqdm=True,
+        gradient_accumulation_steps=launch.accumulate, save_strategy="no", learning_rate=values.RATE, logging_steps=1,
+        eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=eval_batch // launch.ranks, max_grad_norm=0,
+        lr_scheduler_type="constant", max_steps=launch.steps,
+    )  # fmt: skip
+    trainer = ConceptTrainer(
+        model, arguments, train_dataset=cl.SampleDataset(launch.config), tensors=model.tensors,
+        eval_dataset=cl.SampleDataset(launch.valid, values.HELD_OUT), callbacks=[SavesAt(launch.save_at)],
+        optimizers=(torch.optim.SGD(model.parameters(), lr=values.RATE), None),
+    )  # fmt: skip
+    saved = sorted(launch.path.glob("checkpoint-*"), key=os.path.getmtime) if launch.resume else []
+    trainer.train(resume_from_checkpoint=str(saved[-1]) if saved else None)
+    found = [
+        [line[name] for line in trainer.state.log_history if name in line and line["step"] > launch.first]
+        for name in ("loss", "eval_loss")
+    ]
+    if trainer.args.process_index == 0:
+        values.compare(launch, model, fresh, type(model).by_hand, found[0], found[1], eval_batch)
 
 
 def train(launch: Launch) -> None:

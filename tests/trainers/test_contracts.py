@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 import yaml
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
@@ -18,7 +21,9 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 import conceptloader as cl
 from conceptloader.errors import ConfigError, MissingPackageError, ResumeError
 from tests.corpora.for_megatron import write_config, write_datasets
+from tests.trainers import by_hand
 from tests.trainers.matrix import configs
+from tests.trainers.test_values import PACKS, SEQ_LEN, WINDOWS, config_of, plain, samples_of
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +53,45 @@ class TitanBase:
         pass
 
 
+class TitanSteps:
+    """observability/structured_logger: the step that the Trainer's loop has set, counted from 1."""
+
+    step: int | None = None
+    tags: tuple[str, ...] = ()
+
+    def get_step(self) -> int | None:
+        return self.step
+
+    def get_step_tags(self) -> tuple[str, ...]:
+        return self.tags
+
+    def train(self, loader: Any, first: int, stop: int, microbatches: int) -> list[list[int]]:
+        """The samples of the steps [first, stop), from 0, as Trainer.train takes them from one rank's loader."""
+        batches, samples = iter(loader), []  # a generator: it begins when the first batch is asked for
+        for self.step in range(first + 1, stop + 1):
+            taken = [next(batches)[0]["sample_index"].tolist() for _ in range(microbatches)]
+            samples.append(list(itertools.chain(*taken)))
+        return samples
+
+
 @pytest.fixture
-def titan(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> Any:
+def titan_steps(monkeypatch: pytest.MonkeyPatch) -> TitanSteps:
+    return with_steps(monkeypatch)
+
+
+def with_steps(monkeypatch: pytest.MonkeyPatch) -> TitanSteps:
+    steps = TitanSteps()
+    monkeypatch.setitem(sys.modules, "torchtitan.observability", types.ModuleType("torchtitan.observability"))
+    monkeypatch.setattr(sys.modules["torchtitan.observability"], "structured_logger", steps, raising=False)
+    return steps
+
+
+@pytest.fixture
+def titan(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], titan_steps: TitanSteps) -> Any:
+    return maker(monkeypatch, paths)
+
+
+def maker(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> Any:
     module = stand_in(monkeypatch, "torchtitan.components.data.loader", "torchtitan_lm", BaseDataLoader=TitanBase)
 
     def make(path: str = paths[0], rank: int = 0, ranks: int = 2, rows: int = 3, **options: Any) -> Any:
@@ -148,13 +190,113 @@ def test_torchtitan_of_another_time_is_named(monkeypatch: pytest.MonkeyPatch) ->
         stand_in(monkeypatch, "torchtitan.components.data.loader", "torchtitan_lm")
 
 
-def test_torchtitan_logs_its_starts(titan: Any, tmp_path: Path) -> None:
-    loader = titan(run_log=str(tmp_path), global_batch_size=12)
-    titan_samples(loader, 4)
-    resumed = titan(run_log=str(tmp_path), global_batch_size=12, ranks=1, rows=4)
-    resumed.load_state_dict(loader.state_dict())
-    titan_samples(resumed, 1)
-    assert [(start.step, start.consumed) for start in cl.RunLog(tmp_path).starts] == [(0, 0), (2, 24)]
+def test_torchtitan_logs_the_trainers_steps(
+    titan: Any, titan_steps: TitanSteps, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the global batch was, and whatever of a checkpoint was left out: the log's samples are the step's."""
+    log = tmp_path / "outputs" / "checkpoint"  # torchtitan makes it with its first checkpoint
+    options: dict[str, Any] = {"run_log": str(log), "ranks": 1}
+    first = titan(**options, rows=6, global_batch_size=12)
+    trained = titan_steps.train(first, 0, 3, microbatches=2)
+    larger = titan(**options, rows=12, global_batch_size=24)
+    larger.load_state_dict(first.state_dict())
+    trained += titan_steps.train(larger, 3, 5, microbatches=2)
+    smaller = titan(**options, rows=4)
+    smaller.load_state_dict(larger.state_dict())
+    trained += titan_steps.train(smaller, 5, 8, microbatches=1)
+    history = cl.RunLog(log).history
+    assert trained == [list(range(*history.range_of(step))) for step in range(8)]
+    assert trained[-1] == [92, 93, 94, 95]
+    assert not caplog.records
+
+    without = titan(**options, rows=4)  # exclude_from_loading: [dataloader]
+    assert titan_steps.train(without, 8, 9, microbatches=1) == [[0, 1, 2, 3]]
+    assert cl.RunLog(log).history.range_of(8) == (0, 4)
+    assert "torchtitan goes on at step 8, but its checkpoint's state was not given to this loader" in caplog.text
+
+    caplog.clear()
+    titan_steps.tags = ("eval",)  # a validator's loader begins at the first sample
+    titan_samples(titan(), 1)
+    assert not caplog.records
+
+
+def test_torchtitan_steps_of_another_size_are_refused(titan: Any, titan_steps: TitanSteps, tmp_path: Path) -> None:
+    """Steps of the run log would name other samples: it is seen in the first step, or at the second one's beginning."""
+    for size, found in [(0, "sample 6 in step 0, expected step 1"), (24, "sample 12 in step 1, expected step 0")]:
+        loader = titan(run_log=str(tmp_path / f"{size}"), global_batch_size=size, ranks=1, rows=6)
+        with pytest.raises(ConfigError, match=rf"dataloader\.global_batch_size: .* {found}"):
+            titan_steps.train(loader, 0, 3, microbatches=2)
+    loader = titan(ranks=1, rows=6)  # nobody asks for its steps
+    assert len(titan_steps.train(loader, 0, 3, microbatches=2)) == 3
+
+
+@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+def test_torchtitan_losses(titan: Any, tmp_path: Path, kind: dict[str, Any]) -> None:
+    """Of a step of two microbatches on two ranks, and of a validation whose last microbatch is filled up."""
+    train, valid = (str(tmp_path / name) for name in ("run.yaml", "valid.yaml"))
+    config = write_by_hand(tmp_path, kind)
+    Path(train).write_text(yaml.safe_dump(config))
+    Path(valid).write_text(
+        yaml.safe_dump({**config, "datasets": {"masked": {"path": "masked"}}, "order": "sequential"})
+    )
+    hand, model = by_hand.ByHand(SEQ_LEN), by_hand.Tables(SEQ_LEN)
+
+    def loss(batches: Iterator[Any]) -> tuple[float, int]:
+        """As Trainer and Validator compute it: (sum, valid tokens)."""
+        total, count = 0.0, 0
+        for inputs, labels in batches:
+            logits = model(inputs["input"], inputs["positions"])
+            total += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
+            count += int((labels != -100).sum())
+        return total, count
+
+    ranks = [iter(titan(train, rank=rank, rows=4, tensors=())) for rank in range(2)]
+    steps = by_hand.batched(samples_of(cl.SampleDataset(train), kind, 48), 16)
+    for step in steps:
+        found = [loss(itertools.islice(rank, 2)) for rank in ranks]
+        assert np.sum(found, 0) == pytest.approx(hand.loss(step), rel=1e-9)
+    data = cl.SampleDataset(valid)
+    assert len(data) % 8
+    found = [loss(iter(titan(valid, rank=rank, rows=4, tensors=(), repeat=False))) for rank in range(2)]
+    assert np.sum(found, 0) == pytest.approx(hand.loss(samples_of(data, kind, len(data))), rel=1e-9)
+
+
+def differing(rank: int, folder: str, paths: tuple[str, str]) -> None:
+    """Training data of torchtitan and of Bridge, opened on two ranks, of which one has another weight."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    path = paths[0] if rank == 0 else str(Path(paths[0]).with_name("other.yaml"))
+    with pytest.MonkeyPatch.context() as patch:
+        steps = with_steps(patch)
+        titan = maker(patch, paths)
+        steps.tags = ("eval",)  # a validator's loader, which one rank may open alone
+        next(iter(titan(path, rank=rank)))
+        steps.tags = ()
+        bridge = stand_in(patch, "megatron.bridge.data.base", "bridge_lm", DatasetProvider=BridgeBase)
+        provider = bridge.ConceptProvider(config=path, seq_length=16, state=f"{folder}/state")
+        for name, begin in {
+            "torchtitan": lambda: next(iter(titan(path, rank=rank))),
+            "bridge": lambda: provider.build_datasets(Context(train_samples=240, valid_samples=0)),
+        }.items():
+            with pytest.raises(ConfigError) as raised:
+                begin()
+            Path(folder, f"{name}.{rank}").write_text(str(raised.value))
+
+
+@pytest.mark.slow
+def test_ranks_that_differ_are_told_when_training_data_are_opened(paths: tuple[str, str], tmp_path: Path) -> None:
+    mp.spawn(differing, (str(tmp_path), paths), nprocs=2)
+    for name in ("torchtitan", "bridge"):
+        for rank in range(2):
+            said = (tmp_path / f"{name}.{rank}").read_text()
+            assert "configuration.datasets.data.weight: rank(s) 0: nothing; rank(s) 1: 2" in said
+    assert not (tmp_path / "state").exists(), "an order that not all ranks have is not kept"
+
+
+def write_by_hand(folder: Path, kind: dict[str, Any]) -> dict[str, Any]:
+    """The datasets of test_values.py, and a configuration of them."""
+    by_hand.write(folder / "masked", by_hand.documents(seed=1))
+    by_hand.write(folder / "plain", plain(), fields=())
+    return config_of(folder, kind)
 
 
 @dataclasses.dataclass
@@ -215,6 +357,23 @@ def test_bridge(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], tmp_pat
     (tmp_path / "run" / module.FILE_NAME).write_text("{")
     with pytest.raises(ResumeError, match=f"{module.FILE_NAME}: damaged .*, expected what the run's first start wrote"):
         provider().build_datasets(Context(train_samples=20, valid_samples=20))
+
+
+@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+def test_bridge_losses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: dict[str, Any]) -> None:
+    """What training/gpt_step.py and losses.py take of a batch, by these names, gives the losses of a loop by hand."""
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(write_by_hand(tmp_path, kind)))
+    module = stand_in(monkeypatch, "megatron.bridge.data.base", "bridge_lm", DatasetProvider=BridgeBase)
+    provider = module.ConceptProvider(config=str(tmp_path / "run.yaml"), seq_length=SEQ_LEN, state=str(tmp_path))
+    data, *_ = provider.build_datasets(Context(train_samples=48, valid_samples=0))
+    samples, hand, model = samples_of(data, kind, 48), by_hand.ByHand(SEQ_LEN), by_hand.Tables(SEQ_LEN)
+    runs = by_hand.batched(samples, 3)
+    for rank in range(2):
+        for batch, run in zip(single(data, 0, rank, 2, 3), runs[rank::2], strict=True):
+            logits = model(batch["tokens"], batch["position_ids"]).flatten(0, 1)
+            losses = torch.nn.functional.cross_entropy(logits, batch["labels"].flatten(), reduction="none")
+            found = (losses * batch["loss_mask"].flatten()).sum().item(), int(batch["loss_mask"].sum())
+            assert found == pytest.approx(hand.loss(run), rel=1e-9)
 
 
 AUTOMODEL = """

@@ -1,5 +1,6 @@
 """Real trainers, two processes over gloo, stopped and resumed in every way: their models see the plan, once."""
 
+import json
 import os
 import re
 from collections import Counter
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.trainers.matrix import BATCH, PARTS, chain, configs, errors, judge, launches, run, seen
+from conceptloader import RunLog
+from tests.trainers import values
+from tests.trainers.matrix import BATCH, PARTS, STEPS, chain, configs, errors, judge, launches, run, seen
 from tests.trainers.zygote import Launch
 
 # The launches of a trainer are made with the first of its tests.
@@ -45,6 +48,25 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
             [{**ONE, "bare": True, "ahead": True}, ONE],
             "no whole number of steps|has made 3 steps",
         ),
+        "another batch within an epoch": (
+            [
+                {"ranks": 1, "accumulate": 6, "options": {"epoch_samples": 144}},
+                {"ranks": 1, "accumulate": 4, "options": {"epoch_samples": 144}},
+            ],
+            "global_batch_size: found 24 at 108 samples, from where its steps end elsewhere than an epoch",
+        ),
+        "GradientAccumulationScheduler": (
+            [{"ranks": 1, "options": {"scheduled": True}}],
+            "found a GradientAccumulationScheduler, .* steps of one size",
+        ),
+        "import pytorch_lightning": (
+            [{**ONE, "options": {"package": "pytorch_lightning.trainer.trainer"}}],
+            "found a Trainer of pytorch_lightning, expected one of lightning.pytorch",
+        ),
+        "a limit within a step": (
+            [{**ONE, "options": {"limit": 5}}],
+            "limit_train_batches: found epochs of 5 micro batches, no multiple of the 2 of a step",
+        ),
         "the number left out": ([{**ONE, "options": {"drop": True}}], "holds no 'consumed_samples' any more"),
     },
     "transformers": {
@@ -78,6 +100,18 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
     },
 }
 
+# Launches whose losses and parameters are compared with those of a loop by hand.
+VALUES: dict[str, list[dict[str, Any]]] = {
+    "windows": [{"micro": 3, "accumulate": 2}, {"ranks": 1, "micro": 4, "accumulate": 3}],
+    "packs": [{"ranks": 1, "micro": 3, "accumulate": 4, "steps": 3}],
+}
+VALUED = ("lightning", "transformers", "accelerate")
+for _trainer in MISUSE:
+    MISUSE[_trainer]["rank 1 with another weight"] = (
+        [{"other": "other.yaml"}],
+        r"  configuration\.datasets\.data\.weight: rank\(s\) 0: nothing; rank\(s\) 1: 2",
+    )
+
 
 class Runs:
     """All launches of one trainer, made by one process."""
@@ -100,7 +134,12 @@ class Runs:
             )
             for name, specs in more(trainer).items()
         }
-        all_of_them = [*self.parts.values(), self.bare, *self.misuse.values(), *self.more.values()]
+        self.values = {}
+        for kind, (train, held_out) in values.configs(folder / "values").items() if trainer in VALUED else ():
+            specs = [{**spec, "valid": held_out, "options": {"values": kind}} for spec in VALUES[kind]]
+            self.values[kind] = launches(folder / kind, train, specs)
+        made = (self.parts, self.misuse, self.more, self.values)
+        all_of_them = [self.bare, *(chain for chains in made for chain in chains.values())]
         self.output = run(f"run_{trainer}", all_of_them)
 
 
@@ -110,13 +149,26 @@ def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
     borders = {"border": [border, {**border, "ranks": 1, "accumulate": 2}, border]}
     if trainer == "lightning":
         epochs = {"epoch_samples": 24, "epochs": 10}
-        return {"epochs": [{"val": 1, "options": epochs}, {"val": 1, "options": epochs}], **borders}
+        smaller = {"val": 1, "ranks": 1, "micro": 12, "accumulate": 2, "options": {"num_samples": 204, "epochs": 1}}
+        batches = [{"ranks": 1, "micro": 12, "accumulate": 3}, {**smaller, "steps": 6}, {**smaller, "steps": 9}]
+        long: dict[str, Any] = {"val": 1, "ranks": 1, "options": {"epoch_samples": 144, "epochs": 10}}
+        longer = [{**long, "accumulate": 4}, {**long, "micro": 12, "accumulate": 3, "steps": 6}]
+        more = {"sizes": batches, "sizes in an epoch": longer}
+        return {"epochs": [{"val": 1, "options": epochs}, {"val": 1, "options": epochs}], **borders, **more}
     if trainer == "transformers":
         return {"epochs": [{"val": 1}, {"val": 1}], **borders}
     if trainer == "accelerate":
-        return {}
+        epochs = {"val": 1, "options": {"epoch_samples": 24}}
+        loops: dict[str, Any] = {"micro": 3, "accumulate": 2, "options": {"loops": 3}}  # and half a step
+        within = [{**loops, "mid": True}, {**loops, "ahead": True, "options": {"epoch_samples": 24, "loops": 3}}]
+        end = [{**ONE, "steps": 4, "options": {"num_samples": 46, "tail": "short"}}]
+        more = {"loops": within, "sizes": end, **borders}
+        return {"epochs": [epochs, {**epochs, "ranks": 1, "accumulate": 2}], **more}
     if trainer == "torchtitan":
-        return {"epochs": [{"val": 1, "options": {"num_samples": 12 * 7}}, {"val": 1, "accumulate": 2, "micro": 3}]}
+        return {
+            "epochs": [{"val": 1, "options": {"num_samples": 12 * 7}}, {"val": 1, "accumulate": 2, "micro": 3}],
+            "sizes": [{}, {"ranks": 1, "accumulate": 4}, {"options": {"exclude": ["dataloader"]}}],
+        }
     if trainer == "olmo":
         return {
             "epochs": [
@@ -154,6 +206,18 @@ def test_nothing_is_skipped_or_repeated(runs: tuple[str, Runs], part: str) -> No
     assert bool(killed) == (part == "SIGKILL") == (made[0].path / "killed").exists()
 
 
+def test_losses_and_parameters_are_those_of_a_loop_by_hand(runs: tuple[str, Runs]) -> None:
+    """Masks, weights, packs, boundaries of documents, accumulation, a last batch that is not full, a resume."""
+    trainer, found = runs
+    assert bool(found.values) == (trainer in VALUED)
+    for kind, made in found.values.items():
+        assert errors(made) == [], found.output[-2000:]
+        for launch in made:
+            for what, (ours, by_hand) in json.loads((launch.path / f"values.{launch.number}").read_text()).items():
+                assert len(by_hand) > 1
+                assert ours == pytest.approx(by_hand, rel=1e-5, abs=1e-5), f"{kind}, launch {launch.number}: {what}"
+
+
 def test_without_the_adapter_it_is_seen(runs: tuple[str, Runs]) -> None:
     _, found = runs
     try:
@@ -174,13 +238,40 @@ def test_epochs_and_evaluation(runs: tuple[str, Runs]) -> None:
     trainer, found = runs
     for name, made in found.more.items():
         assert errors(made) == [], name
-        if name != "sizes":
+        if "sizes" not in name:
             assert judge(made) == (0, 0)
     if "epochs" in found.more and trainer != "olmo":
         evaluated(trainer, found.more["epochs"])
+    if trainer == "lightning":
+        change_of_batch(found.more["sizes"], found.more["sizes in an epoch"])
+    if trainer == "accelerate":
+        assert sum(seen(found.more["sizes"][0]).values(), Counter()) == Counter(range(46))
+    if trainer == "torchtitan":
+        logged(found.more["sizes"])
+        assert "torchtitan goes on at step 5, but" in found.output
     if trainer == "olmo":
         total = sum(seen(found.more["sizes"][0]).values(), Counter())
         assert total == Counter(range(2 * BATCH + 5 * 2 * BATCH))
+
+
+def change_of_batch(made: list[Launch], in_epochs: list[Launch]) -> None:
+    """From 108 samples on, which are no multiple of 24, whole batches of 24, also after a resume; to the end."""
+    steps = [Counter(range(108 + first, 132 + first)) for first in (0, 24, 48, 72)]
+    assert seen(made[1]) == dict(zip((3, 4, 5), steps, strict=False))
+    assert seen(made[2]) == {5: steps[2], 6: steps[3]}
+    assert max(seen(made[2], "val0")) == 7, "the validation at the end of the epoch, which is the run's"
+    whole = [Counter(range(72 + first, 108 + first)) for first in (0, 36, 72)]
+    assert seen(in_epochs[1]) == dict(zip((3, 4, 5), whole, strict=True))
+    assert max(seen(in_epochs[1], "val0")) == 5, "at 144 samples"
+
+
+def logged(made: list[Launch]) -> None:
+    """The run log names the samples of each step: after another global batch, and without the loader's state."""
+    log = RunLog(made[0].path / "checkpoint")
+    assert [start.consumed for start in log.starts] == [0, 36, 0]
+    for launch, stop in zip(made, [made[1].first, made[2].first, STEPS], strict=True):
+        for step in range(launch.first, stop):
+            assert seen(launch)[step] == Counter(range(*log.history.range_of(step))), (launch.number, step)
 
 
 def evaluated(trainer: str, made: list[Launch]) -> None:

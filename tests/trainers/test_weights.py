@@ -41,9 +41,15 @@ def test_of_transformers(paths: dict[bool, str], tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=REFUSED):
             trainer(**datasets)
-    trainer(train_dataset=plain, eval_dataset=weighted, data_collator=cl.collate_fn)  # its own business
     with pytest.raises(ConfigError, match=REFUSED):
         collate()(weighted.__getitems__([0, 1]))
+    with pytest.raises(
+        ConfigError, match=r"tensors: expected a list of names, found the string 'random'; write \['ran"
+    ):
+        trainer(train_dataset=plain, tensors="random")
+    few = trainer(train_dataset=cl.SampleDataset(paths[False], 3))
+    with pytest.raises(ConfigError, match=r"train_dataset: expected num_samples of at least one step, 8 .*, found 3"):
+        few.get_train_dataloader()
     found = trainer(train_dataset=weighted, tensors=["loss_weight"])
     batch = next(iter(found.get_train_dataloader()))
     assert torch.equal(batch["loss_weight"], (batch["shift_labels"] % 5).float())
@@ -64,6 +70,35 @@ def test_names_that_no_batch_has(paths: dict[bool, str], tmp_path: Path) -> None
     for datasets in ({"train_dataset": plain}, {"train_dataset": weighted, "eval_dataset": {"one": plain}}):
         with pytest.raises(ConfigError, match=r"tensors: no 'loss_weight' in a batch, expected one of .*, labels, "):
             ConceptTrainer(torch.nn.Linear(1, 1), arguments, tensors=["loss_weight"], **datasets)
+
+
+def test_documents_and_rows_of_olmo(paths: dict[bool, str], tmp_path: Path) -> None:
+    """What its micro batches cannot be cut into is refused; where documents begin reaches the model, or is refused."""
+    pytest.importorskip("olmo_core")
+    from olmo_core.data.utils import get_cumulative_document_lengths, split_batch
+
+    from conceptloader.integrations.olmo_lm import ConceptDataLoader
+
+    folder = Path(paths[False]).parent
+
+    def loader(tensors: tuple[str, ...] = (), **config: Any) -> Any:
+        path = write_config(folder / "olmo.yaml", seq_len=16, **config)
+        return ConceptDataLoader(
+            str(path), global_batch_size=96, work_dir=str(tmp_path), tensors=tensors, fs_local_rank=0
+        )
+
+    ragged = {"concepts": {"topic": {"layout": "ragged"}}}
+    for name in ("topic_values", "topic_offsets"):
+        with pytest.raises(ConfigError, match=f"tensors: {name} has no row for each window"):
+            loader((name,), **ragged)
+    with pytest.raises(ConfigError, match=r"outputs\.position_ids: document has no effect here"):
+        loader(outputs={"position_ids": "document"})
+    made = loader(("position_ids",), outputs={"position_ids": "document", "cu_seqlens": True})
+    made.reshuffle(1)
+    for micro in split_batch(next(iter(made)), 2):
+        begins = (micro["position_ids"].flatten() == 0).nonzero().flatten().tolist()
+        assert get_cumulative_document_lengths(micro["doc_lens"]).tolist() == [*begins, 32]
+        assert micro["max_doc_lens"] == micro["doc_lens"].amax(1).tolist()
 
 
 def test_of_olmo(paths: dict[bool, str], tmp_path: Path) -> None:

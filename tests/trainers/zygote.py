@@ -1,6 +1,7 @@
 """Launches of a trainer, one after another: ranks over gloo, forked from a process that has imported it.
 
-    python zygote.py MODULE LAUNCHES      MODULE of this folder has `train(launch)`; LAUNCHES is a list as JSON
+    python zygote.py MODULE LAUNCHES      LAUNCHES is a list as JSON; MODULE of this folder has `train(launch)`, and
+                                          `compare_values(launch)` for those with an option `values`
 
 Importing a trainer takes seconds; a fork has it at once. The ranks are processes like those of torchrun.
 """
@@ -15,7 +16,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ class Launch:
     out: its directory; checkpoints and records lie there. steps: train up to this one. save_at: steps after which a
     checkpoint is written; with `mid` that happens one micro batch later, in the middle of a step. resume: from the last
     checkpoint. ahead: something between loader and trainer reads ahead. kill_at: SIGKILL to all ranks in this step.
-    bare: with make_dataloader's Loader, as if there were no adapter. options: of one trainer.
+    bare: with make_dataloader's Loader, as if there were no adapter. options: of one trainer. other: configuration of
+    rank 1, beside that of the others.
     """
 
     config: str
@@ -44,6 +46,7 @@ class Launch:
     kill_at: int | None = None
     bare: bool = False
     valid: str | None = None
+    other: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -94,7 +97,8 @@ def start(train: Any, launch: Launch) -> dict[int, int]:
         die_with_parent()
         faulthandler.dump_traceback_later(280)
         try:
-            train(launch)
+            differs = rank == 1 and launch.other is not None
+            train(replace(launch, config=str(Path(launch.config).parent / str(launch.other))) if differs else launch)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -147,4 +151,4 @@ if __name__ == "__main__":
     with make_dataloader(launches[0].config, micro_batch_size=1) as loader:
         next(iter(loader))  # loads the compiled code, once for all launches
     for one in launches:
-        run(module.train, one)
+        run(module.compare_values if "values" in one.options else module.train, one)

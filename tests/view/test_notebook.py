@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
+from conceptloader.cli.stats import figure_of
 from conceptloader.errors import ConfigError
 from conceptloader.view import plot_mixture, plot_stats, show
 from conceptloader.view.source import Looked
@@ -95,10 +96,26 @@ def test_figures(looked: Looked, tmp_path: Path) -> None:
     order = looked.run.blend.order
     figure = plot_mixture(order, 400, position=96)
     above, below = figure.axes
-    assert above.get_legend_handles_labels()[1] == ["books", "web"]
+    assert [text.get_text() for text in above.get_legend().get_texts()] == ["books", "web"]
     ends = [line.get_ydata()[-1] for line in below.lines[:2]]
     assert np.allclose(ends, np.array(order.counts(400)) / order.sizes)
     figure.savefig(tmp_path / "mixture.png")
     figure = plot_stats(looked.sources["books"].dataset, top=2)
     assert [tick.get_text() for tick in figure.axes[3].get_yticklabels()] == ["animal", "clause"]
     figure.savefig(tmp_path / "stats.png")
+
+
+def test_figures_draw_names_as_they_are(tmp_path: Path) -> None:
+    """Dollar signs are no mathematics, equal names are no equal concepts, and _x is in the legend."""
+    concepts = [{"id": k, "name": name, "spans": 1, "tokens": 1, "share_of_tokens": 0.1 * (k + 1)} for k, name in
+                enumerate(["$x^{$", "a" * 40 + "b", "a" * 40 + "c"])]  # fmt: skip
+    track = {"spans": 3, "span_lengths": {"50": 1}, "tokens_in_spans": 0.5, "concepts": concepts}
+    value = {"dataset": "$d^{$", "tokens": 9, "documents": 1, "shards": 1, "document_lengths": {"50": 9}}
+    figure = figure_of({**value, "tracks": {"$t^{$": track}}, 20)
+    figure.savefig(tmp_path / "stats.png")
+    bars = figure.axes[3]
+    assert [bar.get_width() for bar in bars.patches] == pytest.approx([30, 20, 10])
+    assert len({bar.get_y() for bar in bars.patches}) == 3
+    figure = plot_mixture(cl.Mixture(sizes=[9, 9], names=["_x", "$y^{$"], weights=[1, 1]), 100)
+    figure.savefig(tmp_path / "mixture.png")
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["_x", r"\$y^{\$"]

@@ -157,7 +157,7 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     for t in range(call.tracks.shape[1]):
         if call.tracks[row, t].kind == DENSE:
             low = max(0, start - 1)
-            high = max(stop, min(inputs_stop + 1, shard.tokens))
+            high = max(high, min(inputs_stop + 1 + call.outputs[t].labels, shard.tokens))
     code = read(call, row, STREAM, call.scratch, (high - low) * item, shard.offset + low * item)
     if code != OK:
         return code
@@ -187,9 +187,9 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
         if out.labels:
             place, begin, taken = first - piece.sample * (length - size), at, count
         if field.at < 0:  # a weight that the dataset does not have
-            ones = array_at(out.address, place, taken, np.float32)
-            for i in range(len(ones)):
-                ones[i] = 1.0
+            blank = array_at(out.address, place, taken, np.int32)
+            for i in range(len(blank)):
+                blank[i] = np.int32(field.code)
             continue
         code = take(source + begin + field.at, item, field.code, 0, out.address + out.width * place, taken)
         if code != OK:
@@ -218,10 +218,23 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
             code = walk_items(call, piece, -1)
         else:
             add_document(call, piece, piece.run, start, stop)
+    named = Piece(row, stop - count, stop, stop, first - piece.sample * length, piece.sample, piece.document, piece.run)
     for t in range(call.tracks.shape[1]):
-        if code == OK and call.tracks[row, t].kind != NONE and start < inputs_stop:
-            code = fill_track(call, inside, t, low)
+        part = named if call.outputs[t].labels else inside
+        if code == OK and call.tracks[row, t].kind != NONE and part.start < part.stop:
+            code = fill_track(call, part, t, low)
     return code
+
+
+@inner
+def ignore_labels(call: Call, samples: int) -> None:
+    """Replace labels without loss, once all is known that masks any."""
+    batch = call.arrays[0]
+    labels = array_at(batch.labels, 0, samples * batch.seq_len if batch.ignore_index else 0, np.int64)
+    mask = array_at(batch.loss_mask, 0, len(labels), np.float32)
+    for i in range(len(labels)):
+        if mask[i] == 0.0:
+            labels[i] = batch.ignore_index
 
 
 @kernel
@@ -288,6 +301,7 @@ def fill_samples(call: Call, picks: Any, order: Any) -> Code:
             state.sequences += 1
         state.sample = sample + 1
         state.position = 0
+    ignore_labels(call, len(samples))
     sequences = array_at(batch.cu_seqlens, 0, state.sequences, np.int32)
     state.longest = 0
     for i in range(1, len(sequences)):

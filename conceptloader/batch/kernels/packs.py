@@ -10,7 +10,7 @@ import numpy as np
 
 from conceptloader.base.compiled.code import inner
 from conceptloader.base.compiled.kernel import kernel
-from conceptloader.batch.kernels.fill import NO_DOCUMENT, blank_row, fill_piece
+from conceptloader.batch.kernels.fill import NO_DOCUMENT, blank_row, fill_piece, ignore_labels
 from conceptloader.batch.kernels.items import PIECES, walk_items
 from conceptloader.batch.kernels.native import ABSENT, DAMAGED, MORE, NOT_OPEN, OK, STREAM, Code, array_at
 from conceptloader.batch.kernels.records import PART, REFUSE, SPLIT, Call, Piece, Room
@@ -317,4 +317,5 @@ def fill_packs(call: Call, picks: Any, order: Any) -> Code:
             return code
         state.sample += 1
         state.position = 0
+    ignore_labels(call, len(samples))
     return OK

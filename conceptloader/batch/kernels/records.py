@@ -45,22 +45,22 @@ RUN = record("first source")
 
 # The arrays of a batch: addresses of its arrays, under their names, 0 for one that is not wanted; and what its layout
 # says. row_length: items of a row of input_ids and of labels, one more than seq_len if they share their memory: label j
-# then lies where input j + 1 does.
+# then lies where input j + 1 does. ignore_index: 0 for none.
 ARRAYS = record(
     "input_ids labels loss_mask position_ids document_ids dataset_id sample_index cu_seqlens "
-    "seq_len row_length document_positions mask_borders eos_loss"
+    "seq_len row_length document_positions mask_borders eos_loss ignore_index"
 )
 
 # Those of a track: addresses, under their names; `values` (and `scores`) with room for `capacity` concepts, if it is
-# ragged; bytes of an item of ids or values; single: each record has one; its limits; and its files, as columns of
-# Call.files.
+# ragged; bytes of an item of ids or values; single: each record has one; labels: its spans stand at the labels; its
+# limits; and its files, as columns of Call.files.
 OUTPUT = record(
     "span_index num_spans spans flags ids counts offsets values scores capacity width single "
-    "max_spans max_concepts cut_spans cut_concepts mark ragged index_file data_file spans_file"
+    "max_spans max_concepts cut_spans cut_concepts mark ragged labels index_file data_file spans_file"
 )
 
 # A token-aligned field in the batch: address, bytes of a number, whether it stands at the labels. And in a shard: its
-# byte in an item, or -1; its code, see native.take.
+# byte in an item, or -1; its code, see native.take, or then the bits of the float32 that stands for it.
 COLUMN = record("address width labels")
 FIELD = record("at code")
 

@@ -38,7 +38,7 @@ class Tables:
 
 def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     """The tables of some views; a dataset that several of them share has its shards in them once."""
-    names = [track.name for track in layout.tracks]
+    names = [track.track for track in layout.read_tracks]
     owners: list[tuple[Dataset, int]] = []
     rows: dict[tuple[int, tuple[str, ...]], int] = {}
     first_runs: dict[int, int] = {}
@@ -57,8 +57,8 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             rows[key] = count
             owners.append((view.dataset, count))
             shards.append(_shard_rows(view.dataset, kind_of(view) != "window" or layout.outputs.needs_documents))
-            tracks.append(_track_rows(view, layout.tracks))
-            fields.append(_field_rows(view.dataset, layout.fields))
+            tracks.append(_track_rows(view, layout.read_tracks))
+            fields.append(_field_rows(view, layout.fields))
             count += len(shards[-1])
         tokenizer = view.dataset.tokenizer
         eos = tokenizer.eos_id if tokenizer and tokenizer.eos_id is not None else -1
@@ -126,14 +126,16 @@ def _shard_rows(dataset: Dataset, wants_documents: bool) -> Array:
     return rows
 
 
-def _field_rows(dataset: Dataset, fields: Sequence[FieldLayout]) -> Array:
-    table, layouts = dataset.manifest.shards, dataset.manifest.layouts
+def _field_rows(view: View, fields: Sequence[FieldLayout]) -> Array:
+    table, layouts = view.dataset.manifest.shards, view.dataset.manifest.layouts
     rows = np.zeros((len(table), len(fields)), FIELD)
     for row, field in zip(rows.T, fields, strict=True):
         row["at"] = np.array([_offset(layout, field.field) for layout in layouts])[table.layout]
-        if field.field in dataset.field_names:
+        if field.field in view.dataset.field_names:
             kind = layouts[0].dtype[field.field]
             row["code"] = CODES[kind.str[1:]] if field.name == LOSS_WEIGHT else -kind.itemsize
+        else:
+            row["code"] = np.float32(field.outside if field.field in view.tracks else field.missing).view(np.int32)
     return rows
 
 
@@ -141,7 +143,7 @@ def _track_rows(view: View, layouts_of: Sequence[TrackLayout]) -> Array:
     table, layouts = view.dataset.manifest.shards, view.dataset.manifest.layouts
     rows = np.zeros((len(table), len(layouts_of)), TRACK)
     for track, layout in zip(rows.T, layouts_of, strict=True):
-        name = layout.name
+        name = layout.track
         if name not in view.tracks:
             continue
         column = table.tracks[name]

@@ -40,6 +40,11 @@ def open_dataset(
     return Dataset(path, roots, allow_pickle, codecs, check_files)
 
 
+def share_of(documents: int, a: float, b: float) -> tuple[int, int]:
+    """[first, stop) of the share [a, b) of so many documents: to the nearest one, halves to the even one."""
+    return round(a * float(documents)), round(b * float(documents))
+
+
 def _reopen(identity: str, *arguments: Any) -> "Dataset":
     """A dataset in another process. Raises: FormatError if it was rebuilt in the meantime, and see open_dataset."""
     dataset = open_dataset(*arguments)
@@ -73,6 +78,7 @@ class Dataset(Shown, Viewable):
         self.tokenizer = manifest.tokenizer
         self.num_shards = len(manifest.shards)
         given = (files if view is None else view).roots.given
+        self._known: dict[str, dict[str | int, Concept]] = {}  # concepts by track, by name and id, once asked for
         self._arguments = (self.path, given, allow_pickle, codecs, check_files)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -102,6 +108,7 @@ class Dataset(Shown, Viewable):
     def close(self) -> None:
         """Close this dataset's open files. It stays usable: files are opened again when needed."""
         self.files.close()
+        self._known.clear()
 
     @lazy
     def stream_fingerprint(self) -> str:
@@ -124,14 +131,17 @@ class Dataset(Shown, Viewable):
                 f"{self.path}: found {len(named)} tracks with a vocabulary ({named}), name one: track=..."
             )
         chosen = named[0] if track is None else track
-        known = self.concepts(chosen)
-        found = [one for one in known if concept in (one.name, one.id)]
-        if not found:
+        known = self._known.get(chosen)
+        if known is None:  # threads may make it twice; a lock could be held by a fork for ever
+            concepts = self.concepts(chosen)
+            known = {one.id: one for one in concepts} | {one.name: one for one in concepts}
+            self._known[chosen] = known
+        if concept not in known:
             raise ConfigError(
-                f"{self.path}: track {chosen!r}: found no concept {concept!r}, expected one of {len(known)} names or "
-                "ids; look for it with `conceptloader concepts`"
+                f"{self.path}: track {chosen!r}: found no concept {concept!r}, expected one of {len(known) // 2} "
+                "names or ids; look for it with `conceptloader concepts`"
             )
-        return found[0]
+        return known[concept]
 
     def split(self, a: float, b: float) -> tuple[int, int]:
         """The token range of the share [a, b) of the dataset, 0 <= a < b <= 1.
@@ -147,6 +157,34 @@ class Dataset(Shown, Viewable):
         if start == stop:
             raise ConfigError(f"split: found no start of a document in [{a}, {b}] of {self.path}; use a larger share")
         return start, stop
+
+    def split_documents(self, a: float, b: float, within: tuple[int, int]) -> tuple[int, int]:
+        """The token range of the share [a, b) of the documents that lie in a token range, counted and rounded as
+        Megatron-LM does (`share_of`); `within` begins and ends where documents do.
+
+        Raises: ConfigError if documents are not known, or none with a token is in the share.
+        """
+        shards = self.manifest.shards
+        if self.runs is None and bool(((shards.documents == 0) & (shards.tokens > 0)).any()):
+            raise ConfigError(
+                f"split_documents: found no table of documents in {self.path}, expected one, since a share of the "
+                "documents is asked for; cut by tokens instead: split"
+            )
+        first, stop = map(self.documents_before, within)
+        bounds = [first + number for number in share_of(stop - first, a, b)]
+        start, end = (within[1] if number == stop else self.document_range(number)[0] for number in bounds)
+        if start == end:
+            raise ConfigError(
+                f"split_documents: found no document in [{a}, {b}] of {self.path}, which has {stop - first}; "
+                "use a larger share"
+            )
+        return start, end
+
+    def documents_before(self, token: int) -> int:
+        """How many documents belong before a token range that starts at `token`, which is the start of a document."""
+        if token in (0, self.num_tokens):
+            return self.num_documents if token else 0
+        return int(self.documents_in(token, token + 1).ids[0])
 
     def _snap(self, share: float) -> int:
         token = int(Fraction(str(share)) * self.num_tokens)  # 0.98 means 98/100, not the nearest binary fraction

@@ -139,7 +139,7 @@ class Files:
                 path,
                 size,
                 known_sample(size, column.sample[shard], column.checksum[shard]),
-                foreign.mtime_ns if foreign is not None else None,
+                foreign.mtime_ns or None if foreign is not None else None,
                 stream,
                 self.require_unchanged,
                 self.roots.open,
@@ -247,9 +247,15 @@ def _status(file: str) -> Hashable:
     with named(file, "looked at"):
         try:
             found = os.stat(file)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+_MAKE_ONE = (
+    "; check the path, or make a dataset: `conceptloader build` of text (.jsonl, .parquet, ...), `conceptloader adopt` "
+    "of token files (.bin and .idx, .ds, .npy)"
+)
 
 
 def load_manifest(
@@ -265,9 +271,8 @@ def load_manifest(
         head = load_json(file)
     except ReadError as error:
         if not os.path.isdir(directory):
-            raise ConfigError(
-                f"{path}: found no directory, expected the directory of a dataset; check the path"
-            ) from None
+            found = "a file" if os.path.exists(directory) else "no directory"
+            raise ConfigError(f"{path}: found {found}, expected the directory of a dataset{_MAKE_ONE}") from None
         if os.path.exists(file):
             if error.errno == errno.ENOENT:  # it was completed just now
                 return load_manifest(path, roots)
@@ -277,7 +282,7 @@ def load_manifest(
                 f"{directory}: found a build without {fmt.MANIFEST}, expected a complete dataset; "
                 "continue the build and finalize it"
             ) from None
-        raise FormatError(f"{directory}: found no {fmt.MANIFEST}, expected a dataset; check the path") from None
+        raise FormatError(f"{directory}: found no {fmt.MANIFEST}, expected a dataset{_MAKE_ONE}") from None
     manifest = _parse(head, allowed)
     check_paths(manifest, allowed, file)
     return manifest, allowed

@@ -43,8 +43,9 @@ class FileColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
-    """Where a token file of another library came from. `mtime_ns` is that of the token file when it was adopted, and
-    `content` its sample checksum; None: adopted by version 1, whose fingerprint does not cover the content."""
+    """Where a token file of another library came from. `mtime_ns` is that of the token file when it was adopted, 0 if
+    it was not recorded, and `content` its sample checksum; None: adopted by version 1, whose fingerprint does not cover
+    the content."""
 
     kind: str
     mtime_ns: int

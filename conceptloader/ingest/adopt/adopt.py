@@ -21,7 +21,8 @@ from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, read_content
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
 from conceptloader.ingest.rows.inputs import files_below
-from conceptloader.storage.durable import Spool
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE
+from conceptloader.storage.durable import Spool, write_file
 
 _SUFFIXES = {".idx": "megatron", ".ds": "datatrove", ".npy": "flat", ".u16": "flat", ".u32": "flat"}
 
@@ -35,22 +36,26 @@ def adopt(
     document_end: int | None = None,
     tokenizer: Tokenizer | None = None,
     tokenizer_source: str | None = None,
+    definition: bytes | None = None,
     allow_mixed_tokenizers: bool = False,
     full: bool = False,
     loss_mask: bool = False,
     roots: Collection[str] = (),
+    times: bool = True,
 ) -> Manifest:
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
 
     paths: prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
     kind: "auto", "megatron", "datatrove" or "flat". dtype, document_end: for flat files, see `flat_file`. Tokens are
     read only with document_end, and of types int8 and int16. tokenizer: what the token ids mean; kept in the manifest.
-    tokenizer_source: the file, folder or hub name that it is from, by which files may name it.
+    tokenizer_source: the file, folder or hub name that it is from, by which files may name it. definition: the bytes
+    of its tokenizer.json, kept beside the manifest, for text to be shown and annotated.
     allow_mixed_tokenizers: accept files whose notes name different tokenizers. full: read all tokens for their
     checksums, so that the stream fingerprint is that of the tokens alone; otherwise it is that of a sample of each
     file and its time of modification. Files of up to 32 KiB are always read whole.
     loss_mask: copy .ds files with the masks in their .ds.loss, as the field loss_mask.
     roots: directories that will be allowed when it is opened, so that files there need no warning.
+    times: record times of modification, so that a file with another one is refused; else size and sample decide.
 
     The files stay where they are and must not change: size, time of modification and sample of each are checked when
     it is opened, its index by `verify`. Files outside of the directory that holds `out` need `roots` when the dataset
@@ -64,9 +69,11 @@ def adopt(
     if not sum(file.tokens for file in files):
         raise InputError(f"{files[0].path}: found no token in {len(files)} files, expected some; check the paths")
     if loss_mask:
-        return copy_with_loss(files, out, tokenizer)
+        return copy_with_loss(files, out, tokenizer, definition)
     with new_directory(out) as working:
-        manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full)
+        manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full, times)
+        if definition is not None:
+            write_file(os.path.join(working, TOKENIZER_FILE), definition)
         write_manifest(manifest, working)
     warn_of_roots(manifest, os.path.abspath(out), roots)
     return manifest
@@ -114,7 +121,8 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
 
 def _expand(path: str, kind: str) -> list[tuple[str, str]]:
     """(kind, file or prefix) of each token file."""
-    if os.path.isdir(path):
+    # Megatron leaves indices of its own in a folder PREFIX, beside PREFIX.idx.
+    if os.path.isdir(path) and not (kind in ("auto", "megatron") and os.path.isfile(path + ".idx")):
         return _expand_folder(path, kind)
     stem, suffix = os.path.splitext(path)
     if kind == "flat":
@@ -126,9 +134,12 @@ def _expand(path: str, kind: str) -> list[tuple[str, str]]:
         return [("megatron", prefix)]
     if suffix in (".npy", ".u16", ".u32") and os.path.exists(path):
         return [("flat", path)]
+    if not any(os.path.exists(file) for file in (path, prefix + ".bin")):
+        kinds = "a folder of token files, PREFIX of Megatron's PREFIX.bin and .idx, a .ds or a .npy"
+        raise ConfigError(f"{path}: found nothing there, expected {kinds}; check the path, and whether it is mounted")
     raise ConfigError(
         f"{path}: found neither PREFIX.bin with PREFIX.idx (Megatron), nor a .ds (datatrove), nor a .npy, expected "
-        "one; check the path, or name what it is: --kind megatron, datatrove or flat"
+        "one; name what it is: conceptloader adopt --kind megatron, datatrove or flat"
     )
 
 
@@ -169,7 +180,9 @@ def _called(source: str) -> str:
     return os.path.basename(os.path.abspath(source).removesuffix("/tokenizer.json"))
 
 
-def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tokenizer | None, full: bool) -> Manifest:
+def _assemble(
+    files: Sequence[TokenFile], working: str, out: str, tokenizer: Tokenizer | None, full: bool, times: bool
+) -> Manifest:
     """Write the tables of documents and describe everything."""
     names = [f"{shard:0{max(5, len(str(len(files) - 1)))}d}" for shard in range(len(files))]
     layouts = [fmt.make_layout(token_type, {}, []) for token_type in dict.fromkeys(file.token_type for file in files)]
@@ -200,7 +213,7 @@ def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tok
         foreign=[
             Foreign(
                 kind=file.kind,
-                mtime_ns=file.found.st_mtime_ns,
+                mtime_ns=file.found.st_mtime_ns if times else 0,
                 index=os.path.relpath(file.index, out) if file.index else None,
                 index_checksum=file_checksum(file.index) if file.index else None,
                 content=content.sample,

@@ -1,14 +1,18 @@
 """Token files of a training that knows nothing of datasets: adopted at its first start, by whoever comes first."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import ConfigError
+from conceptloader.format.tools.verify import file_checksum
 from conceptloader.ingest.adopt.adopt import adopt, token_files
-from conceptloader.ingest.adopt.source import stat_file
+from conceptloader.ingest.adopt.source import IndexFile, stat_file
+from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
+from conceptloader.storage.sample import sample_checksum
 from conceptloader.storage.stores import is_url
 
 Blend = tuple[Sequence[str], Sequence[float] | None]
@@ -20,7 +24,8 @@ def datasets_in_place(blend: Blend, cache: str | None) -> dict[str, Any]:
 
     A dataset is named by the end of its path that no other has, and each is drawn by its weight, none if that is 0.
     cache: directory for the tables of documents; None for one beside each file, .conceptloader. What lies there is used
-    again as long as its files keep size and time; ranks that come at the same time wait for one of them.
+    again as long as its files keep size and content, of which samples are read where a time of modification is new, and
+    whole indexes; ranks that come at the same time wait for one of them. Times are no part of a dataset's fingerprint.
 
     Raises ConfigError, InputError, ReadError.
     """
@@ -39,10 +44,7 @@ def datasets_in_place(blend: Blend, cache: str | None) -> dict[str, Any]:
             home = os.path.join(os.path.dirname(path), ".conceptloader") if cache is None else os.path.abspath(cache)
             found = {file: stat_file(file, "give the files of a corpus") for file in token_files(path)}
             roots |= {os.path.dirname(place) for file in found for place in (file, os.path.realpath(file))}
-            facts = {os.path.realpath(file): [status.st_size, status.st_mtime_ns] for file, status in found.items()}
-            target = os.path.join(home, f"{name}-{fingerprint(facts)[:16]}")
-            datasets[name] = {"path": target, "weight": weight}
-            _adopt(path, target, roots)
+            datasets[name] = {"path": _adopted(path, home, name, found, roots), "weight": weight}
     return {"datasets": datasets, "roots": sorted(roots)}
 
 
@@ -53,9 +55,30 @@ def _name(path: str, paths: Sequence[str]) -> str:
     return "-".join(parts[-length:]).replace("@", "_")
 
 
-def _adopt(path: str, target: str, roots: Collection[str]) -> None:
-    """Make the dataset `target`, which is there as a whole or not at all, unless it is."""
-    if not os.path.exists(target):
-        with build_lock(os.path.dirname(target), wait=True):
-            if not os.path.exists(target):
-                adopt([path], target, roots=roots)
+def _adopted(path: str, home: str, name: str, found: Mapping[str, os.stat_result], roots: Collection[str]) -> str:
+    """The dataset over `path` in `home`, which is there as a whole or not at all; made unless it is."""
+    times = {os.path.realpath(file): [status.st_size, status.st_mtime_ns] for file, status in found.items()}
+    key = f"{name}-{fingerprint(times)[:16]}"
+    before, note = os.path.join(home, key), Path(home, f".{key}")  # of earlier releases, which knew files by their time
+    if not os.path.isdir(before) and not _noted(note):
+        with build_lock(home, wait=True):
+            if not _noted(note):
+                contents = {os.path.realpath(file): _content(file) for file in found}
+                target = f"{name}-{fingerprint(contents)[:16]}"
+                if not os.path.exists(os.path.join(home, target)):
+                    adopt([path], os.path.join(home, target), roots=roots, times=False)
+                write_file(str(note), target.encode())
+    return _noted(note) or before
+
+
+def _noted(note: Path) -> str | None:
+    """The dataset whose files were seen with these times, if it is there."""
+    target = note.with_name(note.read_text()) if note.exists() else None
+    return str(target) if target is not None and target.exists() else None
+
+
+def _content(file: str) -> list[Any]:
+    if file.endswith((".idx", ".index")):  # decides where documents begin: no sample will do
+        return [os.path.getsize(file), file_checksum(file)]
+    with IndexFile(file) as source:
+        return [source.size, sample_checksum(source.size, source.read)]

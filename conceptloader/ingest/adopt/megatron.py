@@ -54,6 +54,13 @@ def megatron_file(prefix: str) -> TokenFile:
     )
 
 
+def count_sequences(index: str) -> tuple[int, int]:
+    """(sequences, documents) of an .idx. Raises: InputError for a file that is none."""
+    with IndexFile(index) as file:
+        _, sequences, entries = _read_head(file)
+    return sequences, entries - 1
+
+
 def _read_head(file: IndexFile) -> tuple[str, int, int]:
     """(token type, sequences, document entries), after checking that the file has the size which follows from them."""
     path = file.path
@@ -87,7 +94,7 @@ def _read_head(file: IndexFile) -> tuple[str, int, int]:
 def _check_not_negative(path: str, token_type: str, tokens: int) -> None:
     """Look at every token: read as unsigned, a negative one would pass for a valid id ever after.
 
-    Once is enough: readers refuse a file whose size or time of modification has changed since.
+    Once is enough: readers refuse a file whose size, time of modification or sample has changed since.
     """
     with IndexFile(path) as file:
         for first, ids in file.pieces("<" + token_type, 0, tokens):

@@ -18,10 +18,14 @@ from conceptloader.format.write.build import create_build
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.adopt.datatrove import COPY
 from conceptloader.ingest.adopt.source import PIECE, IndexFile, TokenFile, problem, stat_file
+from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE
+from conceptloader.storage.durable import write_file
 from conceptloader.storage.lock import build_lock
 
 
-def copy_with_loss(files: Sequence[TokenFile], out: str | os.PathLike[str], tokenizer: Tokenizer | None) -> Manifest:
+def copy_with_loss(
+    files: Sequence[TokenFile], out: str | os.PathLike[str], tokenizer: Tokenizer | None, definition: bytes | None
+) -> Manifest:
     """The dataset `out`, one shard for each file; what was interrupted goes on. Raises: see `adopt`."""
     facts = []
     for file in files:
@@ -41,6 +45,8 @@ def copy_with_loss(files: Sequence[TokenFile], out: str | os.PathLike[str], toke
     )
     with build_lock(os.path.abspath(out)):
         build = create_build(out, options, inputs=facts, plan=[os.path.basename(file.path) for file in files])
+        if definition is not None:
+            write_file(os.path.join(build.path, TOKENIZER_FILE), definition, exclusive=True)
         for number, file in enumerate(files):
             if not build.is_finished(number):
                 with build.shard(number) as shard:

@@ -1,5 +1,6 @@
 """The text of stored documents, for offsets in characters: only where decoding and encoding again gives the tokens."""
 
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
-from conceptloader.ingest.rows.tokenizer import TextTokenizer, changes_text, kept_tokenizer
+from conceptloader.ingest.rows.tokenizer import TextTokenizer, changes_text, is_of, kept_tokenizer
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
             f"{ds.path}: found no tokenizer with the dataset, expected one for offsets in characters; give the one "
             "that it was built with (--tokenizer), or say that offsets count tokens (--unit tokens)"
         )
-    if facts is None or facts.name != tokenizer.name:
+    if not is_of(tokenizer, facts):
         raise ConfigError(
             f"{ds.path}: found tokens of {facts.name if facts else 'an unknown tokenizer'}, expected "
             f"{tokenizer.name!r}, the one given; give the tokenizer that the dataset was built with, or offsets in "
@@ -55,6 +56,9 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
             f"tokenizer {tokenizer.name}: found {problem}, expected one that gives back every text exactly "
             "(bytes, or byte-level BPE without a normalizer); give offsets in tokens (--unit tokens)"
         )
+    if facts is not None and facts.eos_id is not None and facts.eos_id != tokenizer.eos_id:
+        tokenizer = copy(tokenizer)
+        tokenizer.eos_id = facts.eos_id  # what ends the documents
     return tokenizer
 
 

@@ -14,9 +14,9 @@ from conceptloader.format.tools.derived import check_new_directory
 from conceptloader.format.write.build import open_build
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.builder import IngestOptions, Watch, build_dataset, format_options
-from conceptloader.ingest.build.complete import Summary, describe_complete
+from conceptloader.ingest.build.complete import Summary, describe_complete, make_room
 from conceptloader.ingest.chunks.concepts import Library, load_library
-from conceptloader.ingest.chunks.join import Documents, OnBad, Part, discard_join, join_chunks
+from conceptloader.ingest.chunks.join import Documents, OnBad, Part, check_join, discard_join, join_chunks
 from conceptloader.ingest.chunks.options import Chunks
 from conceptloader.ingest.chunks.report import Joined
 from conceptloader.ingest.rows.columns import MAIN_TRACK, Columns
@@ -97,12 +97,14 @@ def build_chunked(
     *,
     part: Part | None = None,
     watch: Callable[[int, int], Watch] | None = None,
+    overwrite: bool = False,
 ) -> tuple[Summary | None, Joined]:
     """Join and build, or go on with that after an interruption: a dataset with one track, `concepts`, whose vocabulary
     has a group for each kind of labels.
 
     options: columns, vocabularies, groups, details and scores are those of the chunks. part: do only this one, and make
-    no dataset; the summary is that of a task, None for stages before "write". watch: see `build_dataset`.
+    no dataset; the summary is that of a task, None for stages before "write". watch: see `build_dataset`. overwrite:
+    remove the dataset, and what was joined, first, once all is known to be right that can be known by then.
     Raises: what `join_chunks` and `build_dataset` raise.
     """
     library, chunks, path = chunked.library, chunked.chunks, chunked.path
@@ -114,6 +116,13 @@ def build_chunked(
         details={MAIN_TRACK: library.to_json()},
         scores={MAIN_TRACK: chunks.score_type} if chunks.scores else {},
     )
+    if overwrite:
+        directory = f"{path}.joined"
+        check_join(chunked.documents, chunks, directory)
+        format_options(options)
+        with build_lock(directory):
+            make_room(path, chunked.sources)
+            discard_join(directory)
     if os.path.exists(os.path.join(path, fmt.MANIFEST)):
         joined = Joined([])
         found = open_build(path).options.extra.get("ingest", {}).get("joined") or {}

@@ -5,6 +5,7 @@ written once more, with its chunks as a column of spans (a task for each). DuckD
 takes more than `sql.MEMORY`. A task that has ended has a file <task>.json beside what it wrote, and is not run again.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,10 +18,10 @@ from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.ingest.build.workers import Tell, check_task, run_all
 from conceptloader.ingest.chunks import sql
 from conceptloader.ingest.chunks.concepts import Library
-from conceptloader.ingest.chunks.options import Chunks, check_path
+from conceptloader.ingest.chunks.options import Chunks, check_columns, check_path
 from conceptloader.ingest.chunks.report import EXAMPLES, Joined, require_right
 from conceptloader.ingest.rows.inputs import find_sources
-from conceptloader.ingest.rows.table import column_types, read_objects
+from conceptloader.ingest.rows.table import read_objects
 from conceptloader.storage.durable import completed, make_directories, write_file
 
 PLAN = "plan.json"
@@ -65,24 +66,22 @@ def join_chunks(
 ) -> Joined:
     """Write the documents with their chunks as spans to files in `directory`, or go on with that after an interruption.
 
-    library: the concepts of `chunks.concepts` (`load_library`). part: do only this one. on_bad: called with (file,
-    place, what) for all that is found wrong now, if that is left without annotation. watch: called with (tasks that are
-    done, all of them).
+    library: the concepts of `chunks.concepts` (`load_library`). part: do only this one. on_bad: called at the end, if
+    this is no part, with (file, place, what) for all that is wrong and left without annotation, whenever it was found.
+    watch: called with (tasks that are done, all of them).
     Raises: InputError naming rows that contradict each other, unless `chunks.wrong` is "unannotated"; for ids that two
     documents have; ConfigError for another join in `directory`, or a part whose turn has not come.
     """
     check_task(None if part is None else (part.number, part.tasks))
-    need("duckdb", "chunks: found no duckdb package to join files with", "chunks")
     path = os.path.abspath(directory)
-    for file in [*documents.files, path]:
-        check_path(file)
-    _check_columns(documents, chunks)
+    check_join(documents, chunks, path)
     _plan(path, documents, chunks)
     joined = Joined([os.path.join(path, f"{k:05d}.parquet") for k in range(len(documents.files))])
     library = replace(library, details=())  # no task needs them, and only the first the others
     none = replace(library, keys=(), kinds=(), names=())
     numbers = {"ids": 1, "deal": len(chunks.files), "join": len(documents.files)}  # each needs what is before it
     done, total = 0, sum(numbers.values())
+    stages: list[Task] = []
     for kind, count in numbers.items():
         known = library if kind == "ids" else none
         stage = [Task(path, documents, chunks, known, kind, number) for number in range(count)]
@@ -95,12 +94,9 @@ def join_chunks(
                 )
             missing = [task for task in missing if task.number % part.tasks == part.number]
 
-        def on_end(i: int, succeeded: bool, of: Any = missing) -> None:
+        def on_end(*_: object) -> None:
             nonlocal done
             done += 1
-            if succeeded and on_bad is not None and os.path.exists(of[i].listing):
-                for _, row in read_objects(of[i].listing):
-                    on_bad(of[i].file, row["place"], row["what"])
             if watch:
                 watch(done, total)
 
@@ -115,28 +111,28 @@ def join_chunks(
             report = load_json(task.report).take("report", dict)
             require_right(report, chunks.wrong)
             joined.add(report)
+        stages += stage
+    if part is None and on_bad is not None:
+        for task in stages:
+            for _, row in read_objects(task.listing) if os.path.exists(task.listing) else ():
+                on_bad(task.file, row["place"], row["what"])
     return joined
 
 
-def _check_columns(documents: Documents, chunks: Chunks) -> None:
-    """All columns are there, and scores are numbers. Raises: InputError."""
-    import pyarrow as pa
-
+def check_join(documents: Documents, chunks: Chunks, path: str) -> None:
+    """All that can be known before anything is written to `path`, or removed. Raises: ConfigError, InputError."""
+    need("duckdb", "chunks: found no duckdb package to join files with")
+    for file in [*documents.files, path]:
+        check_path(file)
     wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]
-    for kind, (files, columns) in {
-        "documents": (documents.files, wanted), "chunks": (chunks.files, chunks.columns),
-    }.items():  # fmt: skip
-        for file in files:
-            types = column_types(file)
-            if lacking := sorted({column for column in columns if column is not None} - types.keys()):
-                raise InputError(
-                    f"{file}: found columns {', '.join(types)}, expected {', '.join(lacking)} too; name the columns of "
-                    f"the {kind} as they are"
-                )
-            for column in chunks.scores.values() if kind == "chunks" else ():
-                value = getattr(types[column], "value_type", None)
-                if value is None or not (pa.types.is_floating(value) or pa.types.is_integer(value)):
-                    raise InputError(f"{file}: column {column!r}: found {types[column]}, expected a list of numbers")
+    check_columns(chunks, documents.files, wanted)
+    if not os.path.exists(os.path.join(path, PLAN)) and _visible(path):
+        raise ConfigError(f"{path}: found files but no {PLAN}, expected an empty directory for the join; move them")
+
+
+def _visible(path: str) -> list[str]:
+    """What is in a directory, but for files of locks and of file systems."""
+    return [name for name in os.listdir(path) if not name.startswith(".")] if os.path.isdir(path) else []
 
 
 @dataclass(frozen=True)
@@ -183,8 +179,6 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
     """The join in `path` is this one."""
     make_directories(path)
     name = os.path.join(path, PLAN)
-    if not os.path.exists(name) and any(not found.startswith(".") for found in os.listdir(path)):
-        raise ConfigError(f"{path}: found files but no {PLAN}, expected an empty directory for the join; move them")
     inputs = [source.to_json() for source in find_sources([*documents.files, *chunks.files, chunks.concepts.path])]
     options = {key: value for key, value in chunks.to_json().items() if key != "wrong"}  # all that ended is as without
     asked = {"inputs": inputs, "chunks": options, "content": documents.content, "keep": list(documents.keep)}
@@ -196,18 +190,30 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
 
 
 def discard_join(path: str) -> None:
-    """Remove the join in `path`, if there is one. Raises: FormatError if that is none of ours."""
-    name = os.path.join(path, PLAN)
-    if os.path.exists(name):
-        load_json(name)
-        shutil.rmtree(path, ignore_errors=True)  # what stays of it, nobody needs
+    """Remove the join in `path`, if there is one: its plan last, so that after a SIGKILL this can be done again.
+
+    Raises: FormatError if that is none of ours."""
+    plan = os.path.join(path, PLAN)
+    if not os.path.exists(plan):
+        return
+    load_json(plan)
+    for name in set(_visible(path)) - {PLAN}:
+        entry = os.path.join(path, name)
+        if os.path.isdir(entry):
+            shutil.rmtree(entry, ignore_errors=True)  # what stays of it, nobody needs
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(entry)
+    if _visible(path) == [PLAN]:
+        os.unlink(plan)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _ids(task: Task, database: Any) -> dict[str, Any]:
     """The file of each document's id. A join finds it there, in memory or on disk. And the concepts."""
     sql.library(task.library, os.path.join(task.directory, _LIBRARY))
     parts = " UNION ALL ".join(
-        f"SELECT {sql.name(task.chunks.join)} AS id, {k} AS file FROM read_parquet({sql.text(path)})"
+        f"SELECT {sql.identity(task.chunks)} AS id, {k} AS file FROM read_parquet({sql.text(path)})"
         for k, path in enumerate(task.documents.files)
     )
     _copy(database, parts, os.path.join(task.directory, "ids.parquet"))

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.ingest.rows.table import column_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,3 +99,41 @@ def check_path(path: str) -> None:
     """Raises: ConfigError for a path that a pattern of files could be taken for."""
     if any(character in path for character in "*?[]"):
         raise ConfigError(f"{path}: found one of * ? [ ] in a file's name, expected none of them; rename the file")
+
+
+def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str | None]) -> None:
+    """All columns are there, ids and labels are comparable, and scores are numbers. wanted: columns of the documents,
+    None for none. Raises: InputError."""
+    import pyarrow as pa
+
+    def is_text(kind: Any) -> bool:
+        return any(getattr(pa.types, f"is_{name}")(kind) for name in ("string", "large_string", "string_view"))
+
+    key = column_types(chunks.concepts.path)[chunks.concepts.key]
+    for kind, (files, columns) in {
+        "documents": (documents, wanted), "chunks": (chunks.files, chunks.columns),
+    }.items():  # fmt: skip
+        for file in files:
+            types = column_types(file)
+            if lacking := sorted({column for column in columns if column is not None} - types.keys()):
+                raise InputError(
+                    f"{file}: found columns {', '.join(types)}, expected {', '.join(lacking)} too; name the columns of "
+                    f"the {kind} as they are"
+                )
+            ids = getattr(types[chunks.join], "value_type", types[chunks.join])  # of a dictionary, too
+            if not is_text(ids) and not pa.types.is_integer(ids):
+                raise InputError(
+                    f"{file}: column {chunks.join!r}: found {types[chunks.join]}, expected ids: text or integers"
+                )
+            for column in chunks.labels.values() if kind == "chunks" else ():
+                value = getattr(types[column], "value_type", None)
+                value = getattr(value, "value_type", value)
+                if value not in (None, pa.null()) and is_text(value) != is_text(getattr(key, "value_type", key)):
+                    raise InputError(
+                        f"{file}: column {column!r}: found {types[column]}, expected a list of {key}, as "
+                        f"{chunks.concepts.key} of {chunks.concepts.path}; write one of them as the other"
+                    )
+            for column in chunks.scores.values() if kind == "chunks" else ():
+                value = getattr(types[column], "value_type", None)
+                if value is None or not (pa.types.is_floating(value) or pa.types.is_integer(value)):
+                    raise InputError(f"{file}: column {column!r}: found {types[column]}, expected a list of numbers")

@@ -39,9 +39,14 @@ def name(column: str) -> str:
     return '"' + column.replace('"', '""') + '"'
 
 
+def identity(options: Chunks) -> str:
+    """A document's id, as text in all files: DuckDB would take 007 for 7."""
+    return f"{name(options.join)}::VARCHAR"
+
+
 def chunks(options: Chunks, path: str) -> str:
     """The wanted columns of a file of chunks under our names."""
-    columns = [f"{name(options.join)} AS id", "file_row_number AS row"]
+    columns = [f"{identity(options)} AS id", "file_row_number AS row"]
     columns += [f"{name(options.status)} AS status" if options.status else "NULL::VARCHAR AS status"]
     columns += [f"{_stripped(name(options.text))} AS text" if options.text else "NULL::UBIGINT AS text"]
     for ours, theirs in (("number", options.number), ("start", options.start), ("stop", options.end)):
@@ -60,7 +65,7 @@ def dealt(directories: Sequence[str], options: Chunks) -> str:
     if some:
         source = f"read_parquet([{some}], hive_partitioning=false)"
     else:
-        columns = ["NULL AS id", *(f"0::BIGINT AS {key}" for key in ("number", "start", "stop"))]
+        columns = ["NULL::VARCHAR AS id", *(f"0::BIGINT AS {key}" for key in ("number", "start", "stop"))]
         columns += ["'' AS status", "0::UBIGINT AS text"]
         columns += [f"[] AS {name(f'{kind}_labels')}" for kind in options.labels]
         columns += [f"[]::DOUBLE[] AS {name(f'{kind}_scores')}" for kind in options.scores]
@@ -84,7 +89,7 @@ def matched(content: str, tokens: bool, options: Chunks, path: str, concepts: st
     size = f"len({name(content)})" if tokens else f"length({name(content)})"
     starts = f"coalesce({name(options.starts)}, [])" if options.starts else "[]"
     documents = (
-        f"SELECT file_row_number AS row, {name(options.join)} AS id, {name(content)} AS content, {size} AS size, "
+        f"SELECT file_row_number AS row, {identity(options)} AS id, {name(content)} AS content, {size} AS size, "
         f"{starts} AS starts FROM read_parquet({text(path)}, file_row_number=true)"
     )
     below = "false"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from array import array
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,10 +17,12 @@ from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.rows.batch import Ragged
 from conceptloader.storage.reads import read_file
 
+_OWN_NAME = re.compile("tokenizers-[0-9a-f]{16}")
 TOKENIZER_FILE = ".tokenizer.json"  # the copy beside the tokens
 EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot|>", "<|end|>")
 
@@ -193,6 +196,14 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
             "folder, or hub:OWNER/NAME"
         )
     return FileTokenizer(read_file(path, 1 << 30), path, eos)
+
+
+def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
+    """Whether a tokenizer that the user gives may be the one of a dataset. Names that a tokenizer has by itself say
+    which one it is, and a size at least something; any other name is one that somebody chose, as is none."""
+    if facts is None or not (facts.name == "bytes" or _OWN_NAME.fullmatch(facts.name)):
+        return facts is None or not facts.name.startswith("unnamed-") or tokenizer.vocab_size == facts.vocab_size
+    return tokenizer.name == facts.name
 
 
 def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:

@@ -13,6 +13,11 @@ from conceptloader.order.progress.spec import Member, OrderSpec
 
 logger = logging.getLogger(__name__)
 
+_RULE = (
+    "  Megatron-LM's --split cuts every dataset by number of documents, as Megatron does; releases before cut by share "
+    "of tokens, and their checkpoints name no split_documents. To go on as such a run began, leave --split out, give "
+    "each dataset its share of tokens in the YAML (split: [0, 0.99]), and the rest in the YAML of the evaluation data"
+)
 OnNewSeqLen = Literal["refuse", "restart"]
 
 
@@ -47,10 +52,11 @@ def _compared(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[D
     for key in sorted({*saved.extra, *current.extra}):
         yield Difference(f"extra.{key}", saved.extra.get(key), current.extra.get(key))
     yield Difference("skips", *([(s.at, s.count) for s in spec.skips if s.at < consumed] for spec in both))
-    for name in sorted({*saved.exclude, *current.exclude} & set(current.members)):
+    drawn = saved.draws_before(consumed)
+    for name in sorted({*saved.exclude, *current.exclude} & set(drawn) & set(current.members)):
         old, new = ([list(one) for one in spec.exclude.get(name, ()) if int(one[0]) < consumed] for spec in both)
         yield Difference(f"exclude.{name}", old, new)
-    for name in saved.draws_before(consumed):
+    for name in drawn:
         yield from _member_differences(name, saved.members[name], current.members.get(name))
     past, now = saved.phases_before(consumed), current.phases_before(consumed)
     yield Difference("phases", [phase.start for phase in past], [phase.start for phase in now])
@@ -240,6 +246,8 @@ class ChangedPast(ResumeError):
 
     def __init__(self, refused: Sequence[Difference], consumed: int, decided: int) -> None:
         lines = "\n".join(f"  {difference}" for difference in refused)
+        if any(one.key == "extra.split_documents" and one.saved is None for one in refused):
+            lines += f"\n{_RULE}"
         self.keys = [difference.key for difference in refused]
         self.refusal = (
             f"what decided the first {consumed} samples has changed since the checkpoint:\n{lines}\n"

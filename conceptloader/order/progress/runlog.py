@@ -228,6 +228,7 @@ class RunLog:
     def _write(self, data: bytes) -> None:
         new = not self.path.exists()
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 torn = os.fstat(file).st_size - self._end

@@ -159,6 +159,11 @@ class OrderSpec:
                 f"weights: found a start at global sample {phase.start}, expected more than {self.live[-1]}, where the "
                 "weights that were set last begin"
             )
+        if any(phase.start == one.start for one in self.phases):
+            raise ConfigError(
+                f"weights: found a start at global sample {phase.start}, where a phase of the configuration starts; "
+                "set them from another sample on, or change that phase"
+            )
         phases = sorted([*self.phases, phase], key=lambda one: one.start)
         return replace(self, phases=phases, live=[*self.live, phase.start])
 

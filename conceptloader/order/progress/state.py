@@ -7,6 +7,7 @@ has: of a nested state a changed order would take what it knows and lose the res
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from conceptloader.base.checks import as_count
@@ -33,11 +34,11 @@ def as_leaf(fields: Mapping[str, Any]) -> dict[str, str]:
     return {KEY: canonical_json(sealed(fields))}
 
 
-def unsealed(state: Any, where: str) -> Plain:
-    """The fields of a state, as a leaf or as plain data, without their checksum.
+def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
+    """The fields of a state, as a leaf or as plain data, without their checksum. kind: whose state it should be.
 
-    Version 1 had no checksum. Raises ResumeError if the state is no object with a version that is known here, or does
-    not have the checksum of what it says.
+    Version 1 had no checksum. Raises ResumeError if the state is no object with a version that is known here, does not
+    have the checksum of what it says, or is that of another kind.
     """
     if isinstance(state, Mapping) and isinstance(state.get(KEY), str):
         try:
@@ -46,18 +47,33 @@ def unsealed(state: Any, where: str) -> Plain:
             raise ResumeError(f"{where}: damaged ({error}); {_ELSEWHERE}") from error
     version = state.get("version") if isinstance(state, Mapping) else None
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= VERSION:
-        found = f"version {version!r}" if isinstance(state, Mapping) else type(state).__name__
-        raise ResumeError(
-            f"{where}: found {found}, expected a state of version 1 to {VERSION}; resume from what conceptloader has "
-            "saved, with the release that saved it or a later one"
-        )
+        found, fix = _stranger(state)
+        raise ResumeError(f"{where}: expected a state of version 1 to {VERSION}, found {found}; {fix}")
     fields = {key: value for key, value in state.items() if key != "checksum"}
     if (version > 1 or "checksum" in state) and _fingerprint(fields, where) != state.get("checksum"):
         raise ResumeError(
             f"{where}: it is damaged, or it was edited: the checksum {state.get('checksum')} is not that of what it "
             f"says; {_ELSEWHERE}"
         )
+    marks = {"spec": "loader", "consumed": "sampler's iterator", "epoch": "sampler"}
+    found = next((marks[key] for key in marks if key in fields), kind)
+    if found != kind:
+        raise ResumeError(f"{where}: expected the state of a {kind}, found that of a {found}; give each its own")
     return fields
+
+
+def _stranger(state: Any) -> tuple[str, str]:
+    """(what is no state, what to do)."""
+    if isinstance(state, str):
+        return f"the string {state[:40]!r}", "load the checkpoint, and give the dict that state_dict() returned"
+    if not isinstance(state, Mapping):
+        return type(state).__name__, "give the dict that state_dict() returned"
+    if "version" in state:
+        fix = "resume from what conceptloader has saved, with the release that saved it or a later one"
+        return f"version {state['version']!r}", fix
+    inside = next((key for key, value in state.items() if isinstance(value, Mapping) and KEY in value), None)
+    fix = "give what conceptloader's own state_dict() returned" if inside is None else f"give its {inside!r}"
+    return f"a dict with {', '.join(map(repr, islice(state, 3))) or 'nothing'}", fix
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ from conceptloader.trace.bulk import concepts_in, document_ids, id_lists
 from conceptloader.trace.ranges import document_ranges
 
 _RANGES = ("_min", "_max")
+_ID_TYPES = ("string", "large_string", "string_view", "integer")
+_RANGE_OF_IDS = 1 << 10  # documents that are looked at for one with an id
 
 
 class DocumentColumns:
@@ -24,7 +26,8 @@ class DocumentColumns:
     document, id, tokens (its length), share (a hash of its id, or without one of its number: uniform in [0, 1)); of a
     track of concepts the list of those that its tokens carry, by name, or by id where there are no names; of a track of
     numbers their mean, and NAME_min and NAME_max; of a track of json the first record. metadata: a parquet or jsonl
-    file with a column `id`, whose other columns are there as well. seed: of share.
+    file with a column `id`, whose other columns are there as well; its ids are text, however they look. with_row: how
+    many of the documents that were asked have a row of it. seed: of share.
     """
 
     def __init__(self, dataset: Dataset, seed: int = 0, metadata: str | None = None) -> None:
@@ -47,6 +50,7 @@ class DocumentColumns:
         self._metadata = None if metadata is None else self._load(metadata)
         if self._metadata is not None:
             self.types |= {column.name: column.type for column in self._metadata.schema if column.name != "id"}
+        self.with_row = 0
 
     def table(self, documents: Ints, names: Collection[str]) -> Any:
         """Some columns of some documents, given by their numbers, rising."""
@@ -64,12 +68,25 @@ class DocumentColumns:
                 found |= {key: value for key, value in self._numbers(name, start, stop).items() if key in wanted}
         base = {"document": documents, "id": ids, "tokens": stop - start}
         table = arrow.table({name: value for name, value in {**base, **found}.items() if name in names or name == "id"})
-        more = [name for name in names if name not in table.column_names]
-        if more and self._metadata is not None:
+        if self._metadata is not None:
             at = need("pyarrow.compute", "select").index_in(ids, value_set=self._metadata["id"])
-            for name in more:
+            self.with_row += len(at) - at.null_count
+            for name in sorted(set(names) - set(table.column_names)):
                 table = table.append_column(name, self._metadata[name].take(at))
         return table
+
+    def check_metadata(self, with_row: int) -> None:
+        """with_row: of all documents. Raises: ConfigError for metadata of other documents."""
+        if self._metadata is None or with_row:
+            return
+        documents = np.arange(min(self.dataset.num_documents, _RANGE_OF_IDS))
+        known = document_ids(self._arrow, self.dataset, documents).drop_null()
+        raise ConfigError(
+            f"metadata: found none of its {len(self._metadata):,} ids in {self.dataset.path}, such as "
+            f"{self._metadata['id'][0].as_py()!r:.100}, expected ids of its documents, "
+            + (f"such as {known[0].as_py()!r:.100}" if len(known) else "which has none")
+            + "; nothing was written"
+        )
 
     def _load(self, path: str) -> Any:
         where = f"metadata: {path}"
@@ -77,18 +94,37 @@ class DocumentColumns:
             if path.endswith(".parquet"):
                 table = need("pyarrow.parquet", where).read_table(path)
             else:
-                table = need("pyarrow.json", where).read_json(path)
+                table = self._read_lines(path, need("pyarrow.json", where))
         except (OSError, self._arrow.ArrowInvalid) as error:
-            raise ConfigError(f"{where}: found {error}, expected a parquet or jsonl file") from error
-        if "id" not in table.column_names:
+            raise ConfigError(
+                f"{where}: found {error}, expected a parquet or jsonl file whose ids are strings, or all "
+                "of them integers"
+            ) from error
+        if "id" not in table.column_names or table["id"].null_count == len(table):
             raise ConfigError(f"{where}: found the columns {', '.join(table.column_names)}, expected one called id")
         twice = sorted(set(table.column_names) & set(self.types) - {"id"})
         if twice:
             raise ConfigError(f"{where}: found the columns {', '.join(twice)}, which the dataset has; rename them")
+        kind = getattr(table["id"].type, "value_type", table["id"].type)  # of a dictionary, too
+        if not any(getattr(self._arrow.types, f"is_{name}")(kind) for name in _ID_TYPES):
+            raise ConfigError(f"{where}: found ids of type {kind}, expected strings or integers, as in the input")
+        table = table.filter(table["id"].is_valid())
         ids = table["id"].cast(self._arrow.large_string())
         if len(ids.unique()) != len(ids):
             raise ConfigError(f"{where}: found an id twice, expected one row for each document")
         return table.set_column(table.column_names.index("id"), "id", ids).combine_chunks()
+
+    def _read_lines(self, path: str, json: Any) -> Any:
+        """A jsonl file, without guesses at ids: those like dates would become times."""
+
+        def read(kind: Any) -> Any:
+            options = json.ParseOptions(explicit_schema=self._arrow.schema([("id", kind)]))
+            return json.read_json(path, parse_options=options)
+
+        try:
+            return read(self._arrow.string())
+        except self._arrow.ArrowInvalid:
+            return read(self._arrow.int64())
 
     def _shares(self, documents: Ints, ids: Any) -> Any:
         numbers = self.dataset.sources(documents).tolist()

@@ -29,7 +29,7 @@ class Expression:
     """
 
     def __init__(self, text: str, known: Mapping[str, Any], option: str = "where") -> None:
-        self._duckdb = need("duckdb", f"{option}: found no duckdb package, which evaluates it", "chunks")
+        self._duckdb = need("duckdb", f"{option}: found no duckdb package, which evaluates it")
         self.text, self._option = re.sub(r"\s", " ", text), option
         # One thread: rows stay in their order. Nothing but what is registered can be read.
         settings = {"enable_external_access": "false", "threads": "1"}

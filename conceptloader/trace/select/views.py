@@ -56,11 +56,13 @@ class Ask:
 @dataclass
 class Selected:
     """documents: that were asked; unknown: of which the expression gives null, with_id: that have one of the ids;
-    without_view: selected, but with no value of `by`, or none in its intervals. views: path -> (documents, tokens)."""
+    with_row: that have a row of the metadata; without_view: selected, but with no value of `by`, or none in its
+    intervals. views: path -> (documents, tokens)."""
 
     documents: int = 0
     unknown: int = 0
     with_id: int = 0
+    with_row: int = 0
     without_view: int = 0
     views: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -93,7 +95,7 @@ def select(
             asking.write_part(task, progress)
             return Selected(documents=dataset.num_documents)
         tables = asking.read_parts() if os.path.isdir(asking.directory) else [asking.find((0, 1), progress)]
-        found = _write(dataset, ask, target, tables)
+        found = _write(asking, target, tables)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(asking.directory)
     return found
@@ -112,7 +114,9 @@ class _Asking:
         self.spans = None if ask.spans is None else self._concepts(parse_where(ask.spans))
         self.names = {*self.where.columns, *([] if self.by is None else [self.by.column])}
         status = None if ask.metadata is None else (os.stat(ask.metadata).st_size, os.stat(ask.metadata).st_mtime_ns)
-        self.print = fingerprint([dataset.stream_fingerprint, dataset.tracks_fingerprint, ask.described(), status])
+        self.print = fingerprint(
+            [dataset.stream_fingerprint, dataset.tracks_fingerprint, ask.described(), status, *vars(Selected())]
+        )
 
     def _concepts(self, where: Where) -> Where:
         dataset, track = self.dataset, self.ask.track
@@ -131,6 +135,7 @@ class _Asking:
             parts.append(self._ask(chunk, counted))
             if progress is not None:
                 progress(done + 1, len(mine))
+        counted.with_row = self.columns.with_row
         facts = {"ask": self.print, **{name: str(value) for name, value in vars(counted).items()}}
         return self._arrow.concat_tables([self._schema.empty_table(), *parts]).replace_schema_metadata(facts)
 
@@ -242,12 +247,13 @@ class _By:
         return names.take(self._arrow.array(at, mask=(at < 0) | (at > last)))
 
 
-def _write(dataset: Dataset, ask: Ask, out: str, tables: list[Any]) -> Selected:
+def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
     arrow: Any = need("pyarrow", "select")
-    found = Selected()
+    dataset, ask, found = asking.dataset, asking.ask, Selected()
     for table in tables:
-        for name in ("documents", "unknown", "with_id", "without_view"):
+        for name in ("documents", "unknown", "with_id", "with_row", "without_view"):
             setattr(found, name, getattr(found, name) + int(table.schema.metadata[name.encode()]))
+    asking.columns.check_metadata(found.with_row)
     table = arrow.concat_tables(table.replace_schema_metadata(None) for table in tables).combine_chunks()
     if not table.num_rows:
         raise ConfigError(

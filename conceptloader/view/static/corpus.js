@@ -7,8 +7,8 @@ export async function conceptsView(parameters, about) {
   const to = (more) => address("concepts", { d: found.d, t: found.t, q: parameters.q, ...more });
   const most = Math.max(1e-12, ...found.concepts.map((one) => one.share));
   const row = (one) => [link(label(one.name ?? one.c), "concept", { d: found.d, t: found.t, c: one.c }),
-    one.share / most, percent(one.share), hue(one.c)];
-  const of = found.read < found.tokens - 1 ? `estimated from ${count(found.read)} of ${count(found.tokens)}` : "counted";
+    one.share / most, one.share === null ? "not sampled" : percent(one.share), hue(one.c)];
+  const of = found.whole ? "counted" : `estimated from ${count(found.read)} of ${count(found.tokens)}`;
   return h("article", {},
     h("div", { class: "tools" },
       datasets(about, found.d, (d) => address("concepts", { d, q: parameters.q })),

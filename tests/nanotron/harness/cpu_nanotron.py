@@ -21,6 +21,7 @@ def install() -> None:
         nanotron.trainer.RotaryEmbedding.init_rotary_embeddings = lambda self: None
         return
     _datatrove()
+    _blending()
     import nanotron.scaling.parametrization as parametrization
     import nanotron.serialize.optimizer as optimizer
     import nanotron.trainer as trainer
@@ -66,6 +67,26 @@ def _datatrove() -> None:
             return self._folder_path
 
     dataset.DatatroveFolderDataset = FolderDataset
+
+
+def _blending() -> None:
+    """In place of a module that the stock loader compiles in the checkout, for which the system's Python has to have
+    pybind11: the dataset that lags most behind its weight is next."""
+    import nanotron.data.nemo_dataset as package
+    import nanotron.data.nemo_dataset.dataset_utils as utils
+
+    def build_blending_indices(
+        datasets: Any, samples: Any, counts: Any, weights: Any, number: int, size: int, verbose: bool
+    ) -> None:
+        for k in range(size):
+            datasets[k] = (weights * max(k, 1) - counts).argmax()
+            samples[k] = counts[datasets[k]]
+            counts[datasets[k]] += 1
+
+    helpers = types.ModuleType(f"{package.__name__}.helpers")
+    helpers.build_blending_indices = build_blending_indices
+    sys.modules[helpers.__name__] = package.helpers = helpers
+    utils.compile_helper = lambda: None
 
 
 def _parametrizator(cls: type) -> None:

@@ -1,0 +1,136 @@
+"""Whether all ranks are about to do the same. Nothing else in a run compares them: each computes its own samples.
+
+Ranks meet in the key-value store of torch.distributed and not in a collective: that works with any backend, cannot
+interleave with the trainer's own collectives, and says which ranks have not come.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+
+from conceptloader.base.hashing import canonical_json, fingerprint
+from conceptloader.base.version import __version__
+from conceptloader.blend import Blend
+from conceptloader.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+WARN_AFTER_S = 60.0
+_SHOWN = 8  # settings that a message lists
+_ABSENT = "nothing"
+# What may differ between ranks: where files lie, and how they are read.
+_LOCAL = ("loader", "roots", "megatron_cache", "quarantine", "exclude")
+
+
+def start_facts(blend: Blend, **more: Any) -> dict[str, Any]:
+    """What has to be equal on all ranks that read `blend`: the release, the order, and all that shapes a batch.
+
+    Paths may differ, as copies on the nodes' own disks do: the order has fingerprints of what is there, also of what
+    is quarantined and excluded. more: JSON values of the trainer, such as the global batch size.
+    """
+    config = {key: value for key, value in blend.config.to_dict().items() if key not in _LOCAL}
+    for dataset in config["datasets"].values():
+        del dataset["path"]
+    return {"conceptloader": __version__, "order": blend.spec.to_dict(), "configuration": config, **more}
+
+
+def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn_after_s: float = WARN_AFTER_S) -> None:
+    """Raise on every rank of a group unless all of them have called this with equal facts.
+
+    Does nothing where torch.distributed is not initialized, or its backend is "fake": there are no other ranks.
+
+    Args:
+        what: What ranks are about to do; the same text on all of them.
+        facts: JSON values by name; mappings are compared leaf by leaf.
+        group: A torch.distributed group that this rank is in; None for all processes.
+        warn_after_s: Seconds after which the ranks that have not come are logged, the first time.
+
+    Raises:
+        ConfigError: Facts differ: which, on which ranks. Or ranks did not come within the timeout of the store.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake":
+        return
+    ranks, rank = dist.get_process_group_ranks(group or dist.group.WORLD), dist.get_rank()
+    if rank not in ranks:
+        raise ConfigError(f"{what}: rank {rank} is not in the group of ranks {_listed(ranks)}; give a group with it")
+    everyone = PrefixStore(f"conceptloader {what} {fingerprint(ranks)}", _get_default_store())
+    number = everyone.add(f"rounds of {rank}", 1)
+    store, digest, names = PrefixStore(str(number), everyone), fingerprint(facts), {r: f"of {r}" for r in ranks}
+    store.set(names[rank], digest)
+    say = warn_after_s, what, names
+    if rank == ranks[0]:
+        _wait(store, list(names.values()), *say)
+        groups: dict[str, list[int]] = {}
+        for other, name in names.items():
+            groups.setdefault(store.get(name).decode(), []).append(other)
+        store.set("groups", json.dumps(groups))
+        if number > 1:  # all ranks have come from there
+            past = PrefixStore(str(number - 1), everyone)
+            for name in ("groups", *names.values()):
+                past.delete_key(name)
+    else:
+        _wait(store, ["groups"], *say)
+        groups = json.loads(store.get("groups"))
+    if len(groups) == 1:
+        return
+    if groups[digest][0] == rank:
+        store.set(digest, canonical_json(facts))
+    found = {_listed(members): _leaves(json.loads(store.get(one))) for one, members in groups.items()}
+    if store.add("read", 1) == len(ranks):
+        store.set("all have read", "")
+    _wait(store, ["all have read"], *say)  # the store may end with one of the processes
+    raise ConfigError(f"{what}: ranks differ, expected the same on all of them; nothing was done:\n{_differing(found)}")
+
+
+def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, names: Mapping[int, str]) -> None:
+    """Return when all keys are set; names: the key that each rank sets first. Raises ConfigError after the timeout."""
+    limit: float = store.timeout.total_seconds()  # type: ignore[attr-defined]
+    first = min(names)
+    for seconds in (min(warn_after_s, limit), max(limit - warn_after_s, 0.001)):
+        try:
+            store.wait(list(keys), timedelta(seconds=seconds))
+            return
+        except dist.DistNetworkError:
+            raise
+        except RuntimeError:  # DistStoreError, or what FileStore raises
+            missing = [rank for rank, name in names.items() if not store.check([name])]
+            if first in (dist.get_rank(), *missing):  # one line, not one from each rank
+                logger.warning("%s: waiting for rank(s) %s", what, _listed(missing))
+    raise ConfigError(
+        f"{what}: rank(s) {_listed(missing)} have not come to it within {limit:.0f} s, expected every rank of the "
+        "group; look for their own errors, or call it on all ranks"
+    )
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, str]:
+    """Dotted path -> JSON of what is there."""
+    if isinstance(value, dict) and value:
+        return {k: v for key, item in value.items() for k, v in _leaves(item, f"{path}.{key}" if path else key).items()}
+    return {path: canonical_json(value)}
+
+
+def _differing(found: Mapping[str, Mapping[str, str]]) -> str:
+    """A line for each leaf that is not the same everywhere. found: ranks -> leaves."""
+    paths = list(dict.fromkeys(path for leaves in found.values() for path in leaves))
+    differ = [path for path in paths if len({leaves.get(path) for leaves in found.values()}) > 1]
+    lines = [
+        f"  {path}: " + "; ".join(f"rank(s) {ranks}: {leaves.get(path, _ABSENT)}" for ranks, leaves in found.items())
+        for path in differ[:_SHOWN]
+    ]
+    return "\n".join([*lines, *([f"  and {len(differ) - _SHOWN} more"] if len(differ) > _SHOWN else [])])
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """Ranks in words, runs of them as first-last."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return ", ".join("-".join(map(str, run)) for run in runs)

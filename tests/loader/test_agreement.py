@@ -1,0 +1,155 @@
+"""Ranks that are about to read different data are told so at the start, in real processes."""
+
+import copy
+import logging
+import re
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError
+from conceptloader.torch.agreement import require_same
+
+RANKS = 3
+
+
+def read(config: Any, rank: int, **options: Any) -> int:
+    """Samples consumed after two micro batches."""
+    sizes = {"dp_size": RANKS, "micro_batch_size": 2, "check_ranks": True}
+    with cl.make_dataloader(config, dp_rank=rank, **{**sizes, **options}) as loader:
+        for _, _batch in zip(range(2), loader, strict=False):
+            pass
+        return loader.consumed_samples
+
+
+def alone_differs(rank: int, config: Any, change: Callable[[Any], None]) -> Any:
+    if rank == 1:
+        change(config)
+    return config
+
+
+def weigh(config: Any) -> None:
+    config["datasets"]["a"]["weight"] = 0.6
+
+
+def put_another_dataset_there(config: Any) -> None:
+    config["datasets"]["b"]["path"] = config["datasets"]["b"]["path"].removesuffix("b") + "a"
+
+
+def mask(config: Any) -> None:
+    config["outputs"]["loss_mask_borders"] = True
+
+
+def read_elsewhere(config: Any) -> None:
+    """What may differ: threads, and the path of the same dataset."""
+    config["loader"]["threads"] = 1
+    config["datasets"]["a"]["path"] += "/."
+
+
+def come_late(rank: int) -> int:
+    if rank == 1:
+        time.sleep(2)
+    require_same("late", {}, warn_after_s=0.5)
+    return 0
+
+
+def half(rank: int, config: Any) -> int:
+    """Groups are apart from each other."""
+    group = [dist.new_group([0, 2]), dist.new_group([1])][rank == 1]
+    return read(alone_differs(rank, config, weigh), rank // 2, dp_size=2 - rank % 2, check_ranks=group)
+
+
+CASES: dict[str, Callable[[int, Any], Any]] = {
+    "alike": lambda rank, config: read(config, rank),
+    "elsewhere": lambda rank, config: read(alone_differs(rank, config, read_elsewhere), rank),
+    "group": half,
+    "weight": lambda rank, config: read(alone_differs(rank, config, weigh), rank),
+    "dataset": lambda rank, config: read(alone_differs(rank, config, put_another_dataset_there), rank),
+    "outputs": lambda rank, config: read(alone_differs(rank, config, mask), rank),
+    "position": lambda rank, config: read(config, rank, consumed_samples=6 * (rank == 1)),
+    "size": lambda rank, config: read(config, rank, global_batch_size=6 * (1 + (rank == 1))),
+    "late": lambda rank, config: come_late(rank),
+    "missing": lambda rank, config: time.sleep(8) if rank == 1 else read(config, rank),
+}
+
+
+def run(rank: int, config: Any, folder: str) -> None:
+    logging.basicConfig(filename=f"{folder}/log.{rank}")
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timeout)
+    for name, case in CASES.items():
+        if name == "missing":
+            dist.distributed_c10d._get_default_store().set_timeout(timedelta(seconds=2))
+        try:
+            outcome = f"read {case(rank, copy.deepcopy(config))}"
+        except ConfigError as error:
+            outcome = str(error)
+        Path(folder, f"{name}.{rank}").write_text(outcome)
+
+
+@pytest.fixture(scope="module")
+def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("outcomes")
+    datasets = {name: {"path": str(data / name), "weight": 0.5} for name in "ab"}
+    config = {"seq_len": 16, "datasets": datasets, "concepts": {"concepts": {}}, "outputs": {}, "loader": {}}
+    mp.spawn(run, (config, str(folder)), nprocs=RANKS)
+    return folder
+
+
+def texts(outcomes: Path, case: str) -> list[str]:
+    return [(outcomes / f"{case}.{rank}").read_text() for rank in range(RANKS)]
+
+
+@pytest.mark.slow
+def test_ranks_that_agree_read(outcomes: Path) -> None:
+    assert texts(outcomes, "alike") == texts(outcomes, "elsewhere") == ["read 12"] * RANKS
+    assert texts(outcomes, "group") == ["read 8", "read 4", "read 8"]
+    assert texts(outcomes, "late") == ["read 0"] * RANKS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "path"),
+    [
+        ("weight", r"configuration\.datasets\.a\.weight: rank\(s\) 0, 2: 0\.5; rank\(s\) 1: 0\.6"),
+        ("dataset", r"order\.members\.b\.stream_fingerprint: rank\(s\) 0, 2: \"\w+\"; rank\(s\) 1: \"\w+\""),
+        ("outputs", r"configuration\.outputs\.loss_mask_borders: rank\(s\) 0, 2: false; rank\(s\) 1: true"),
+        ("position", r"consumed_samples: rank\(s\) 0, 2: 0; rank\(s\) 1: 6"),
+        ("size", r"global_batch_size: rank\(s\) 0, 2: \[\[0,6\]\]; rank\(s\) 1: \[\[0,12\]\]"),
+    ],
+)
+def test_every_rank_says_which_ranks_differ_in_what(outcomes: Path, case: str, path: str) -> None:
+    for text in texts(outcomes, case):
+        assert text.startswith("training data: ranks differ")
+        assert re.search(path, text)
+
+
+@pytest.mark.slow
+def test_ranks_that_do_not_come_are_named(outcomes: Path) -> None:
+    assert "late: waiting for rank(s) 1\n" in (outcomes / "log.0").read_text()
+    assert "late" not in (outcomes / "log.2").read_text()
+    found = texts(outcomes, "missing")
+    assert found[0] == found[2]
+    assert "training data: rank(s) 1 have not come to it within 2 s" in found[0]
+
+
+def test_ranks_need_a_process_group(config: Any) -> None:
+    with pytest.raises(ConfigError, match="check_ranks: found no process group with dp_size 3"):
+        read(config, 0)
+    assert read(config, 0, dp_size=1) == 4
+
+
+def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config: Any) -> None:
+    dist.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
+    try:
+        assert read(config, 1) == 12
+    finally:
+        dist.destroy_process_group()

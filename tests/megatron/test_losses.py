@@ -1,0 +1,108 @@
+"""Losses, not windows: a fixed model in Megatron's training loop, and a loop over our datasets written by hand."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conceptloader.blend import load_config, open_blend
+from conceptloader.blend.packing import Packing, Packs
+from conceptloader.format.read.dataset import Dataset
+from tests.corpora.for_megatron import EOD, write_config, write_datasets
+from tests.megatron.launching import ROOT, torchrun
+from tests.megatron.tiny import LENGTH, parameters, token_losses
+
+BATCH, STEPS, RATE, BINS = 8, 4, 0.5, 8
+Row = list[tuple[int, int, bool, int]]  # token, label, whether it is trained on, sequence
+
+
+def window(dataset: Dataset, start: int) -> Row:
+    """Documents end in EOD, and what follows it is no target: --eod-mask-loss."""
+    tokens, sequence, row = dataset.tokens(start, start + LENGTH + 1).tolist(), 0, []
+    for token, label in pairwise(tokens):
+        row.append((token, label, token != EOD, sequence))
+        sequence += token == EOD
+    return row
+
+
+def pack(packs: Packs, number: int) -> Row:
+    """Each part is a sequence; its last token has a label where its document goes on."""
+    row: Row = []
+    for sequence, part in enumerate(packs.parts(number)):
+        stop = part.start + part.tokens
+        tokens = packs.dataset.tokens(part.start, min(stop + 1, part.end)).tolist()
+        labels = tokens[1:] if stop < part.end else [*tokens[1:], EOD]
+        for k in range(part.tokens):
+            row.append((tokens[k], labels[k], stop < part.end or k + 1 < part.tokens, sequence))
+    return row + [(EOD, EOD, False, -1)] * (LENGTH - len(row))
+
+
+def losses(of: dict[str, torch.Tensor], rows: list[Row]) -> torch.Tensor:
+    """Sum of the losses by their weights, which are label % 5, over the number of trained tokens."""
+    token, label, trained, sequence = torch.tensor(rows).permute(2, 0, 1)
+    forbidden = (sequence[:, :, None] != sequence[:, None, :]) | torch.ones(LENGTH, LENGTH).triu(1).bool()
+    position = torch.tensor([[k - row.index(one) for k, one in enumerate(row)] for row in sequence.tolist()])
+    found = token_losses(of, token, position, forbidden, label)
+    return (found * trained * (label % 5)).sum() / trained.sum()
+
+
+def by_hand(path: Path, packed: bool) -> dict[str, Any]:
+    blend = open_blend({**load_config(path).to_dict(), "seq_len": LENGTH, "split_documents": [0, 0.8]})
+    packing = Packing(seq_len=LENGTH, bins=BINS)
+
+    def row(dataset: Dataset, within: tuple[int, int], number: int) -> Row:
+        if packed:
+            return pack(Packs(dataset, packing, within, tracks=()), number)
+        return window(dataset, within[0] + number * LENGTH)
+
+    def trained() -> Iterator[Row]:
+        for sample in range(STEPS * BATCH):
+            k, _, number = blend.order.sample(sample)
+            yield row(parts[k][0], (0, parts[k][1]), number)
+
+    # Datasets by name; the first of the documents that are held out begins where those of the training end.
+    parts = []
+    for name in ("code", "web"):
+        dataset = blend.datasets[name]
+        parts.append((dataset, dataset.document_range(round(0.8 * dataset.num_documents))[0]))
+    rows, of = list(trained()), parameters()
+    for value in of.values():
+        value.requires_grad_()
+    found = []
+    for step in range(STEPS):
+        loss = losses(of, rows[step * BATCH : (step + 1) * BATCH])
+        found.append(loss.item())
+        for value, gradient in zip(of.values(), torch.autograd.grad(loss, list(of.values())), strict=True):
+            value.data -= RATE * gradient
+    held_out = []
+    for dataset, start in parts:
+        within = start, dataset.num_tokens
+        count = len(Packs(dataset, packing, within, tracks=())) if packed else (within[1] - start - 1) // LENGTH
+        held_out += [row(dataset, within, number) for number in range(count)]
+    with torch.no_grad():
+        valid = losses(of, held_out[: len(held_out) // 4 * 4])  # whole micro batches of two ranks, as Megatron reads
+    assert len(held_out) % 4
+    return {"train": found, "valid": valid.item()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_losses_are_those_of_a_loop_by_hand(tmp_path: Path) -> None:
+    """Two ranks, two micro batches each: masks, weights, document boundaries, packs, accumulation, held-out data."""
+    write_datasets(tmp_path)
+    common = {"outputs": {"loss_weight": "weight"}, "concepts": {}}
+    windows = write_config(tmp_path / "windows.yaml", **common)
+    packs = write_config(tmp_path / "packs.yaml", packing={"bins": BINS}, **common)
+    script = [str(ROOT / "tests/megatron/check_losses.py"), str(windows), str(packs)]
+    run = torchrun(script, tmp_path / "run")
+    assert run.returncode == 0, run.errors
+    for path in (windows, packs):
+        expected = by_hand(path, packed=path == packs)
+        found = json.loads((tmp_path / f"run/{path.stem}.json").read_text())
+        assert found["train"] == pytest.approx(expected["train"], rel=1e-5)
+        assert found["valid"] == pytest.approx(expected["valid"], rel=1e-5)
+        assert expected["train"][-1] < expected["train"][0]

@@ -1,0 +1,176 @@
+"""--split: the documents of each part are those of Megatron's own builder, and a run cut otherwise is told so."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+
+from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.format.read.dataset import share_of
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.integrations.megatron_lm.data import MegatronData
+from conceptloader.integrations.megatron_lm.options import load_configs
+from conceptloader.order.partition import Partition
+from conceptloader.order.progress.runlog import RunLog, RunStart
+from conceptloader.order.schedule import BatchSchedule
+from conceptloader.trace import open_run
+from tests.corpora.token_files import EOD, write_corpus, write_megatron
+from tests.megatron.stock import build_stock, dataset_config
+
+LENGTH = 8
+DATA = {"datasets": {"a": {"path": "a"}}}
+
+
+class Counted:
+    """A dataset class for Megatron's builder: keeps the documents that each split is given."""
+
+    @staticmethod
+    def build_low_level_dataset(path: int, config: Any) -> int:
+        return path
+
+    @staticmethod
+    def numel_low_level_dataset(low: int) -> int:
+        return low
+
+    def __init__(self, low: int, path: int, indices: Any, *rest: Any) -> None:
+        self.documents = (int(indices[0]), int(indices[-1]) + 1) if len(indices) else (0, 0)
+
+
+def of_megatron(split: str, documents: int) -> list[tuple[int, int]]:
+    """[first, stop) of the documents of each split; (0, 0) for none."""
+    config = dataset_config(LENGTH, blend=(["x"], None), split=split)
+    builder = BlendedMegatronDatasetBuilder(Counted, [1, 1, 1], lambda: True, config)
+    built = builder._build_megatron_dataset_splits(documents, config.split_matrix, [1, 1, 1], False)
+    return [(0, 0) if one is None else one.documents for one in built]
+
+
+numbers = st.one_of(st.integers(0, 1000).map(str), st.floats(0, 100).map(lambda x: f"{x:.6f}"))
+splits = st.lists(numbers, min_size=1, max_size=3).filter(lambda words: sum(map(float, words)) > 0)
+
+
+@settings(max_examples=1000)
+@given(words=splits, documents=st.integers(1, 20_000))
+def test_documents_of_each_part_are_megatrons(words: list[str], documents: int) -> None:
+    check_parts(",".join(words), documents)
+
+
+@pytest.mark.parametrize("split", ["60,30,10", "98,1,1", "969,30,1", "99,1", "1", "0.7,0.2,0.1", "33,33,33", "0,1,0"])
+def test_documents_of_usual_parts(split: str) -> None:
+    """60,30,10 adds up to 0.9999999999999999; halves are rounded to even numbers."""
+    for documents in (*range(1, 300), 99_999):
+        check_parts(split, documents)
+
+
+def check_parts(split: str, documents: int) -> None:
+    expected = of_megatron(split, documents)
+    if expected[0] == (0, 0) and float(split.split(",")[0]) == 0:
+        with pytest.raises(ConfigError, match="leaves nothing to train on"):
+            load_configs(DATA, None, None, split, LENGTH, 1)
+        return
+    configs = load_configs(DATA, None, None, split, LENGTH, 1)
+    for config, part in zip(configs, expected, strict=True):
+        if config is None:
+            assert part == (0, 0)
+            continue
+        first, stop = share_of(documents, *(config.split_documents or (0, 1)))
+        assert (first, stop) == part or (first == stop and part == (0, 0))
+
+
+def short_and_long(prefix: Path) -> str:
+    """90 documents of 4 tokens, then 10 of 100, as Megatron writes them; each token tells its document."""
+    lengths = [4] * 90 + [100] * 10
+    return write_corpus(prefix, [[*[number % EOD] * (n - 1), EOD] for number, n in enumerate(lengths)])
+
+
+@pytest.mark.usefixtures("one_process")
+def test_validation_holds_what_megatron_holds_out(tmp_path: Path) -> None:
+    """With --data-path and with a YAML, of .bin/.idx files and of a dataset of our own."""
+    prefix = short_and_long(tmp_path / "a")
+    adopt([prefix], tmp_path / "web")
+    stock = build_stock(
+        dataset_config(LENGTH, blend=([prefix], None), split="90,10,0", path_to_cache=str(tmp_path / "cache")),
+        [5, 5, 0],
+    )
+    pointers = stock[0].dataset.index.sequence_pointers // 2
+    train, valid = ((int(part.indices[0]), int(part.indices[-1])) for part in stock[:2])
+    assert (train, valid) == ((0, 89), (90, 99))
+    held_out = np.concatenate([stock[1].dataset[number] for number in stock[1].indices.tolist()])
+    config = dataset_config(LENGTH, blend=([prefix], None), split="90,10,0", path_to_cache=str(tmp_path / "cache"))
+    in_place = MegatronData(None, config, micro_batch_size=1, sizes=[5, 5, 0])
+    path = tmp_path / "data.yaml"
+    path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web"}}}))
+    adopted = MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="90,10,0")
+    for data in (in_place, adopted):
+        (member,) = data.spec.members.values()
+        assert member.token_range == (0, pointers[90])
+        whole = data.datasets([5, None, 0])[1]
+        tokens = np.concatenate([whole[k]["tokens"].numpy() for k in range(len(whole))])
+        assert len(tokens) == 992
+        assert np.array_equal(tokens, held_out[:992])
+        assert data.spec.extra == {"split_documents": [0.0, 0.9]}
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_run_that_was_cut_by_tokens_is_told_the_rule_and_goes_on_as_it_was(tmp_path: Path) -> None:
+    adopt([short_and_long(tmp_path / "a")], tmp_path / "web")
+    cut, whole, rest = (tmp_path / f"{name}.yaml" for name in ("cut", "whole", "rest"))
+    for path, split in ((cut, {"split": [0, 0.9]}), (whole, {}), (rest, {"split": [0.9, 1]})):
+        path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web", **split}}}))
+    config = dataset_config(LENGTH)
+    # What a release before cut --split 90,10,0 to: the same share of tokens.
+    before = MegatronData(cut, config, micro_batch_size=1, valid=rest)
+    by_tokens = before.state(4)
+    with pytest.raises(
+        ResumeError,
+        match=r"datasets\.web\.token_range: saved \[0, 1160\], now \[0, 360\]\n.*by number of documents, as",
+    ) as e:
+        MegatronData(whole, config, micro_batch_size=1, split="90,10,0", consumed=4, saved=by_tokens)
+    assert "extra.split_documents: saved None, now [0.0, 0.9]" in str(e.value)
+    assert MegatronData(cut, config, micro_batch_size=1, valid=rest, consumed=4, saved=by_tokens).spec == before.spec
+    now = MegatronData(whole, config, micro_batch_size=1, split="90,10,0")
+    again = MegatronData(whole, config, micro_batch_size=1, split="90,10,0", consumed=4, saved=now.state(4))
+    assert again.spec == now.spec
+    with pytest.raises(ResumeError, match=r"extra.split_documents: saved \[0.0, 0.9\], now \[0.0, 0.8\]"):
+        MegatronData(whole, config, micro_batch_size=1, split="80,20,0", consumed=4, saved=now.state(4))
+    # All of the data: there is no rule to speak of.
+    assert MegatronData(whole, config, micro_batch_size=1, split="1,0,0").spec.extra == {}
+
+
+@pytest.mark.usefixtures("one_process")
+def test_questions_about_a_run_that_was_cut(tmp_path: Path) -> None:
+    """The run log says what Megatron's command line said: --split, --seq-length, --seed."""
+    adopt([short_and_long(tmp_path / "a")], tmp_path / "web")
+    path = tmp_path / "data.yaml"
+    path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web"}}}))
+    data = MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="90,10,0")
+    for consumed in (0, 8):
+        schedule = BatchSchedule.constant(4).at(consumed // 4, consumed)
+        start = RunStart.of(data.spec, schedule, Partition(micro_batch_size=1, dp_size=1), LENGTH)
+        RunLog(tmp_path).append(start, data.spec)
+        run = open_run(path, tmp_path)
+        assert run.blend.spec == data.spec
+        train = data.datasets([60, 1, 0])[0]
+        for sample in range(60):
+            assert run.blend.sample(sample)["tokens"][:-1].tolist() == train[sample]["tokens"].tolist()
+
+
+@pytest.mark.usefixtures("one_process")
+def test_what_has_no_documents_to_count(tmp_path: Path) -> None:
+    """Files without a table of documents, and an index whose documents are not what Megatron counts."""
+    np.save(tmp_path / "flat.npy", np.arange(500, dtype=np.uint16))
+    adopt([str(tmp_path / "flat.npy")], tmp_path / "flat")
+    path = tmp_path / "data.yaml"
+    path.write_text(yaml.safe_dump({"datasets": {"flat": {"path": "flat"}}}))
+    MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="1,0,0")
+    with pytest.raises(ConfigError, match=r"^datasets\.flat: split_documents: found no table of documents .*: split$"):
+        MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="90,10,0")
+    prefix = write_megatron(tmp_path / "b", [[[1, 2, 3], [4, 5, 6, EOD]]] * 20)
+    blend = {"blend": ([prefix], None), "path_to_cache": str(tmp_path / "cache")}
+    MegatronData(None, dataset_config(LENGTH, split="1,0,0", **blend), micro_batch_size=1, sizes=[5, 0, 0])
+    with pytest.raises(ConfigError, match=r"--split 90,10,0: found 40 sequences in 20 documents .*b\.idx"):
+        MegatronData(None, dataset_config(LENGTH, split="90,10,0", **blend), micro_batch_size=1, sizes=[5, 5, 0])

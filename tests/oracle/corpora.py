@@ -1,0 +1,107 @@
+"""Random datasets of every kind, a folder of them for each seed: shards, views of views, joined, adopted, bare."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import conceptloader as cl
+from conceptloader.format.write.view import write_view
+from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.trace.select.views import Ask, select
+from tests.oracle.data import read
+
+VOCAB, EOS, CONCEPTS = 300, 7, 9
+TOKENIZER = cl.Tokenizer(name="test", vocab_size=VOCAB, eos_id=EOS)
+STREAMS = ("plain", "more", "joined", "whole", "cut", "cut-again", "spans", "bare", "flat")
+DOCUMENTS = ("documents", "some")
+# What `exclude` may name for a dataset.
+VIEWS = {"plain": ("whole", "spans"), "joined": ("cut",), "cut": ("cut-again",), "documents": ("some",)}
+
+
+def write_all(folder: Path, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    block_tokens = int(rng.choice([1, 3, 8, 2048]))
+    for name in ("plain", "more", "documents", "bare"):
+        write(folder / name, name, rng, block_tokens)
+    cl.join([folder / "more", folder / "plain"], folder / "joined")
+    select(folder / "plain", folder / "whole", Ask(where="share < 0.6 or document = 0", seed=seed))
+    select(folder / "plain", folder / "spans", Ask(spans="concept-1 or concept-2 or concept-3"))
+    select(folder / "documents", folder / "some", Ask(where="share < 0.7 or document = 0", seed=seed))
+    cut(folder / "cut", folder / "joined", rng)
+    cut(folder / "cut-again", folder / "cut", rng)
+    rng.integers(0, VOCAB, int(rng.integers(200, 3000))).astype("<u2").tofile(folder / "flat.bin")
+    adopt([str(folder / "flat.bin")], str(folder / "flat"), kind="flat", dtype="uint16", tokenizer=TOKENIZER)
+    return folder
+
+
+def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int) -> None:
+    """Documents of odd lengths, empty ones among them; shards of few, and of none."""
+    bare = prefix == "bare"
+    numbers = cl.TrackOptions(codec="numpy", parameters={"dtype": "f4"})
+    names = [f"concept-{k}" for k in range(CONCEPTS)]
+    scored = cl.TrackOptions(parameters={"ids": "u2", "scores": "f2"}, vocabulary=names, encoding=pick(rng, "encoding"))
+    build = cl.create_build(
+        path,
+        cl.BuildOptions(
+            mode="document" if prefix == "documents" else "token-stream" if bare else "stream-with-metadata",
+            tokenizer=TOKENIZER,
+            token_type=pick(rng, "token"),
+            fields={"quality": "i4"} if bare else {"loss_mask": "u1", "quality": "i4", "weight": "f4"},
+            tracks={}
+            if bare
+            else {
+                "concepts": cl.TrackOptions(vocabulary=names, encoding=pick(rng, "encoding")),
+                "scored": scored,
+                "numbers": numbers,
+            },
+            block_tokens=block_tokens,
+        ),
+        plan=list(range(int(rng.integers(1, 5)))),
+    )
+    longest, number = int(rng.choice([6, 20, 90])), 0
+    for shard in range(build.num_shards):
+        with build.shard(shard) as writer:
+            for _ in range(int(rng.integers(shard > 0 and 0, 2 + 900 // longest)) + 10 * (shard == 0)):
+                n = int(rng.choice([0, 1, 2, longest, rng.integers(0, longest + 1)])) if number else 12
+                tokens = rng.integers(0, VOCAB, n)
+                tokens[-1:] = EOS
+                given: dict[str, Any] = {"loss_mask": rng.integers(0, 4, n) > 0, "weight": rng.random(n)}
+                given = {"quality": rng.integers(-9, 9, n), **({} if bare else given)}
+                spans = {} if bare else {t: random_spans(rng, n, t) for t in ("concepts", "scored", "numbers")}
+                if number == 0 and not bare:
+                    spans["concepts"] = [(2, 9, [1])]  # so that no view is empty
+                writer.add_document(tokens, spans, id=f"{prefix}-{number}", fields=given)
+                number += 1
+    cl.finalize(path)
+
+
+def pick(rng: np.random.Generator, what: str) -> str:
+    return str(rng.choice(["u2", "u4"] if what == "token" else ["dense", "spans"]))
+
+
+def random_spans(rng: np.random.Generator, n: int, track: str) -> list[tuple[int, int, Any]]:
+    found: list[tuple[int, int, Any]] = []
+    borders = np.unique(rng.integers(0, n + 1, int(rng.integers(0, 12)))).tolist()
+    for start, end in itertools.pairwise(borders):
+        if track == "numbers":
+            found.append((start, end, [float(np.float32(rng.random()))]))
+        elif rng.random() < 0.7:
+            ids = sorted(rng.choice(CONCEPTS, int(rng.integers(0, 4)), replace=False).tolist())
+            found.append((start, end, (ids, rng.random(len(ids)).tolist()) if track == "scored" else ids))
+    return found
+
+
+def cut(path: Path, source: Path, rng: np.random.Generator) -> None:
+    """A view of random pieces of documents, some of which touch, as `select --spans` makes them."""
+    pieces = []
+    for at, end in read(source).documents:
+        while at < end:
+            stop = min(end, at + int(rng.choice([1, 5, 40])))
+            pieces += [(at, stop)] if rng.random() < 0.8 else []
+            at = stop + int(rng.choice([0, 0, 1, 17]))
+    path.mkdir()
+    start, stop = np.array(pieces).T
+    with cl.open_dataset(source) as dataset:
+        write_view(str(path), str(path), dataset, start, stop, {})

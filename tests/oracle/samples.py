@@ -1,0 +1,287 @@
+"""What is in sample t of a configuration: docs/config.md, packing.md, loader.md, one token after the other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.oracle.data import Data, Span, dtype, read
+from tests.oracle.order import Lanes, Order, Weights, sample_random
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tokens [first, end) of a dataset, from `place` of a sample on. Labels are tokens before `label_end`, of the
+    document `number` in packs and documents. left_out: excluded or quarantined, so that they keep their room."""
+
+    place: int
+    first: int
+    end: int
+    label_end: int
+    left_out: bool = False
+
+
+@dataclass(frozen=True)
+class Member:
+    """A dataset of a configuration, or its split: tokens [start, end), cut into samples."""
+
+    data: Data
+    start: int
+    end: int
+    seq_len: int
+    bins: int | None
+    overflow: str
+    quarantine: set[int]
+
+    def documents(self) -> list[tuple[int, int]]:
+        """Of the split: from the one that its first token belongs to, up to the one that its end belongs to."""
+        found, tokens = self.data.documents, len(self.data.tokens)
+        low = 0 if self.start == 0 else self.data.document_of[self.start]
+        return found[low : len(found) if self.end == tokens else self.data.document_of[self.end]]
+
+    def size(self) -> int:
+        if self.bins is not None:
+            whole, rest = divmod(self.end - self.start, (self.bins - 1) * self.seq_len)
+            return whole * self.bins + (-(-rest // self.seq_len) + 1 if rest else 0)
+        if self.data.mode == "document":
+            return len(self.documents())
+        return (self.end - self.start - 1) // self.seq_len
+
+    def parts(self, window: int) -> list[Part]:
+        if self.bins is not None:
+            return [part for k, part in self.block(window // self.bins) if k == window % self.bins]
+        if self.data.mode == "document":
+            a, e = self.documents()[window]
+            return [Part(0, a, min(e, a + self.seq_len), e)]
+        first = self.start + window * self.seq_len
+        return [Part(0, first, first + self.seq_len, first + self.seq_len + 1)]
+
+    def is_quarantined(self, start: int, end: int) -> bool:
+        return start < end and self.quarantine.issuperset(range(start, end))
+
+    def block(self, b: int) -> list[tuple[int, Part]]:
+        """(pack of the block, part) of a block of packs."""
+        assert self.bins is not None
+        length = (self.bins - 1) * self.seq_len
+        low, high = self.start + b * length, min(self.start + (b + 1) * length, self.end)
+        if any(low < e and a < high and self.is_quarantined(a, e) for a, e in self.data.shards):
+            return []
+        packs = self.bins if high - low == length else -(-(high - low) // self.seq_len) + 1
+        pieces = [
+            (first, min(first + self.seq_len, e), e)
+            for a, e in self.documents()
+            for first in (range(a, e, self.seq_len) if self.overflow == "split" else [a] if a < e else [])
+            if low <= first < high
+        ]
+        filled, made, left = [0] * packs, [], []
+
+        def put(k: int, first: int, end: int, label_end: int) -> None:
+            made.append((k, Part(filled[k], first, end, label_end)))
+            filled[k] += end - first
+
+        for first, end, document_end in sorted(pieces, key=lambda piece: (piece[0] - piece[1], piece[0])):
+            fits = [k for k in range(packs) if filled[k] + end - first <= self.seq_len]
+            if fits:
+                put(max(fits, key=lambda k: (filled[k], -k)), first, end, document_end)
+            else:
+                left.append((first, end, document_end))
+        for first, end, document_end in left:
+            while first < end:
+                k = min(range(packs), key=lambda k: (filled[k], -k))
+                stop = min(end, first + self.seq_len - filled[k])
+                put(k, first, stop, document_end)
+                first = end if self.overflow == "crop" else stop
+        return made
+
+
+def cut(share: float, data: Data) -> int:
+    """The token at which a split begins or ends."""
+    token = int(Fraction(repr(share)) * len(data.tokens))
+    number = data.document_of[token] if token < len(data.tokens) else -1
+    return data.documents[number][0] if number >= 0 else token
+
+
+@dataclass(frozen=True)
+class Sample:
+    """arrays: what a batch has of it, by name. sequences: where each begins. spans and codecs: by track."""
+
+    arrays: dict[str, Any]
+    sequences: list[int]
+    spans: dict[str, list[Span]]
+    codecs: dict[str, tuple[str, dict[str, str]]]
+
+
+def weight_of(data: Data, token: int, name: str, missing: float, outside: float = 0) -> float:
+    """`outputs.loss_weight`: of a field, or of the float32 of the span of a track that holds the token."""
+    if name in data.fields:
+        return float(data.fields[name][token])
+    if name not in data.spans:
+        return missing
+    found = [span.record for span in data.spans[name] if span.start <= token < span.end]
+    return float(np.frombuffer(found[0], "<f4")[0]) if found else outside
+
+
+class Oracle:
+    """All samples of a configuration, as plain data; paths are absolute. live: weights that were set while it ran, from
+    a global sample on."""
+
+    def __init__(self, config: Config, live: Sequence[tuple[int, Weights]] = ()) -> None:
+        self.config, self.seq_len = config, config["seq_len"]
+        packing = config.get("packing") or {}
+        self.members: dict[str, Member] = {}
+        self.out: dict[str, list[tuple[int, set[int]]]] = {}  # tokens that are left out from a sample on
+        for name in sorted(config["datasets"]):
+            given = config["datasets"][name]
+            data = read(Path(given["path"]))
+            low, high = (cut(x, data) for x in given.get("split", (0, 1)))
+            overflow = packing.get("overflow", "split")
+            bad = {p for q in config.get("quarantine", ()) if q["dataset"] == name for p in range(*q["tokens"])}
+            self.members[name] = Member(data, low, high, self.seq_len, packing.get("bins"), overflow, bad)
+            entries = [entry for entry in config.get("exclude", ()) if entry.get("dataset", name) == name]
+            self.out[name] = [(0, bad), *((entry["at"], excluded(entry, data)) for entry in entries)]
+        self.sizes = {name: member.size() for name, member in self.members.items()}
+        self.live = list(live)
+        self.order = self.make_order()
+
+    def make_order(self) -> Order | None:
+        config = self.config
+        order = config.get("order", "shuffled")
+        if order == "sequential":
+            return None
+        lanes = Lanes(order["lanes"], order.get("windows", 64), order.get("open", 8)) if order != "shuffled" else None
+        weights = {name: d["weight"] for name, d in config["datasets"].items() if "weight" in d}
+        if config.get("weights") == "sizes":
+            weights = self.sizes
+        phases = {p["start"]: p["weights"] for p in config.get("phases", ())}
+        if 0 not in phases:
+            phases[0] = weights or dict.fromkeys(config["datasets"], 1)
+        if (temperature := config.get("temperature", 1)) != 1:
+            phases = {s: tempered(ws, temperature) for s, ws in phases.items()}
+        skips = [(s["at"], s["count"]) for s in config.get("skip", ())]
+        phases |= dict(self.live)
+        unlaned = [name for name, d in config["datasets"].items() if d.get("lanes") is False]
+        return Order(
+            config.get("seed", 1234), config.get("block", 64), self.sizes, sorted(phases.items()), skips, lanes, unlaned
+        )
+
+    def set_weights(self, at: int, weights: Weights) -> None:
+        """From the trainer's sample `at` on, until the next phase."""
+        assert self.order is not None
+        self.live.append((self.order.global_sample(at), weights))
+        self.order = self.make_order()
+
+    def locate(self, t: int) -> tuple[str, int, int]:
+        """(dataset, epoch, window)"""
+        if self.order is not None:
+            return self.order.locate(t)
+        for name, size in self.sizes.items():
+            if t < size:
+                return name, 0, t
+            t -= size
+        raise IndexError
+
+    def parts(self, t: int) -> tuple[str, list[Part]]:
+        """The dataset of sample t, and what it is made of."""
+        name, _, window = self.locate(t)
+        out = [tokens for at, tokens in self.out[name] if at <= t]
+        found = []
+        for part in self.members[name].parts(window):
+            tokens = range(part.first, min(part.label_end, part.end + 1))  # inputs and labels
+            left_out = not all(one.isdisjoint(tokens) for one in out)
+            found.append(Part(part.place, part.first, part.end, part.label_end, left_out))
+        return name, found
+
+    def sample(self, t: int) -> Sample:
+        name, parts = self.parts(t)
+        member, length = self.members[name], self.seq_len
+        outputs = {"position_ids": "window", "loss_mask": True, "eos_loss": True, **self.config.get("outputs", {})}
+        data, eos, document_of = member.data, member.data.eos or 0, member.data.document_of
+        packed = member.bins is not None
+        arrays = {
+            "input_ids": np.full(length, eos),
+            "labels": np.full(length, eos),
+            "loss_mask": np.zeros(length, np.float32),
+            "document_ids": np.full(length, -1),
+            "loss_weight": np.zeros(length, np.float32),
+            "dataset_id": np.int64(list(self.members).index(name)),
+            "random": np.int64(sample_random(self.config.get("seed", 1234), t)),
+        }
+        weight, fields = outputs.get("loss_weight"), outputs.get("fields", {})
+        arrays |= {field: np.zeros(length, data.fields[field].dtype) for field in fields}
+        spans: dict[str, list[Span]] = {track: [] for track in self.config.get("concepts", {})}
+        sequences = {0}
+        for part in parts:
+            if packed:
+                sequences |= {part.place, part.place + part.end - part.first}
+            if part.left_out:
+                continue
+            for p in range(part.first, part.end):
+                at = part.place + p - part.first
+                arrays["input_ids"][at], arrays["document_ids"][at] = data.tokens[p], document_of[p]
+                if p > part.first and document_of[p] != document_of[p - 1]:
+                    sequences.add(at)
+                has_label = p + 1 < part.label_end
+                for field, side in fields.items():
+                    if side == "inputs" or has_label:
+                        arrays[field][at] = data.fields[field][p + (side == "labels")]
+                if not has_label:
+                    continue
+                arrays["labels"][at] = data.tokens[p + 1]
+                arrays["loss_mask"][at] = (
+                    ("loss_mask" not in data.fields or data.fields["loss_mask"][p + 1] != 0)
+                    and (outputs["eos_loss"] or data.tokens[p + 1] != data.eos)
+                    and (not outputs.get("loss_mask_borders") or document_of[p] == document_of[p + 1])
+                )
+                if weight:
+                    arrays["loss_weight"][at] = weight_of(data, p + 1, **weight)
+            for track, found in spans.items():
+                inside = (s for s in data.spans.get(track, ()) if s.start < part.end and s.end > part.first)
+                found += [s.cut(part.first, part.end, part.place - part.first) for s in inside]
+        if outputs.get("ignore_index"):
+            arrays["labels"][arrays["loss_mask"] == 0] = outputs["ignore_index"]
+        borders = sorted(sequences - {length})
+        starts = borders if packed or outputs["position_ids"] == "document" else [0]
+        arrays["position_ids"] = np.concatenate([np.arange(n) for n in np.diff([*starts, length])])
+        arrays["tokens"] = np.append(arrays["input_ids"], arrays["labels"][-1])
+        wanted = {"input_ids", "labels", "dataset_id", *fields}
+        wanted |= {name for name in ("loss_mask", "document_ids", "loss_weight", "random") if outputs.get(name)}
+        wanted |= {"position_ids"} if outputs["position_ids"] != "off" else set()
+        wanted |= {"tokens"} if outputs.get("shared_labels") else set()
+        in_order = {track: sorted(found, key=lambda s: s.start) for track, found in spans.items()}
+        return Sample({name: arrays[name] for name in wanted}, borders, in_order, data.codecs)
+
+
+def excluded(entry: Config, data: Data) -> set[int]:
+    """Tokens of a dataset that an entry of `exclude` takes out: documents by id, or all that a view lacks."""
+    documents = zip(data.documents, data.ids, strict=True)
+    found = {p for (a, e), id in documents if id in entry.get("ids", ()) for p in range(a, e)}
+    if "view" in entry:
+        kept = {p for a, n in read(Path(entry["view"])).runs for p in range(a, a + n)}
+        place = [p for a, n in data.runs or [(0, len(data.tokens))] for p in range(a, a + n)]
+        found |= {k for k, p in enumerate(place) if p not in kept}
+    return found
+
+
+def tempered(weights: Weights, temperature: float) -> Weights:
+    most = max(weights.values())
+    return {name: float(f"{(weight / most) ** (1 / temperature):.12g}") for name, weight in weights.items()}
+
+
+def meaning(codec: tuple[str, dict[str, str]], record: bytes) -> tuple[list[Any], list[float] | None]:
+    """(concept ids, their scores) of a record, or its numbers."""
+    name, parameters = codec
+    if name == "numpy":
+        return np.frombuffer(record, dtype(parameters["dtype"])).tolist(), None
+    ids, scores = dtype(parameters.get("ids", "u4")), parameters.get("scores")
+    if scores is None:
+        return np.frombuffer(record, ids).tolist(), None
+    n = len(record) // (ids.itemsize + dtype(scores).itemsize)
+    return (
+        np.frombuffer(record, ids, n).tolist(),
+        np.frombuffer(record, dtype(scores), n, n * ids.itemsize).astype(np.float32).tolist(),
+    )

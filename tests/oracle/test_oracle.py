@@ -1,0 +1,356 @@
+"""Random configurations, read by make_dataloader and by a brute-force reading of the documentation."""
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from tests.conftest import Tally
+from tests.oracle.corpora import DOCUMENTS, STREAMS, VIEWS, write_all
+from tests.oracle.data import read
+from tests.oracle.samples import Oracle, Sample, excluded, meaning
+from tests.scale import SOAK, scaled
+
+BATCH = 12
+TRACKS = ("concepts", "scored", "numbers")
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return lru_cache(None)(lambda seed: write_all(tmp_path_factory.mktemp(f"seed-{seed}-"), seed))
+
+
+def some(draw: st.DrawFn, values: Any, **how: Any) -> Any:
+    return draw(st.lists(st.sampled_from(sorted(values)), unique=True, **how))
+
+
+@st.composite
+def weights(draw: st.DrawFn, names: list[str]) -> dict[str, Any]:
+    number = st.one_of(st.integers(1, 1000), st.sampled_from([0.1, 0.7, 0.01, 3.25]))
+    return {name: draw(number) for name in some(draw, names, min_size=1)}
+
+
+@st.composite
+def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
+    kind = draw(st.sampled_from(["windows", "documents", "packs"]))
+    kinds = {"windows": STREAMS, "documents": DOCUMENTS, "packs": (*STREAMS[:-1], *DOCUMENTS)}[kind]
+    paths = {
+        f"{name[::-1]}.{k}": name
+        for k, name in enumerate(draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4)))
+    }
+    ends = {end for path in paths.values() for _, end in read(folder / path).shards}
+    aligned = [n for n in range(1, 41) if any(end and end % n == 0 for end in ends)]  # samples end where shards do
+    config: dict[str, Any] = {
+        "seed": draw(st.integers(-5, 2**70)),
+        "seq_len": draw(st.integers(1, 40) | st.sampled_from(aligned or [1])),
+        "datasets": {name: {"path": str(folder / path)} for name, path in paths.items()},
+        "loader": {"engine": draw(st.sampled_from(["compiled", "reference"])), "prefetch": draw(st.integers(0, 3))},
+        "outputs": {name: draw(st.booleans()) for name in ("document_ids", "cu_seqlens", "random", "eos_loss")},
+    }
+    if kind == "packs":
+        config["packing"] = {
+            "bins": draw(st.sampled_from([2, 2, 3, 6])),
+            "overflow": draw(st.sampled_from(["split", "crop"])),
+        }
+    for name in some(draw, paths):
+        low, high = sorted((draw(st.floats(0, 1)), draw(st.floats(0, 1))))
+        trial = {**config["datasets"][name], "split": [low, high]}
+        if low < high and min(Oracle({**config, "datasets": {name: trial}}).sizes.values()) > 0:
+            config["datasets"][name] = trial
+    sizes = Oracle(config).sizes
+    for name in [name for name, size in sizes.items() if size < 1]:
+        del config["datasets"][name], paths[name]
+    if not paths:
+        return draw(configurations(folder))
+    order = draw(st.sampled_from(["shuffled", "shuffled", "sequential", "lanes"]))
+    if order == "lanes":
+        lanes, windows, opened = draw(st.integers(1, 6)), draw(st.integers(2, 6)), draw(st.integers(1, 4))
+        config["order"] = {"lanes": lanes, "windows": windows, "open": opened}
+        for name in paths:
+            if sizes[name] < lanes * windows or draw(st.booleans()):
+                config["datasets"][name]["lanes"] = False
+    else:
+        config["order"] = order
+    if order != "sequential":
+        config["block"] = draw(st.sampled_from([1, 2, 7, 64]))
+        for name, weight in draw(weights(list(paths))).items():
+            config["datasets"][name]["weight"] = weight
+        if draw(st.integers(0, 4)) == 0:
+            for dataset in config["datasets"].values():
+                dataset.pop("weight", None)
+            config["weights"] = "sizes"
+        config["temperature"] = draw(st.sampled_from([1.0, 1.0, 2.0, 0.5]))
+        starts = sorted(draw(st.lists(st.integers(1, 150), unique=True, max_size=3)))
+        config["phases"] = [{"start": start, "weights": draw(weights(list(paths)))} for start in starts]
+        named = {name for phase in config["phases"] for name in phase["weights"]}
+        for name in set(paths) - named if "weights" not in config else ():
+            config["datasets"][name].setdefault("weight", 1)
+        at = sorted(draw(st.lists(st.integers(0, 150), max_size=3)))
+        config["skip"] = [{"at": t, "count": draw(st.integers(1, 100))} for t in at]
+    config["quarantine"] = []
+    for name in some(draw, paths):
+        data = read(folder / paths[name])
+        first = draw(st.integers(0, len(data.tokens) - 1))
+        some_tokens = st.builds(lambda end, first=first: (first, end), st.integers(first + 1, len(data.tokens)))
+        whole_shard = st.sampled_from([(a, b) for a, b in data.shards if a < b] or [(0, 1)])
+        config["quarantine"].append({"dataset": name, "tokens": list(draw(some_tokens | whole_shard))})
+    config["exclude"] = draw(exclusions(folder, paths))
+    add_outputs(draw, config, paths)
+    return config
+
+
+@st.composite
+def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int = 0) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    for name in some(draw, paths):
+        data, at = read(folder / paths[name]), draw(st.integers(start, start + 100))
+        ids = sorted({id for (a, e), id in zip(data.documents, data.ids, strict=True) if a < e and id})
+        view = folder / draw(st.sampled_from(VIEWS.get(paths[name], [""])))
+        if view != folder and any(excluded({"view": view}, data)) and draw(st.booleans()):
+            entries.append({"at": at, "dataset": name, "view": str(view)})
+        elif ids:
+            entries.append({"at": at, "ids": some(draw, ids, min_size=1, max_size=4)})
+            entries[-1] |= {"dataset": name} if draw(st.booleans()) else {}
+    return entries
+
+
+def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) -> None:
+    outputs, packed = config["outputs"], "packing" in config
+    outputs["position_ids"] = draw(st.sampled_from(["window", "document", "off"]))
+    outputs["loss_mask_borders"] = draw(st.booleans())
+    outputs["shared_labels"] = not packed and draw(st.booleans())
+    if set(paths.values()) <= {"bare", "flat"} and not packed and not config["quarantine"] and not config["exclude"]:
+        needed = outputs["loss_mask_borders"] or not outputs["eos_loss"]
+        outputs["loss_mask"] = needed or draw(st.booleans())
+    if outputs.get("loss_mask", True) and not outputs["shared_labels"]:
+        outputs["ignore_index"] = draw(st.sampled_from([None, -100]))
+    has = set(paths.values())
+    if not has <= {"bare", "flat"}:
+        of_track = {"name": "numbers", "missing": 0.5, "outside": -2}
+        outputs["loss_weight"] = draw(st.sampled_from([None, {"name": "weight", "missing": 3}, of_track]))
+    if "flat" not in has:
+        side = st.sampled_from(["inputs", "labels"])
+        outputs["fields"] = {"quality": draw(side)} if draw(st.booleans()) else {}
+    config["concepts"] = {}
+    for track in some(draw, TRACKS) if not has <= {"bare", "flat"} else []:
+        config["concepts"][track] = how = {}
+        if track != "numbers":
+            how["layout"] = draw(st.sampled_from(["padded", "ragged"]))
+        if draw(st.booleans()):
+            how |= {"max_spans": draw(st.integers(1, 5)), "overflow": draw(st.sampled_from(["truncate", "mark"]))}
+            if track != "numbers":
+                how["max_concepts"] = draw(st.integers(1, 3))
+
+
+def check_batch(oracle: Oracle, batch: Any, samples: Sequence[int]) -> int:
+    """Compares a batch with what the documentation says of these samples; returns their number."""
+    batch = {name: value.numpy() if hasattr(value, "numpy") else value for name, value in batch.items()}
+    assert batch["sample_index"].tolist() == list(samples)
+    wanted = [oracle.sample(t) for t in samples]
+    names, borders = {name for name in batch if not name.startswith(TRACKS)}, [0]
+    for row, (t, sample) in enumerate(zip(samples, wanted, strict=True)):
+        assert names - {"sample_index", "cu_seqlens", "max_seqlen"} == set(sample.arrays)
+        for name, value in sample.arrays.items():
+            assert batch[name].dtype == value.dtype, name
+            np.testing.assert_array_equal(batch[name][row], value, f"sample {t}: {name}")
+        for track, how in oracle.config["concepts"].items():
+            limit = batch[f"{track}_spans"].shape[1]
+            found = {name: value for name, value in batch.items() if name.startswith(f"{track}_")}
+            if how.get("layout") == "ragged":
+                slots = list(pairwise(found.pop(f"{track}_offsets").tolist()))
+                for kind in {f"{track}_values", f"{track}_scores"} & set(found):
+                    lists = [found[kind][a:b].tolist() for a, b in slots]
+                    found[kind] = [lists[k : k + limit] for k in range(0, len(lists), limit)]
+            found = {name: value[row] for name, value in found.items()}
+            check_spans(how, found, track, sample, f"sample {t}: {track}")
+        borders += [row * oracle.seq_len + k for k in (*sample.sequences[1:], oracle.seq_len)]
+    if "cu_seqlens" in names:
+        assert batch["cu_seqlens"].tolist() == borders
+        assert batch["max_seqlen"] == np.diff(borders).max(initial=0)
+    return len(samples)
+
+
+def check_spans(how: dict[str, Any], found: dict[str, Any], track: str, sample: Sample, where: str) -> None:
+    """found: the arrays of a track, of one row; of ragged ones a list for each slot."""
+    spans, limit, width = sample.spans[track], len(found[f"{track}_spans"]), how.get("max_concepts")
+    assert limit == how["max_spans"] if "max_spans" in how else limit >= len(spans)
+    index = np.full(len(found[f"{track}_span_index"]), -1)
+    for k, span in enumerate(spans):
+        index[span.start : span.end] = k if k < limit else -2 if how.get("overflow") == "mark" else -1
+    np.testing.assert_array_equal(found[f"{track}_span_index"], index, where)
+    spans = spans[:limit]
+    blank = limit - len(spans)
+    assert found[f"{track}_num_spans"] == len(spans), where
+    assert found[f"{track}_spans"].tolist() == [[s.start, s.end] for s in spans] + [[0, 0]] * blank, where
+    flags = [s.begins_before + 2 * s.ends_after for s in spans]
+    assert found[f"{track}_flags"].tolist() == flags + [0] * blank, f"{where}: flags of {spans}"
+    meant = [meaning(sample.codecs[track], span.record) for span in spans]
+    ids = [values[:width] for values, _ in meant] + [[]] * blank
+    scores = [(scores or [])[:width] for _, scores in meant] + [[]] * blank
+    if track == "numbers":
+        assert found["numbers_values"].tolist() == [one for values in ids[: len(spans)] for one in values] + [0] * blank
+    elif how["layout"] == "padded":
+        assert found[f"{track}_counts"].tolist() == [len(one) for one in ids], where
+        room = found[f"{track}_ids"].shape[1]
+        assert found[f"{track}_ids"].tolist() == [one + [-1] * (room - len(one)) for one in ids], where
+        if track == "scored":
+            assert found["scored_scores"].tolist() == [one + [0] * (room - len(one)) for one in scores], where
+    else:
+        assert found[f"{track}_values"] == ids, where
+        assert track != "scored" or found["scored_scores"] == scores, where
+
+
+def check_far(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+    """Samples anywhere."""
+    data = cl.SampleDataset(config, num_samples=2**60)
+    found = draw(st.lists(st.integers(0, 2**60 - 1), min_size=1, max_size=6))
+    return check_batch(oracle, cl.collate_fn(data.__getitems__(found)), found)
+
+
+def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+    """A run from its beginning, resumed a few times: on other ranks, with other weights, with a configuration that was
+    edited ahead of the position."""
+    state, at, checked = None, 0, 0
+    resumes = draw(st.integers(0, 3))
+    for number in range(resumes + 1):
+        groups = [(m, n) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 12)]
+        size, ranks = draw(st.sampled_from([(m, n) for m, n in groups if BATCH % (m * n) == at % BATCH % (m * n) == 0]))
+        end, tail = None, draw(st.sampled_from(["drop", "wrap", "short"]))
+        if number == resumes and draw(st.booleans()):
+            end = draw(st.integers(max(at + 1, BATCH), at + 40))
+        loaders = [
+            cl.make_dataloader(
+                config,
+                dp_rank=k,
+                dp_size=ranks,
+                micro_batch_size=size,
+                global_batch_size=BATCH,
+                num_samples=end,
+                tail=tail if end else None,
+            )
+            for k in range(ranks)
+        ]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+        iterators = [iter(loader) for loader in loaders]
+        if end is not None:
+            samples = samples_to(end, tail)[at:]
+            for k, iterator in enumerate(iterators):
+                mine = [
+                    samples[first : first + size * ranks][k::ranks] for first in range(0, len(samples), size * ranks)
+                ]
+                for batch, expected in zip(iterator, mine, strict=True):
+                    checked += check_batch(oracle, batch, expected)
+            break
+        for _ in range(draw(st.integers(0, 40 // (size * ranks)))):
+            for k, iterator in enumerate(iterators):
+                checked += check_batch(oracle, next(iterator), range(at + k, at + size * ranks, ranks))
+            at += size * ranks
+            if draw(st.integers(0, 5)) == 0:
+                oracle = set_weights(draw, oracle, loaders, at, size * ranks)
+        states = [loader.state_dict() for loader in loaders]
+        assert all(s == states[0] for s in states)
+        assert loaders[0].consumed_samples == at
+        state = states[0]
+        for loader in loaders:
+            loader.close()
+        if draw(st.booleans()):
+            config = draw(edited(config, oracle, at))
+            oracle = Oracle(config, oracle.live)
+    return checked
+
+
+def samples_to(end: int, tail: str) -> list[int]:
+    """The trainer's samples of a run of `end` samples."""
+    full, ceiling = end // BATCH * BATCH, -(-end // BATCH) * BATCH
+    return [t % end for t in range({"drop": full, "wrap": ceiling, "short": end}[tail])]
+
+
+def set_weights(draw: st.DrawFn, oracle: Oracle, loaders: list[Any], at: int, group: int) -> Oracle:
+    """Other weights on all ranks, from a sample on that none can have read."""
+    assert oracle.order is not None
+    new, ahead = draw(weights(sorted(oracle.sizes))), at + 4 * group
+    after, taken = oracle.live[-1][0] if oracle.live else 0, [phase["start"] for phase in oracle.config["phases"]]
+    free = [t for t in range(ahead, ahead + 200) if after < oracle.order.global_sample(t) not in taken]
+    start = draw(st.sampled_from([None, *free[:30]]))
+    starts = {loader.set_weights(new, start) for loader in loaders}
+    assert len(starts) == 1
+    assert min(starts) >= at
+    assert start is None or starts == {start}
+    return Oracle(oracle.config, [*oracle.live, (oracle.order.global_sample(starts.pop()), new)])
+
+
+@st.composite
+def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> dict[str, Any]:
+    """Other phases, skips, exclusions and another dataset from the position on, of a run that is at sample `at`."""
+    assert oracle.order is not None
+    datasets, here = dict(config["datasets"]), oracle.order.global_sample(at)
+    if "weights" not in config and draw(st.booleans()):
+        like = dict(datasets[draw(st.sampled_from(sorted(datasets)))])
+        like.pop("weight", None)
+        unlaned = {"lanes": False} if isinstance(config["order"], dict) else {}
+        datasets[draw(st.sampled_from(["0", "z", "\U0001f600", "\uff21"])) + str(at)] = like | unlaned
+    live = [start for start, _ in oracle.live]
+    starts = st.integers(max(here, 1), here + 100).filter(lambda start: start not in live)
+    phases = config["phases"]
+    if new := sorted(draw(st.lists(starts, unique=True, max_size=2))):
+        phases = [phase for phase in phases if phase["start"] < here]
+        phases += [{"start": start, "weights": draw(weights(sorted(datasets)))} for start in new]
+        phases[-1]["weights"] |= {name: 1 for name, dataset in datasets.items() if "weight" not in dataset}
+    skips = [{"at": t, "count": draw(st.integers(1, 50))} for t in draw(st.lists(st.integers(at, at + 40), max_size=2))]
+    return {
+        **config,
+        "datasets": datasets if new else config["datasets"],
+        "phases": phases,
+        "skip": [skip for skip in config["skip"] if skip["at"] < at] + sorted(skips, key=lambda skip: skip["at"]),
+        "exclude": [entry for entry in config["exclude"] if entry["at"] < at or draw(st.booleans())],
+    }
+
+
+def check_evaluation(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+    """Every window once, on any number of ranks."""
+    total, size, ranks = sum(oracle.sizes.values()), draw(st.integers(1, 7)), draw(st.integers(1, 4))
+    group = size * ranks
+    for k in range(ranks):
+        with cl.make_dataloader(config, dp_rank=k, dp_size=ranks, micro_batch_size=size) as loader:
+            mine = [range(first, min(first + group, total))[k::ranks] for first in range(0, total, group)]
+            for batch, expected in zip(loader, mine, strict=True):
+                check_batch(oracle, batch, expected)
+    return total
+
+
+def check(draw: st.DrawFn, config: dict[str, Any]) -> int:
+    """Returns the number of samples that were compared."""
+    oracle = Oracle(config)
+    assert list(oracle.sizes.values()) == list(cl.open_blend(config).order.sizes)
+    if config["order"] == "sequential":
+        return check_evaluation(draw, config, oracle)
+    return check_far(draw, config, oracle) + check_run(draw, config, oracle)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(7200 if SOAK else 600)
+@settings(
+    max_examples=scaled(250, 20_000),
+    derandomize=not SOAK,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_samples_are_those_of_the_documentation(data: st.DataObject, corpora: Any, tally: Tally) -> None:
+    logging.getLogger("conceptloader").setLevel(logging.ERROR)  # many samples have no loss
+    folder = corpora(data.draw(st.integers(0, scaled(5, 500)), "corpora"))
+    config = data.draw(configurations(folder), "config")
+    tally("oracle", {"configurations": 1, "samples": check(data.draw, config)})

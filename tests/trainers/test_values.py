@@ -1,0 +1,181 @@
+"""Losses of training and evaluation in plain PyTorch, equal to those of a loop written by hand."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+import conceptloader as cl
+from conceptloader.blend.samples import parts_of
+from tests.trainers import by_hand
+from tests.trainers.by_hand import ByHand, Sample, Tables
+
+SEQ_LEN, RATE = 16, 0.5
+WINDOWS: dict[str, Any] = {"outputs": {"position_ids": "document", "loss_mask_borders": True, "eos_loss": False}}
+PACKS: dict[str, Any] = {"packing": {"bins": 4}}
+PAGE = Path(__file__).parents[2] / "docs/trainers/automodel.md"
+RECIPE = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)[0])  # its configuration
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two datasets, of which one has neither masks nor weights."""
+    folder = tmp_path_factory.mktemp("values")
+    by_hand.write(folder / "masked", by_hand.documents(seed=1))
+    by_hand.write(folder / "plain", plain(), fields=())
+    return folder
+
+
+def plain() -> list[by_hand.Document]:
+    """The documents of the second dataset: everything is trained on, with weight 1."""
+    return [
+        by_hand.Document(one.tokens, [1] * len(one.tokens), [1.0] * len(one.tokens))
+        for one in by_hand.documents(30, seed=2)
+    ]
+
+
+def config_of(folder: Path, kind: dict[str, Any], **outputs: Any) -> dict[str, Any]:
+    datasets = {name: {"path": str(folder / name), "weight": 1 + (name == "masked")} for name in ("masked", "plain")}
+    return {"seq_len": SEQ_LEN, "datasets": datasets, **kind, "outputs": {**kind.get("outputs", {}), **outputs}}
+
+
+def samples_of(source: Any, kind: dict[str, Any], stop: int) -> list[Sample]:
+    """The first samples of a run, from the documents."""
+    corpora = {"masked": by_hand.documents(seed=1), "plain": plain()}
+    if kind is WINDOWS:
+        rules = {"restart": True, "mask_borders": True, "eos_loss": False}
+        every = {name: by_hand.windows(corpus, SEQ_LEN, **rules) for name, corpus in corpora.items()}
+    else:
+        every = {}
+        for view in source.blend.views:  # where best fit puts documents is tested elsewhere
+            corpus, starts = corpora[view.name], [0]
+            for document in corpus:
+                starts.append(starts[-1] + len(document.tokens))
+            packs = [parts_of(view, number, SEQ_LEN) for number in range(view.count)]
+            every[view.name] = [
+                by_hand.packed(corpus, [(p.document, p.start - starts[p.document], p.inputs) for p in pack], SEQ_LEN)
+                for pack in packs
+            ]
+    return by_hand.in_order(source, every, 0, stop)
+
+
+def with_masks(logits: torch.Tensor, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """As docs/concepts.md says: (sum of losses, labels)."""
+    losses = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
+    mask = batch["loss_mask"].flatten()
+    return (losses * mask * batch["loss_weight"].flatten()).sum(), mask.sum()
+
+
+@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_training_with_labels_that_are_ignored(folder: Path, kind: dict[str, Any], engine: str) -> None:
+    """Without a look at the mask: the mean of each micro batch, as PyTorch's cross_entropy takes it."""
+    config = {**config_of(folder, kind, ignore_index=-100), "loader": {"engine": engine}}
+    loader = cl.make_dataloader(config, micro_batch_size=5, global_batch_size=10)
+    samples = samples_of(loader, kind, 40)
+    hand, model = ByHand(SEQ_LEN), Tables(SEQ_LEN)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    batches = iter(loader)
+    for step in range(4):
+        optimizer.zero_grad()
+        losses = []
+        for batch in (next(batches), next(batches)):
+            logits = model(batch["input_ids"], batch["position_ids"])
+            losses.append(cross_entropy(logits.flatten(0, 1), batch["labels"].flatten()) / 2)
+            losses[-1].backward()
+        optimizer.step()
+        wanted = hand.step(by_hand.batched(samples[10 * step :][:10], 5), RATE, mean="batches")
+        assert sum(loss.item() for loss in losses) == pytest.approx(wanted, rel=1e-9)
+    loader.close()
+
+
+@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+def test_training_with_masks_weights_and_accumulation(folder: Path, kind: dict[str, Any]) -> None:
+    """Steps of three micro batches, on two ranks whose sums are added up."""
+    config = config_of(folder, kind, loss_weight={"name": "weight", "missing": 1})
+    loaders = [
+        cl.make_dataloader(config, dp_rank=rank, dp_size=2, micro_batch_size=2, global_batch_size=12) for rank in (0, 1)
+    ]
+    samples = samples_of(loaders[0], kind, 48)
+    hand, model = ByHand(SEQ_LEN, weighted=True), Tables(SEQ_LEN)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    batches = [iter(loader) for loader in loaders]
+    for step in range(4):
+        sums = [
+            with_masks(model(batch["input_ids"], batch["position_ids"]), batch)
+            for batch in (next(rank) for _ in range(3) for rank in batches)
+        ]
+        loss = sum(total for total, _ in sums) / sum(count for _, count in sums)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        wanted = hand.step(by_hand.batched(samples[12 * step : 12 * step + 12], 2), RATE)
+        assert loss.item() == pytest.approx(wanted, rel=1e-9)
+
+
+def test_evaluation_of_every_window_once(folder: Path) -> None:
+    """order: sequential, in a Loader and in torch's DataLoader, with a last batch that is not full."""
+    config = config_of(folder, WINDOWS, loss_weight={"name": "weight", "missing": 1})
+    config["order"] = "sequential"
+    for dataset in config["datasets"].values():
+        del dataset["weight"]
+    loader, data = cl.make_dataloader(config, micro_batch_size=7), cl.SampleDataset(config)
+    samples = samples_of(loader, WINDOWS, len(data))
+    assert len(data) % 7
+    wanted = ByHand(SEQ_LEN, weighted=True).evaluate([samples])
+    model = Tables(SEQ_LEN)
+    for batches in (loader, DataLoader(data, batch_size=7, collate_fn=cl.collate_fn)):
+        sums = [with_masks(model(batch["input_ids"], batch["position_ids"]), batch) for batch in batches]
+        total, count = (sum(values).item() for values in zip(*sums, strict=True))
+        assert total / count == pytest.approx(wanted, rel=1e-9)
+
+
+class Automodel:
+    """How NeMo Automodel's train_ft.py takes batches: labels are popped, what forward does not name is dropped, and the
+    sums of losses are divided by the labels of the whole step that are not -100."""
+
+    def __init__(self) -> None:
+        self.model = Tables(SEQ_LEN)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), RATE)
+
+    def losses(self, batches: list[dict[str, Any]]) -> torch.Tensor:
+        count = sum((batch["labels"] != -100).sum() for batch in batches)
+        total = torch.zeros((), dtype=torch.float64)
+        for batch in batches:
+            labels = batch.pop("labels")
+            known = {name: value for name, value in batch.items() if name in ("input_ids", "position_ids")}
+            total = total + cross_entropy(self.model(**known).flatten(0, 1), labels.flatten(), reduction="sum") / count
+        return total
+
+    def step(self, batches: list[dict[str, Any]]) -> float:
+        loss = self.losses(batches)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+
+@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+def test_automodel_takes_labels_alone(folder: Path, kind: dict[str, Any]) -> None:
+    """With the recipe's configuration, through torchdata's sampler and loader: training, and then evaluation."""
+    config = config_of(folder, kind, **RECIPE["outputs"])
+    data = cl.SampleDataset(config, 48)
+    sampler = StatefulDistributedSampler(data, num_replicas=1, rank=0, shuffle=False)
+    batches = list(StatefulDataLoader(data, sampler=sampler, batch_size=4, collate_fn=cl.collate_fn))
+    hand, automodel, samples = ByHand(SEQ_LEN), Automodel(), samples_of(data, kind, 50)
+    for step in range(4):
+        found = automodel.step(batches[3 * step : 3 * step + 3])
+        assert found == pytest.approx(hand.step(by_hand.batched(samples[12 * step :][:12], 4), RATE), rel=1e-9)
+    rest = cl.SampleDataset(config, 50)
+    sampler = StatefulDistributedSampler(rest, num_replicas=1, rank=0, shuffle=False)
+    batches = list(StatefulDataLoader(rest, sampler=sampler, batch_size=4, collate_fn=cl.collate_fn))
+    assert len(batches[-1]["labels"]) == 2
+    assert automodel.losses(batches).item() == pytest.approx(hand.evaluate([samples]), rel=1e-9)
+    assert all("labels" not in batch for batch in batches)

@@ -1,0 +1,103 @@
+"""Losses and parameters that a trainer has to reach: a loop written by hand over single samples, with no adapter."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import conceptloader as cl
+from tests.corpora.for_megatron import write_config, write_datasets
+from tests.trainers.zygote import Launch
+
+RATE = 0.5
+HELD_OUT = 10  # samples of a validation: two full batches of 5, or batches of 4, 4 and 2
+Loss = Callable[[Any, dict[str, Any]], torch.Tensor]
+
+
+def configs(folder: Path) -> dict[str, tuple[str, str]]:
+    """Kind of samples -> configurations of training and validation. Windows have weights and tokens without loss."""
+    folder.mkdir()
+    write_datasets(folder)
+    windows = {"position_ids": "document", "loss_mask_borders": True, "eos_loss": False, "loss_weight": "weight"}
+    kinds: dict[str, dict[str, Any]] = {
+        "windows": {"outputs": windows, "quarantine": [{"dataset": "code", "tokens": [100, 200]}]},
+        "packs": {"packing": {"bins": 8}},
+    }
+    for kind, options in kinds.items():
+        write_config(folder / f"{kind}.yaml", seq_len=48, **options)
+        write_config(
+            folder / f"{kind}-valid.yaml",
+            seq_len=48,
+            order="sequential",
+            datasets={"code": {"path": "code"}},
+            **options,
+        )
+    return {kind: (str(folder / f"{kind}.yaml"), str(folder / f"{kind}-valid.yaml")) for kind in kinds}
+
+
+class Tiny(nn.Module):
+    """Logits [B, S, 256] of each token and its position alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.positions, self.head = nn.Embedding(256, 8), nn.Embedding(48, 8), nn.Linear(8, 256)
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        return self.head(self.tokens(input_ids) + self.positions(position_ids))
+
+
+def weighted(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+    """Loss of each token [B, S], times its weight: 0 where its loss mask is 0."""
+    losses = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none").view_as(batch["labels"])
+    weights = batch["loss_weight"] if "loss_weight" in batch else torch.ones_like(losses)
+    return losses * weights * batch["loss_mask"]
+
+
+def by_hand(model: Any, launch: Launch, loss: Loss, eval_batch: int) -> tuple[list[float], list[float]]:
+    """Trains `model`; the loss of each step, and of the validation after it: the mean over batches of `eval_batch`."""
+    assert launch.valid is not None
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    data, held_out = cl.SampleDataset(launch.config), cl.SampleDataset(launch.valid)
+    trained, validated = [], []
+    for step in range(launch.steps):
+        samples = range(step * launch.batch, (step + 1) * launch.batch)
+        value = loss(model, cl.collate_fn([data[i] for i in samples]))
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        trained.append(value.item())
+        with torch.no_grad():
+            cut = [range(first, min(first + eval_batch, HELD_OUT)) for first in range(0, HELD_OUT, eval_batch)]
+            sums = [len(rows) * loss(model, cl.collate_fn([held_out[i] for i in rows])) for rows in cut]
+        validated.append(float(sum(sums)) / HELD_OUT)
+    return trained, validated
+
+
+def compare(
+    launch: Launch, model: Any, fresh: Any, loss: Loss, trained: list[float], validated: list[float], eval_batch: int
+) -> None:
+    """What a launch has found, against the loop by hand with a `fresh` model, in values.NUMBER for the test.
+
+    trained, validated: of each step that this launch has made.
+    """
+    before = copy.deepcopy(fresh)
+    expected, expected_valid = by_hand(fresh, launch, loss, eval_batch)
+    begun, ours, theirs = ([p.detach() for p in one.parameters()] for one in (before, model, fresh))
+    values = {
+        "losses": [trained, expected[launch.first :]],
+        "validation losses": [validated, expected_valid[launch.first :]],
+        "changes of parameters": [
+            [float((after - old).norm()) for after, old in zip(found, begun, strict=True)] for found in (ours, theirs)
+        ],
+        "differences of parameters": [
+            [float((one - other).norm()) for one, other in zip(ours, theirs, strict=True)],
+            [0.0] * len(theirs),
+        ],
+    }
+    (launch.path / f"values.{launch.number}").write_text(json.dumps(values))

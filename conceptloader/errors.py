@@ -22,6 +22,10 @@ class MissingPackageError(ConfigError, ImportError):
     """A package that is not installed is needed; the message has the line that installs it."""
 
 
+class KernelsError(ConceptloaderError, ImportError):
+    """The library of compiled kernels is missing, damaged, of other sources, or for another processor."""
+
+
 class FormatError(ConceptloaderError, ValueError):
     """Bytes on disk are not what the format or the manifest promises."""
 

@@ -13,11 +13,6 @@ from typing import Any
 import numpy as np
 
 from conceptloader.batch.descriptors import Held, OpenFiles
-from conceptloader.batch.kernels import native
-from conceptloader.batch.kernels.fill import fill_samples
-from conceptloader.batch.kernels.packs import fill_packs, make_room
-from conceptloader.batch.kernels.records import ARRAYS, COLUMN, OUTPUT, SLOT, STATE, Call, Room
-from conceptloader.batch.kernels.tables import FILES, Tables, make_tables
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import (
@@ -31,10 +26,15 @@ from conceptloader.batch.reader import (
     sample_randoms,
     weigh,
 )
+from conceptloader.batch.tables import FILES, Tables, make_tables
 from conceptloader.blend import View
 from conceptloader.blend.samples import kind_of, present, read_together
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.order.kernels import NO_TABLES, KernelTables
+from conceptloader.kernels import system
+from conceptloader.kernels.fill import fill_samples
+from conceptloader.kernels.order import NO_TABLES, KernelTables
+from conceptloader.kernels.packs import fill_packs, make_room
+from conceptloader.kernels.records import ARRAYS, COLUMN, OUTPUT, SLOT, STATE, Call, PickBy, Picks, Room
 from conceptloader.storage.descriptors import Budget
 from conceptloader.storage.reads import retrying
 
@@ -112,7 +112,7 @@ class CompiledReader:
             # Packing takes time too, which says nothing of the storage.
             alone = self._late and not self._packed and len(self._running) <= _FEW
             work.state["announced"] = -1 if alone else len(samples)
-            if self._call(work) != native.OK or self._files.unproven:
+            if self._call(work) != system.OK or self._files.unproven:
                 # Attempts are counted for each read: the handles of many shards may go stale at once.
                 retrying(partial(self._go_on, work), work.place)
             if work.spent_ns > LATE_NS * len(samples):
@@ -177,40 +177,40 @@ class CompiledReader:
         pinned: list[int] = []
         pinned_for = -1
         try:
-            while work.code != native.OK or work.left_out:
+            while work.code != system.OK or work.left_out:
                 sample, row = int(state["sample"]), int(state["row"])
-                if work.code in (native.NOT_OPEN, native.CLOSED):
+                if work.code in (system.NOT_OPEN, system.CLOSED):
                     if sample != pinned_for:  # what was opened for the samples before has been used
                         files.unpin(pinned)
                         pinned, pinned_for = [], sample
-                    state["column"], state["at"], state["size"] = native.STREAM, 0, -1  # no read is under way
+                    state["column"], state["at"], state["size"] = system.STREAM, 0, -1  # no read is under way
                     try:
                         files.open(row)
                     except (FormatError, ReadError) as cause:
                         raise in_sample(cause, self._who(work, sample)) from cause
                     pinned.append(row)
-                    if work.code == native.CLOSED:
+                    if work.code == system.CLOSED:
                         work.restart_sample()
-                elif work.code == native.FULL:
+                elif work.code == system.FULL:
                     work.grow()
-                elif work.code == native.MORE:
+                elif work.code == system.MORE:
                     room = work.call.room
                     work.use_room(make_room(2 * len(room.pieces), self.layout.seq_len, len(room.rooms)))
-                elif work.code == native.MISSING:
+                elif work.code == system.MISSING:
                     column = int(state["column"])
-                    if files.files[row, column] == native.OBJECT:
+                    if files.files[row, column] == system.OBJECT:
                         place = row, column, int(state["at"]), int(state["size"])
-                        block = self._tokens_of_block(work, sample) if column == native.STREAM else None
+                        block = self._tokens_of_block(work, sample) if column == system.STREAM else None
                         if not work.held.want(*place, self._who(work, sample), block):
                             raise self._damage(work, sample)
                     work.leave_out_sample()
-                elif work.code == native.OK:  # but for samples that were left out: all that they miss is known
+                elif work.code == system.OK:  # but for samples that were left out: all that they miss is known
                     work.next_round()
-                elif work.code == native.FAILED:
+                elif work.code == system.FAILED:
                     error, message = int(state["error"]), f"cannot read {self._describe(work)}"
                     work.restart_sample()
                     files.close(row)
-                    work.code = native.NOT_OPEN
+                    work.code = system.NOT_OPEN
                     if error < 0:
                         ended = "the file ends there; it was truncated after it was opened: restore it"
                         raise ReadError(errno.ENODATA, f"{message}: {ended}")
@@ -365,9 +365,9 @@ class _Workspace:
             self.shape = None  # until all is there: the next batch does not go on with what an interrupt leaves
             self.members = np.empty(shape.samples, np.int64)
             self.windows, draws = np.empty((2, shape.samples), np.uint64)
-            self.samples = np.array(samples, np.uint64)  # a copy: kernels are compiled for each layout of arrays
-            self.picks: tuple[Any, ...] = self.samples, self.members, self.windows, draws
-            self.order = tables, np.empty(tables.room, np.uint64)
+            self.samples = np.array(samples, np.uint64)
+            self.picks = Picks(self.samples, self.members, self.windows, draws)
+            self.order = PickBy(tables, np.empty(tables.room, np.uint64))
             self.run = self.kernel.bind(self.call, self.picks, self.order)
             self.shape, self.tables = shape, tables
         self.samples[:] = samples

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.kernels.native import OBJECT, STREAM
-from conceptloader.batch.kernels.records import HELD
-from conceptloader.batch.kernels.tables import Tables
+from conceptloader.kernels.system import OBJECT, STREAM
+from conceptloader.kernels.records import HELD
+from conceptloader.batch.tables import Tables
 from conceptloader.batch.layout import Array
 from conceptloader.batch.reader import in_sample
 from conceptloader.errors import ConfigError, FormatError, ReadError

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.blend import Outputs
+from conceptloader.kernels.kernel import Array
+from conceptloader.kernels.records import CUT_OFF as CUT_OFF
 
-Array = npt.NDArray[Any]
 Batch = dict[str, Any]
 """Arrays by name; max_seqlen is an int."""
 Block = npt.NDArray[np.uint8]
@@ -23,7 +24,6 @@ Allocate = Callable[[int], Block]
 """Bytes -> a block of memory, not initialized, in which the arrays of a batch are laid out."""
 
 BEGINS_BEFORE, ENDS_AFTER = 1, 2  # bits of <track>_flags
-CUT_OFF = -2  # in <track>_span_index
 ALIGNMENT = 64
 LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it, switches the loss of its tokens off
 LOSS_WEIGHT = "loss_weight"

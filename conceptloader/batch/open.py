@@ -21,9 +21,9 @@ from conceptloader.batch.layout import (
     FieldLayout,
     TrackLayout,
 )
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
-from conceptloader.batch.warm import open_engine
 from conceptloader.blend import Blend, ConceptOptions, LossWeight, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
@@ -53,7 +53,7 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
     if blend.config.loader.engine == "reference":
         reader = ReferenceReader(blend.order, views, layout, dp_rank)
     else:
-        reader = open_engine(blend.order, views, layout, dp_rank)
+        reader = CompiledReader(blend.order, views, layout, dp_rank)
     present = [view for view in views if view is not None]
     masked = any(kind_of(view) != "window" or LOSS_FIELD in view.dataset.field_names for view in present)
     masked = masked and layout.outputs.loss_mask

@@ -13,7 +13,7 @@ from conceptloader.blend.samples import present
 from conceptloader.errors import FormatError
 from conceptloader.format.read.values import decode_all
 from conceptloader.order import reference
-from conceptloader.order.kernels import KernelTables
+from conceptloader.kernels.order import KernelTables
 
 U64Array = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]

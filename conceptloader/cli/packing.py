@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.kernels.packs import pack_some
-from conceptloader.blend.packing import Packing, Packs
+from conceptloader.blend.packing import Packing, Packs, pack_some
 from conceptloader.cli.output import new_figure, save_picture, table
 from conceptloader.format.read.dataset import Dataset
 

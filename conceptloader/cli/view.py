@@ -11,7 +11,6 @@ from conceptloader.cli.output import Output
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
-from conceptloader.order.permutation import load_kernels
 from conceptloader.storage.stores import is_url
 from conceptloader.view.server import Server, is_loopback
 from conceptloader.view.source import Looked, alone
@@ -50,7 +49,6 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     else:
         options = chosen(arguments, "samples", "log", "losses", "tokenizer")
         looked = Looked(title=os.path.basename(arguments.config), run=open_run(arguments), **options)
-        load_kernels()  # compiles, the first time on a machine, what steps need
     with Server(looked, arguments.host, arguments.port) as server:
         text = [f"{looked.title}: {server.url}"]
         if not is_loopback(arguments.host):

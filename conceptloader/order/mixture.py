@@ -14,9 +14,10 @@ from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
-from conceptloader.order import kernels, reference
-from conceptloader.order.kernels import I64Array, KernelTables, U64Array
-from conceptloader.order.permutation import MAX_N, as_positions, is_compiled
+from conceptloader.kernels import order as kernels
+from conceptloader.kernels.kernel import I64Array, U64Array
+from conceptloader.order import reference
+from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
@@ -127,7 +128,7 @@ class Mixture(Shown):
         return exact_weights(phase.weights, where)
 
     @lazy
-    def _phase_arrays(self) -> Any:
+    def _phase_arrays(self) -> kernels.Phases:
         left: list[int] = []
         right: list[int] = []
         share: list[int] = []
@@ -138,24 +139,28 @@ class Mixture(Shown):
                 out += [child + offset if child >= 0 else ~phase.members[~child] for child in children]
             share += phase.tree.share
             roots.append(offset if phase.tree.share else ~phase.members[0])
-        u64, i64 = np.uint64, np.int64
-        starts = np.array(self._starts, u64)
-        return (
-            starts, starts, np.array([p.key for p in self._phases], u64), np.array(roots, i64),
-            np.array(left, i64), np.array(right, i64), np.array(share, u64),
-            np.array([p.base for p in self._phases], u64), np.int64(self.block),
-        )  # fmt: skip
+        starts = np.array(self._starts, np.uint64)
+        return kernels.Phases(
+            starts=starts,
+            origins=starts,
+            keys=np.array([phase.key for phase in self._phases], np.uint64),
+            roots=np.array(roots, np.int64),
+            tree=kernels.Tree(np.array(left, np.int64), np.array(right, np.int64), np.array(share, np.uint64)),
+            bases=np.array([phase.base for phase in self._phases], np.uint64),
+            block=np.int64(self.block),
+        )
 
     @lazy
-    def _window_arrays(self) -> Any:
+    def _window_arrays(self) -> kernels.Sizes:
         shapes = [reference.feistel_shape(n) for n in self.sizes]
         small = [n if n <= reference.TABLE_MAX else 0 for n in self.sizes]
-        starts = np.concatenate([[0], np.cumsum(small)]).astype(np.int64)
-        u64 = np.uint64
-        return (
-            np.array(self.sizes, u64), np.array(self._keys, u64), np.array([a for a, _ in shapes], u64),
-            np.array([bits for _, bits in shapes], u64), starts[:-1],
-        )  # fmt: skip
+        return kernels.Sizes(
+            windows=np.array(self.sizes, np.uint64),
+            keys=np.array(self._keys, np.uint64),
+            a=np.array([a for a, _ in shapes], np.uint64),
+            bits=np.array([bits for _, bits in shapes], np.uint64),
+            tables=np.cumsum([0, *small], dtype=np.int64)[:-1],
+        )
 
     @lazy
     def _room(self) -> int:
@@ -164,11 +169,11 @@ class Mixture(Shown):
         return kernels.scratch_of(self.block, len(self.sizes), small)
 
     @lazy
-    def kernel_tables(self) -> KernelTables | None:
+    def kernel_tables(self) -> kernels.KernelTables | None:
         """What kernels need to find windows by themselves; None without a shuffle, which they know nothing of."""
         if not self.shuffle:
             return None
-        return KernelTables(self._phase_arrays, self._window_arrays, *self.skips.arrays, self._room)
+        return kernels.KernelTables(self._phase_arrays, self._window_arrays, *self.skips.arrays, self._room)
 
     @property
     def deviation(self) -> float:
@@ -179,31 +184,20 @@ class Mixture(Shown):
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
         g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
         datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
-        if not is_compiled(g.size):
-            found = reference.locate_many(self._phases, self.block, g.ravel().tolist())
-            datasets.reshape(-1)[:] = [k for k, _ in found]
-            draws.reshape(-1)[:] = np.array([draw for _, draw in found], np.uint64)
-        else:
-            scratch = np.empty(self._room, np.uint64)
-            kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), self._phase_arrays, scratch)
+        scratch = np.empty(self._room, np.uint64)
+        kernels.locate_many(g.reshape(-1), datasets.reshape(-1), draws.reshape(-1), self._phase_arrays, scratch)
         return datasets, draws
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]:
         """(datasets int64, epochs uint64, windows uint64) of an array of indices, in its shape."""
         datasets, draws = self.locate_many(positions)
-        sizes = self._window_arrays[0]
+        sizes = self._window_arrays.windows
         if not self.shuffle:
             return datasets, draws // sizes[datasets], draws % sizes[datasets]
         epochs, windows = np.empty_like(draws), np.empty_like(draws)
-        if not is_compiled(draws.size):
-            pairs = zip(datasets.ravel().tolist(), draws.ravel().tolist(), strict=True)
-            found = [reference.window_of(draw, self.sizes[k], self._keys[k]) for k, draw in pairs]
-            epochs.reshape(-1)[:] = np.array([epoch for epoch, _ in found], np.uint64)
-            windows.reshape(-1)[:] = np.array([window for _, window in found], np.uint64)
-        else:
-            out = epochs.reshape(-1), windows.reshape(-1)
-            scratch = np.empty(self._room, np.uint64)
-            kernels.windows_many(datasets.reshape(-1), draws.reshape(-1), *out, self._window_arrays, scratch)
+        out = epochs.reshape(-1), windows.reshape(-1)
+        scratch = np.empty(self._room, np.uint64)
+        kernels.windows_many(datasets.reshape(-1), draws.reshape(-1), *out, self._window_arrays, scratch)
         return datasets, epochs, windows
 
     def locate(self, g: int) -> tuple[int, int]:

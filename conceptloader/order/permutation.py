@@ -7,39 +7,21 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.errors import ConfigError
-from conceptloader.order import kernels
-from conceptloader.order.many import lane_kernels
-from conceptloader.order.reference import TABLE_MAX, feistel_shape, keyed_shuffle, mix64, permute, unpermute
+from conceptloader.kernels import order as kernels
+from conceptloader.order.reference import TABLE_MAX, feistel_shape, keyed_shuffle, mix64
 
 MAX_N = 1 << 63
-FEW = 4096  # numbers at a time, for which nobody waits until compiled code is loaded, or compiled
-
-_loaded = False
-
-
-def load_kernels() -> None:
-    """Have the order computed by compiled code from now on, as it is for more than FEW numbers anyway."""
-    global _loaded
-    lane_kernels.load()
-    _loaded = True
-
-
-def is_compiled(count: int) -> bool:
-    """Whether kernels do it: they are loaded, or `count` numbers are worth it; plain Python does few."""
-    if not _loaded and count > FEW:
-        load_kernels()
-    return _loaded
 
 
 def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
-    """`values` as a uint64 array in range(n), or a ConfigError that names the first one outside. Contiguous, aligned
-    and writable: for anything else kernels would be compiled once more."""
+    """`values` as a uint64 array in range(n), or a ConfigError that names the first one outside. Contiguous and
+    aligned, as kernels take them."""
     array = np.asarray(values)
     if array.dtype.kind not in "ui" and array.size:
         raise ConfigError(f"{what}: expected an array of integers, found dtype {array.dtype}; convert it to uint64")
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
         raise ConfigError(f"{what}: found {int(array.min())}, expected values in 0 <= {what} < {n}")
-    array = np.require(array, np.uint64, ["C", "A", "W", "E"])
+    array = np.require(array, np.uint64, ["C", "A", "E"])
     if array.size and int(array.max()) >= n:
         raise ConfigError(f"{what}: found {int(array.max())}, expected values in 0 <= {what} < {n}")
     return array
@@ -111,8 +93,6 @@ class Permutation:
         position = index(position)
         if self._tables:
             return int(self._tables[back][position])
-        if not is_compiled(1):
-            return (permute, unpermute)[back](position, self.n, self._key)
         try:
             call = self._calls[back].pop()
         except IndexError:
@@ -127,9 +107,6 @@ class Permutation:
         array = as_positions(positions, self.n, "position")
         if self._tables:
             return self._tables[back][array]
-        if not is_compiled(array.size):
-            plain = [(permute, unpermute)[back](position, self.n, self._key) for position in array.ravel().tolist()]
-            return np.array(plain, np.uint64).reshape(array.shape)
         out = np.empty_like(array)
         kernel = (kernels.feistel_many, kernels.unfeistel_many)[back]
         kernel(array.reshape(-1), *self._parameters, out.reshape(-1))

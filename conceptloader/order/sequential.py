@@ -9,7 +9,7 @@ import numpy.typing as npt
 from conceptloader.base.checks import as_count
 from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
-from conceptloader.order.kernels import I64Array, U64Array
+from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order.permutation import MAX_N, as_positions
 
 

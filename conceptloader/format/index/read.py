@@ -15,6 +15,7 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, checksum_column, int_column
 from conceptloader.format.spec.jsonfile import JsonObject, expect_format, load_json
 from conceptloader.format.spec.layout import bad
+from conceptloader.kernels.codecs import decode_spans
 from conceptloader.storage.source import Expected, LocalFiles
 
 _ANEW = "make it anew: conceptloader index DATASET --anew"
@@ -110,7 +111,7 @@ class ConceptIndex:
         data = self._source.read(file, offset, size)
         start, end = np.empty(count, np.int64), np.empty(count, np.int64)
         whole = xxhash.xxh3_64_intdigest(data) == int(row["checksum"])
-        if not whole or not ix.decode(np.frombuffer(data, np.uint8), start, end):
+        if not whole or not decode_spans(np.frombuffer(data, np.uint8), start, end):
             raise bad(f"{file.path}, offset {offset}", "postings of another checksum", "what was written", _ANEW)
         return start, end
 

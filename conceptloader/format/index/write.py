@@ -21,6 +21,7 @@ from conceptloader.format.read.bulk import concepts_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.kernels.codecs import encode_spans
 from conceptloader.storage.durable import Spool, make_directories, sync_directory, write_file
 from conceptloader.storage.reads import read_file
 
@@ -78,7 +79,7 @@ def _write_pieces(dataset: Dataset, track: str, shard: int, spool: Spool) -> Ite
         concept, start, end = concept[order], start[order], end[order]
         ids, first = np.unique(concept, return_index=True)
         out, sizes = np.empty(20 * len(concept), np.uint8), np.empty(len(concept), np.int64)
-        data = out[: ix.encode(concept, start, end, out, sizes)].tobytes()
+        data = out[: encode_spans(concept, start, end, out, sizes)].tobytes()
         rows = np.zeros(len(ids), ix.ROW)
         rows["concept"], rows["shard"], rows["spans"] = ids, shard, np.diff(np.append(first, len(concept)))
         rows["tokens"], rows["bytes"] = np.add.reduceat(end - start, first), np.add.reduceat(sizes, first)

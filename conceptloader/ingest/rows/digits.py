@@ -1,4 +1,4 @@
-"""Lists of token ids in JSON text, parsed in compiled code: most bytes of tokenized jsonl are such lists.
+"""Lists of token ids in JSON text, parsed by a kernel: most bytes of tokenized jsonl are such lists.
 
 Whatever is not plainly such a list is left to the `json` module, which is also the reference.
 """
@@ -6,44 +6,7 @@ Whatever is not plainly such a list is left to the `json` module, which is also 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.base.compiled.kernel import kernel
-
-_MOST_DIGITS = 18  # fit int64
-
-
-@kernel
-def parse_digits(data: NDArray[np.uint8], out: NDArray[np.int64]) -> int:
-    """The integers of `data`, the inside of a JSON list, into `out`, which has len(data) // 2 + 1 items.
-
-    Returns: how many there are, or -1 if `data` is anything but non-negative integers of at most 18 digits.
-    """
-    n = len(data)
-    i = 0
-    count = 0
-    while i < n and (data[i] == 32 or data[i] == 9):
-        i += 1
-    if i == n:
-        return 0
-    while True:
-        first = i
-        value = np.int64(0)
-        while i < n and 48 <= data[i] <= 57:
-            value = value * np.int64(10) + np.int64(data[i] - 48)
-            i += 1
-        digits = i - first
-        if digits == 0 or digits > _MOST_DIGITS or (digits > 1 and data[first] == 48):
-            return -1
-        out[count] = value
-        count += 1
-        while i < n and (data[i] == 32 or data[i] == 9):
-            i += 1
-        if i == n:
-            return count
-        if data[i] != 44:
-            return -1
-        i += 1
-        while i < n and (data[i] == 32 or data[i] == 9):
-            i += 1
+from conceptloader.kernels.codecs import parse_digits
 
 
 def cut_list(line: bytes, key: bytes) -> tuple[bytes, NDArray[np.int64]] | None:

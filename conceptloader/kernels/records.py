@@ -3,11 +3,12 @@
 Numba reads `call.shards[row].base` as one load. A flag is 0 or 1.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from conceptloader.batch.layout import Array
+from conceptloader.kernels.kernel import Array, I64Array, U64Array
+from conceptloader.kernels.order import KernelTables
 
 
 def record(fields: str) -> np.dtype[Any]:
@@ -26,6 +27,7 @@ SHARD = record("base tokens item offset code documents first_document loss block
 # score_code: see native.take.
 TRACK = record("kind field entries records data_size top_concept id_bytes score_bytes id_code score_code")
 NONE, DENSE, SPANS = map(np.int64, range(3))
+CUT_OFF = -2  # in <track>_span_index
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. eos: -1 without
 # one. pad: what padding holds. first_range, end_range: rows of what is left out; quarantined: whether shards may be.
@@ -86,14 +88,14 @@ PART = record("bin place start tokens end document")
 
 
 class Room(NamedTuple):
-    """What packing works with. pieces, parts: PART, of which the first ones are used; there must be room for `bins`
-    parts more than pieces. order: i64, a place for each piece; tally: i64 [seq_len + 1]; rooms: i64 [bins]."""
+    """What packing works with: pieces, of which the first ones are used; parts, with room for `bins` more than pieces;
+    order: a place for each piece; tally: i64 [seq_len + 1]; rooms: i64 [bins]."""
 
-    pieces: Array
-    parts: Array
-    order: Array
-    tally: Array
-    rooms: Array
+    pieces: Annotated[Array, PART]
+    parts: Annotated[Array, PART]
+    order: I64Array
+    tally: I64Array
+    rooms: I64Array
 
 
 # Bytes [start, stop) of an object in a store, at an address. file: row and column of Call.files, as one number.
@@ -108,22 +110,38 @@ class Call(NamedTuple):
     sample. buffer: u8, for other reads.
     """
 
-    shards: Array
-    tracks: Array  # [shards, tracks]
-    members: Array
-    left_out: Array
-    runs: Array
-    files: Array
-    used: Array
-    arrays: Array
-    outputs: Array  # [tracks]
-    columns: Array  # [fields]
-    fields: Array  # [shards, fields]
-    slots: Array
-    scratch: Array
-    buffer: Array
-    state: Array
+    shards: Annotated[Array, SHARD]
+    tracks: Annotated[Array, TRACK, 2]  # [shards, tracks]
+    members: Annotated[Array, MEMBER]
+    left_out: Annotated[Array, LEFT_OUT]
+    runs: Annotated[Array, RUN]
+    files: Annotated[Array, np.int32, 2]
+    used: I64Array
+    arrays: Annotated[Array, ARRAYS]
+    outputs: Annotated[Array, OUTPUT]  # [tracks]
+    columns: Annotated[Array, COLUMN]  # [fields]
+    fields: Annotated[Array, FIELD, 2]  # [shards, fields]
+    slots: Annotated[Array, SLOT]
+    scratch: Annotated[Array, np.uint8]
+    buffer: Annotated[Array, np.uint8]
+    state: Annotated[Array, STATE]
     room: Room
+
+
+class Picks(NamedTuple):
+    """The samples of a batch: their indices, their members, windows of these; draws: to work in."""
+
+    samples: U64Array
+    members: I64Array
+    windows: U64Array
+    draws: U64Array
+
+
+class PickBy(NamedTuple):
+    """The order that members and windows come from, NO_TABLES if they are given; scratch: the room that it needs."""
+
+    tables: KernelTables
+    scratch: U64Array
 
 
 class Piece(NamedTuple):

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.code import Lowered, inner
-from conceptloader.batch.kernels.records import HELD, Call
-from conceptloader.batch.layout import Array
+from conceptloader.kernels.kernel import Array, Lowered, inner
+from conceptloader.kernels.records import HELD, Call
 
 Code = Any
 # What a kernel returns. Typed: a plain number would be a type of its own, and its users compiled once more for it.

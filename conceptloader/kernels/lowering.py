@@ -1,8 +1,11 @@
-"""Kernels to object files, by numba, which is imported here alone; and what kernels need that it has no name for."""
+"""Kernels to an object file, by numba, which is imported here alone; and what kernels need that it has no name for.
+
+Part of the build; numba's private names are why pyproject.toml pins its version.
+"""
 
 import itertools
 import types as python
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -10,18 +13,15 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types as _types
-from numba.core import codegen as _codegen
 from numba.extending import intrinsic as _intrinsic
 from numba.np import arrayobj as _arrayobj
 from numba.np.numpy_support import from_dtype as _from_dtype
 
-from conceptloader.base.compiled.code import ALIGNED, CONTIGUOUS, WRITABLE, Lowered, Made
+from conceptloader.kernels.kernel import ArrayOf, Kernel, Kind, Lowered, TupleOf
 
 types: Any = _types
-codegen: Any = _codegen
 arrayobj: Any = _arrayobj
 from_dtype: Any = _from_dtype
-config: Any = numba.config
 intrinsic: Any = _intrinsic
 # No way in from Python, and no counting of references: nothing that is compiled owns an array.
 _OPTIONS: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False, "error_model": "numpy"}
@@ -31,23 +31,50 @@ _external: Any = types.ExternalFunction
 pread = _external("pread", types.int64(types.int32, types.uintp, types.uintp, types.int64))
 fadvise = _external("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
 errno_location = _external("__errno_location", types.int64())
-# Where an array as an object has them, in words; as extensions that are compiled against numpy rely on.
-_HEAD = object.__basicsize__ // 8
-_DATA, _SHAPE, _STRIDES = _HEAD, _HEAD + 2, _HEAD + 3
-# printf: what is out of bounds, with NUMBA_FULL_TRACEBACKS.
-_OUTSIDE = {"pread", "posix_fadvise", "__errno_location", "memcpy", "memset", "memmove", "printf"}
+_LOCAL = ("internal", "private")
+_OUTSIDE = {"pread", "posix_fadvise", "__errno_location", "memcpy", "memset", "memmove"}
 
 
-def compile_kernel(function: Callable[..., Any], kinds: tuple[Any, ...]) -> Made:
-    """Machine code of a kernel for arguments of some kinds.
+def compile_kernels(kernels: Sequence[Kernel[..., Any]], cpu: str, features: str) -> bytes:
+    """An object file with a function for each kernel: `i64 NAME(i64 address)`, of the address of a block of words.
 
-    What is compiled is a function of one number, the address of a block of words: the first takes what the kernel
-    returns, the others are its arguments one after another, as `lay_out` of kernel.py has put them there.
+    The first word takes what the kernel returns, the others are its arguments one after another, as `lay_out` of
+    kernel.py has put them there. Returned is 0, or what numba's functions return instead where an index is out of bounds.
+    Numba compiles for the processor of this process: see build.py.
     """
-    if config.DISABLE_JIT:
-        raise RuntimeError("found NUMBA_DISABLE_JIT in the environment; unset it, or set loader.engine: reference")
-    given = tuple(map(_type_of, kinds))
-    body, arguments = _dispatcher(function), _unpack(types.Tuple(given))
+    whole: Any = llvm.parse_assembly("")
+    for kernel in kernels:
+        entry, text = _compile(kernel)
+        whole.link_in(llvm.parse_assembly(f"{text}\n{_EXPORT.format(name=kernel.name, entry=entry)}"))
+    exports = {kernel.name for kernel in kernels}
+    missing = {f.name for f in whole.functions if f.is_declaration and not f.name.startswith("llvm.")} - _OUTSIDE
+    if missing:
+        raise RuntimeError(f"kernels need {', '.join(sorted(missing))}, which is nowhere at run time")
+    for value in (*whole.functions, *whole.global_variables):
+        if not value.is_declaration and value.name not in exports and value.linkage.name not in _LOCAL:
+            value.visibility = "hidden"
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    machine = target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default")
+    found: bytes = machine.emit_object(whole)
+    return found
+
+
+# Numba's functions take where to put what they return, and an exception, before their arguments.
+_EXPORT = """
+define i64 @{name}(i64 %address) {{
+  %returned = alloca i64
+  %exception = alloca ptr
+  %status = call i32 @{entry}(ptr %returned, ptr %exception, i64 %address)
+  %wide = sext i32 %status to i64
+  ret i64 %wide
+}}
+"""
+
+
+def _compile(kernel: Kernel[..., Any]) -> tuple[str, str]:
+    """(name, LLVM's text) of a kernel as a function of the address of a block."""
+    parameters, returned = kernel.signature
+    body, arguments = _dispatcher(kernel.py_func), _unpack(_type_of(parameters))
 
     def entry(block: Any) -> Any:
         keep(block, body(*arguments(block)))
@@ -56,29 +83,19 @@ def compile_kernel(function: Callable[..., Any], kinds: tuple[Any, ...]) -> Made
     dispatcher: Any = numba.njit(**_OPTIONS)(entry)
     dispatcher.compile((types.int64,))
     [made] = dispatcher.overloads.values()
-    module = llvm.parse_assembly(made.library.get_llvm_str())
-    missing = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - _OUTSIDE
-    if missing:
-        raise RuntimeError(f"{function.__name__}: needs {', '.join(sorted(missing))}, which is nowhere at run time")
-    cpu = config.CPU_NAME or llvm.get_host_cpu_name()
-    features = codegen.get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
-    target = llvm.Target.from_triple(llvm.get_process_triple())
-    machine = target.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
-    returned = body.overloads[given].signature.return_type
-    result = "bool" if returned == types.boolean else "uint64" if returned == types.uint64 else "int64"
-    result = "none" if returned == types.none else result
-    return Made(made.fndesc.llvm_func_name, result, machine.emit_object(module))
+    [found] = body.overloads.values()
+    if found.signature.return_type != (types.none if returned is None else from_dtype(np.dtype(returned))):
+        raise TypeError(f"{kernel.name}: returns {found.signature.return_type}, its annotation says {returned}")
+    return made.fndesc.llvm_func_name, made.library.get_llvm_str()
 
 
-def _type_of(kind: Any) -> Any:
-    """Numba's type of arguments of a kind; see kernel.py."""
-    if isinstance(kind, tuple) and kind[0] is np.ndarray:
-        _, dtype, dimensions, flags = kind
-        layout, readonly = "C" if flags & CONTIGUOUS else "A", not flags & WRITABLE
-        return types.Array(from_dtype(dtype), dimensions, layout, readonly=readonly, aligned=bool(flags & ALIGNED))
-    if isinstance(kind, tuple):
-        return types.BaseTuple.from_types([_type_of(part) for part in kind[1]], kind[0])
-    return types.int64 if kind is int else types.boolean if kind is bool else from_dtype(np.dtype(kind))
+def _type_of(kind: Kind) -> Any:
+    """Numba's type of arguments of a kind."""
+    if isinstance(kind, ArrayOf):
+        return types.Array(from_dtype(kind.dtype), kind.dimensions, "C")
+    if isinstance(kind, TupleOf):
+        return types.BaseTuple.from_types([_type_of(part) for part in kind.parts], kind.made)
+    return from_dtype(np.dtype(kind.type))
 
 
 _dispatchers: dict[Any, Any] = {}
@@ -114,10 +131,6 @@ def _twin(value: Any) -> Any:
         return globals()[value.__name__]
     if isinstance(value, python.FunctionType) and hasattr(value, "inline"):
         return _dispatcher(value)
-    if isinstance(value, python.ModuleType) and value.__name__.startswith("conceptloader."):
-        module = python.ModuleType(value.__name__)
-        module.__dict__.update(_namespace(vars(value)))
-        return module
     return value
 
 
@@ -131,20 +144,23 @@ def _unpack(kind: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             numbers = itertools.count(1)
 
-            def word(address: Any, number: int) -> Any:
-                words = builder.inttoptr(address, ir.IntType(64).as_pointer())
+            def word(number: int) -> Any:
+                words = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
                 return builder.load(builder.gep(words, [context.get_constant(types.intp, number)]))
 
             def take(part: Any) -> Any:
                 if isinstance(part, types.BaseTuple):
                     return context.make_tuple(builder, part, [take(inside) for inside in part.types])
-                value = word(args[0], next(numbers))
+                value = word(next(numbers))
                 if not isinstance(part, types.Array):
                     return context.cast(builder, value, types.int64, part)
                 item = context.get_data_type(part.dtype)
                 size = context.get_constant(types.intp, context.get_abi_sizeof(item))
-                data = builder.inttoptr(word(value, _DATA), item.as_pointer())
-                shape, strides = ([word(word(value, at), k) for k in range(part.ndim)] for at in (_SHAPE, _STRIDES))
+                shape = [word(next(numbers)) for _ in range(part.ndim)]
+                strides = [size]
+                for length in reversed(shape[1:]):
+                    strides.insert(0, builder.mul(strides[0], length))
+                data = builder.inttoptr(value, item.as_pointer())
                 array = arrayobj.make_array(part)(context, builder)
                 arrayobj.populate_array(array, data, shape, strides, size, None)
                 return array._getvalue()

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.code import inner
-from conceptloader.base.compiled.kernel import kernel
-from conceptloader.batch.kernels.items import add_document, fill_track, walk_items
-from conceptloader.batch.kernels.native import (
+from conceptloader.kernels.items import add_document, fill_track, walk_items
+from conceptloader.kernels.kernel import inner, kernel
+from conceptloader.kernels.order import locate_many, windows_many
+from conceptloader.kernels.system import (
     ABSENT,
     DAMAGED,
     DOCUMENTS,
@@ -23,8 +23,7 @@ from conceptloader.batch.kernels.native import (
     read,
     take,
 )
-from conceptloader.batch.kernels.records import DENSE, NONE, Call, Piece
-from conceptloader.order.kernels import locate_many, windows_many
+from conceptloader.kernels.records import DENSE, NONE, Call, PickBy, Picks, Piece
 
 NO_DOCUMENT = np.int64(-1)
 
@@ -238,24 +237,19 @@ def ignore_labels(call: Call, samples: int) -> None:
 
 
 @kernel
-def fill_samples(call: Call, picks: Any, order: Any) -> Code:
-    """Fill the samples from state.sample, state.position on. Returns a code; the state says where it stopped.
-
-    picks: u64 [B] sample indices, i64 [B] members, u64 [B] windows of these, u64 [B] to work in. order: the
-    KernelTables of a mixture, to pick by, with an array of the room that they need; NO_TABLES if members and windows
-    are given.
-    """
+def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
+    """Fill the samples from state.sample, state.position on. Returns a code; the state says where it stopped."""
     samples, members, windows, draws = picks
     tables, scratch = order
-    phases, sizes, skip_at, skip_total = tables.phases, tables.sizes, tables.skip_at, tables.skip_total
-    if len(phases[0]) > 0:
+    skip_at, skip_total = tables.skip_at, tables.skip_total
+    if len(tables.phases.starts) > 0:
         for k in range(len(samples)):
             passed = 0
             while passed < len(skip_at) and skip_at[passed] <= samples[k]:
                 passed += 1
             windows[k] = samples[k] + skip_total[passed]
-        locate_many(windows, members, draws, phases, scratch)
-        windows_many(members, draws, draws, windows, sizes, scratch)  # the epochs, which nobody asks for, replace draws
+        locate_many(windows, members, draws, tables.phases, scratch)
+        windows_many(members, draws, draws, windows, tables.sizes, scratch)  # the epochs, which nobody asks for, replace draws
     batch, state, shards = call.arrays[0], call.state[0], call.shards
     while state.sample < len(samples):
         sample, window = state.sample, np.int64(windows[state.sample])

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conceptloader.batch.kernels.native import DOCUMENTS, HALF, SINGLE
-from conceptloader.batch.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
+from conceptloader.kernels.system import DOCUMENTS, HALF, SINGLE
+from conceptloader.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.batch.layout import LOSS_FIELD, LOSS_WEIGHT, Array, BatchLayout, FieldLayout, TrackLayout
 from conceptloader.blend import View
 from conceptloader.blend.packing import OVERFLOWS, Packs

@@ -1,28 +1,23 @@
-"""Compiled twins of reference.py and tree.py, for arrays of positions. Every function here has its equal there.
+"""Compiled twins of order/reference.py and order/tree.py, for arrays of positions. Every function has its equal there.
 
 All arithmetic is uint64. A literal without a type would turn numba's uint64 into int64 or float64.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from conceptloader.base.compiled.code import Lowered, inlined, inner
-from conceptloader.base.compiled.kernel import kernel
-from conceptloader.order import reference
+from conceptloader.kernels.kernel import Array, I64Array, Lowered, U64Array, inlined, inner, kernel
 
 U64 = np.uint64
-U64Array = npt.NDArray[np.uint64]
-I64Array = npt.NDArray[np.int64]
 
 ZERO, ONE, HALF = U64(0), U64(1), U64(1 << 63)
-GOLDEN, MIX_A, MIX_B = U64(reference.GOLDEN), U64(reference.MIX_A), U64(reference.MIX_B)
-GOLDEN2, GOLDEN4, GOLDEN6 = (U64(k * reference.GOLDEN & reference.MASK) for k in (2, 4, 6))
-S27, S30, S31, S32 = U64(27), U64(30), U64(31), U64(32)
-TABLE_MAX = U64(reference.TABLE_MAX)
-NO_EPOCH = U64(reference.MASK)
+GOLDEN, MIX_A, MIX_B = U64(0x9E3779B97F4A7C15), U64(0xBF58476D1CE4E5B9), U64(0x94D049BB133111EB)
+GOLDEN2, GOLDEN4, GOLDEN6 = (U64(k * int(GOLDEN) % (1 << 64)) for k in (2, 4, 6))
+S27, S30, S31, S32, S63 = U64(27), U64(30), U64(31), U64(32), U64(63)
+TABLE_MAX = U64(1024)
+NO_EPOCH = U64((1 << 64) - 1)
 
 
 mulhi: Callable[[U64, U64], U64] = Lowered("mulhi")
@@ -130,8 +125,62 @@ def unfeistel_many(positions: U64Array, n: U64, a: U64, bits: U64, key: U64, out
             out[x] = unfeistel(out[x], n, a, bits, key)
 
 
+class Tree(NamedTuple):
+    """Of nodes: their children, ~leaf for a leaf, and the share of the left one."""
+
+    left: I64Array
+    right: I64Array
+    share: U64Array
+
+
+class Phases(NamedTuple):
+    """Phase f counts from origins[f], has its tree at roots[f] and continues the draws of bases[f], u64 [phases,
+    datasets]. block: places of a mixture block."""
+
+    starts: U64Array
+    origins: U64Array
+    keys: U64Array
+    roots: I64Array
+    tree: Tree
+    bases: Annotated[U64Array, 2]
+    block: np.int64
+
+
+class Sizes(NamedTuple):
+    """Of each dataset: its windows, its key, a and bits of its shuffle's shape, where its table begins."""
+
+    windows: U64Array
+    keys: U64Array
+    a: U64Array
+    bits: U64Array
+    tables: I64Array
+
+
+class KernelTables(NamedTuple):
+    """What kernels find windows by: phases and sizes, and the two arrays of Skips; room: u64 that these work in (see
+    scratch_of)."""
+
+    phases: Phases
+    sizes: Sizes
+    skip_at: U64Array
+    skip_total: U64Array
+    room: int
+
+
+_U64, _I64 = np.zeros(0, U64), np.zeros(0, np.int64)
+NO_TABLES = KernelTables(
+    Phases(_U64, _U64, _U64, _I64, Tree(_I64, _I64, _U64), np.zeros((0, 0), U64), np.int64(1)),
+    Sizes(_U64, _U64, _U64, _U64, _I64),
+    _U64,
+    _U64,
+    0,
+)
+"""Of no order."""
+
+
 @inner
-def tree_walk(j: U64, root: np.int64, left: I64Array, right: I64Array, share: U64Array) -> tuple[np.int64, U64]:
+def tree_walk(j: U64, root: np.int64, tree: Tree) -> tuple[np.int64, U64]:
+    left, right, share = tree
     node = root
     while node >= 0:
         p = share[node]
@@ -146,28 +195,6 @@ def tree_walk(j: U64, root: np.int64, left: I64Array, right: I64Array, share: U6
     return ~node, j
 
 
-class KernelTables(NamedTuple):
-    """What kernels find windows by: arguments of locate_many and windows_many, the two arrays of Skips; room: u64 that
-    these work in (see scratch_of)."""
-
-    phases: Any
-    sizes: Any
-    skip_at: U64Array
-    skip_total: U64Array
-    room: int
-
-
-_U64, _I64 = np.zeros(0, U64), np.zeros(0, np.int64)
-NO_TABLES = KernelTables(
-    (_U64, _U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), U64), np.int64(1)),
-    (_U64, _U64, _U64, _U64, _I64),
-    _U64,
-    _U64,
-    0,
-)
-"""Of no order, in the same types."""
-
-
 def scratch_of(block: int, datasets: int, tables: int = 0) -> int:
     """How many u64 kernels work in: for the places of a mixture block, four times, and for datasets, twice; or else for
     datasets once and for the tables of small ones."""
@@ -175,15 +202,14 @@ def scratch_of(block: int, datasets: int, tables: int = 0) -> int:
 
 
 @inner
-def fill_block(number: U64, key: U64, root: np.int64, tree: Any, block: int, scratch: U64Array) -> None:
-    """Write the leaves of all places of mixture block `number`, and their draws, into scratch[: 2 * block]. tree:
-    (left, right, share). Behind 4 * block there are, for each leaf, 0 before and after, and its next draw."""
-    left, right, share = tree
+def fill_block(number: U64, key: U64, root: np.int64, tree: Tree, block: int, scratch: U64Array) -> None:
+    """Write the leaves of all places of mixture block `number`, and their draws, into scratch[: 2 * block]. Behind 4 *
+    block there are, for each leaf, 0 before and after, and its next draw."""
     leaves, draws = scratch[:block], scratch[block : 2 * block]
     order, strict, by_leaf = scratch[2 * block : 3 * block], scratch[3 * block : 4 * block], scratch[4 * block :]
     first = number * U64(block)
     for s in range(block):
-        leaf, draw = tree_walk(first + U64(s), root, left, right, share)
+        leaf, draw = tree_walk(first + U64(s), root, tree)
         strict[s] = U64(leaf)
         if by_leaf[2 * leaf] == ZERO:
             by_leaf[2 * leaf] = ONE
@@ -199,11 +225,9 @@ def fill_block(number: U64, key: U64, root: np.int64, tree: Any, block: int, scr
 
 
 @kernel
-def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases: Any, scratch: U64Array) -> None:
-    """(dataset, draw) of every position. phases: (starts, origins, keys, roots, left, right, share, bases, block):
-    phase f counts from origins[f], has its tree at roots[f] and continues the draws of bases[f]. scratch: see
-    scratch_of."""
-    starts, origins, keys, roots, left, right, share, bases, block = phases
+def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases: Phases, scratch: U64Array) -> None:
+    """(dataset, draw) of every position. scratch: see scratch_of."""
+    starts, origins, keys, roots, tree, bases, block = phases
     width = U64(block)
     for k in range(4 * block, 4 * block + 2 * bases.shape[1]):
         scratch[k] = ZERO
@@ -218,11 +242,11 @@ def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases
             phase -= 1
         j = g - origins[phase]
         if block == 1:
-            leaf, draw = tree_walk(j, roots[phase], left, right, share)
+            leaf, draw = tree_walk(j, roots[phase], tree)
         else:
             number = j // width
             if phase != held_phase or number != held_block:
-                fill_block(number, keys[phase], roots[phase], (left, right, share), block, scratch)
+                fill_block(number, keys[phase], roots[phase], tree, block, scratch)
                 held_phase = phase
                 held_block = number
             r = np.int64(j - number * width)
@@ -234,11 +258,10 @@ def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases
 
 @kernel
 def windows_many(
-    datasets: I64Array, draws: U64Array, epochs: U64Array, windows: U64Array, sizes: Any, scratch: U64Array
+    datasets: I64Array, draws: U64Array, epochs: U64Array, windows: U64Array, sizes: Sizes, scratch: U64Array
 ) -> None:
-    """(epoch, window) of every draw. sizes: (windows of each dataset, their keys, a and bits of their shapes, where
-    their tables begin); scratch: see scratch_of. Small datasets get a table of the epoch at hand, kept while it
-    lasts."""
+    """(epoch, window) of every draw. scratch: see scratch_of. Small datasets get a table of the epoch at hand, kept
+    while it lasts."""
     counts, dataset_keys, shape_a, shape_bits, table_starts = sizes
     held, tables = scratch[: len(counts)], scratch[len(counts) :]
     for d in range(len(held)):
@@ -262,3 +285,58 @@ def windows_many(
         else:
             windows[x] = feistel(draw, n, shape_a[d], shape_bits[d], key)
         epochs[x] = epoch
+
+
+@inner
+def divide_wide(high: U64, low: U64, divisor: U64) -> U64:
+    """(high * 2**64 + low) // divisor, for high < divisor."""
+    rest: U64 = high
+    quotient: U64 = ZERO
+    for _ in range(64):
+        carry = rest >> S63
+        rest = (rest << ONE) | (low >> S63)
+        low <<= ONE
+        quotient <<= ONE
+        if carry == ONE or rest >= divisor:
+            rest -= divisor
+            quotient |= ONE
+    return quotient
+
+
+@kernel
+def climb(draws: U64Array, divisors: U64Array, lower: U64Array, out: U64Array) -> None:
+    """Positions in the strict sequence of draws of a leaf, from the leaf up to the root."""
+    for x in range(len(draws)):
+        d = draws[x]
+        for level in range(len(divisors)):
+            d = divide_wide(d, lower[level], divisors[level])
+        out[x] = d
+
+
+@kernel
+def places_in_blocks(
+    strict: U64Array,
+    draws: U64Array,
+    leaf: int,
+    key: U64,
+    root: np.int64,
+    tree: Tree,
+    block: int,
+    scratch: U64Array,
+    out: I64Array,
+) -> None:
+    """Positions in the phase, inside of their permuted blocks, of draws at these positions of the strict sequence. scratch: see
+    scratch_of."""
+    for k in range(4 * block, 4 * block + 2 * (len(tree.left) + 1)):
+        scratch[k] = ZERO
+    width = U64(block)
+    held = NO_EPOCH  # no block has this number, either
+    for x in range(len(strict)):
+        number = strict[x] // width
+        if number != held:
+            fill_block(number, key, root, tree, block, scratch)
+            held = number
+        for r in range(block):
+            if np.int64(scratch[r]) == leaf and scratch[block + r] == draws[x]:
+                out[x] = np.int64(number) * block + r
+                break

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from conceptloader.base.compiled.code import inner
-from conceptloader.batch.kernels.native import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read, take
-from conceptloader.batch.kernels.records import DENSE, Call, Piece
-from conceptloader.batch.layout import CUT_OFF
+from conceptloader.kernels.kernel import inner
+from conceptloader.kernels.system import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read, take
+from conceptloader.kernels.records import CUT_OFF, DENSE, Call, Piece
 
 PIECES = np.int64(-2)
 NO_RECORD = np.int64((1 << 32) - 1)

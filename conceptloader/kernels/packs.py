@@ -3,19 +3,15 @@
 A batch has packs alone, or none; what is not about packs is in fill.py.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.code import inner
-from conceptloader.base.compiled.kernel import kernel
-from conceptloader.batch.kernels.fill import NO_DOCUMENT, blank_row, fill_piece, ignore_labels
-from conceptloader.batch.kernels.items import PIECES, walk_items
-from conceptloader.batch.kernels.native import ABSENT, DAMAGED, MORE, NOT_OPEN, OK, STREAM, Code, array_at
-from conceptloader.batch.kernels.records import PART, REFUSE, SPLIT, Call, Piece, Room
-from conceptloader.batch.layout import Array
-from conceptloader.blend import packing
+from conceptloader.kernels.fill import NO_DOCUMENT, blank_row, fill_piece, ignore_labels
+from conceptloader.kernels.items import PIECES, walk_items
+from conceptloader.kernels.kernel import Array, inner, kernel
+from conceptloader.kernels.system import ABSENT, DAMAGED, MORE, NOT_OPEN, OK, STREAM, Code, array_at
+from conceptloader.kernels.records import PART, REFUSE, SPLIT, Call, PickBy, Picks, Piece, Room
 
 
 @inner
@@ -134,17 +130,6 @@ def make_room(pieces: int, seq_len: int, bins: int) -> Room:
         tally=np.empty(seq_len + 1, np.int64),
         rooms=np.empty(bins, np.int64),
     )
-
-
-def pack_some(pieces: Sequence[packing.Piece], packs: int, rules: packing.Packing) -> Array:
-    """The twin of packing.pack: PART [n]. Raises what it raises."""
-    room = make_room(len(pieces), rules.seq_len, rules.bins)
-    for k, piece in enumerate(pieces):
-        room.pieces[k] = (-1, -1, *piece)
-    parts = pack_block(room, len(pieces), packs, packing.OVERFLOWS.index(rules.overflow))
-    if parts < 0:
-        packing.pack(pieces, packs, rules)
-    return room.parts[:parts]
 
 
 @inner
@@ -302,7 +287,7 @@ def end_sequence(call: Call, begin: int, stop: int) -> None:
 
 
 @kernel
-def fill_packs(call: Call, picks: Any, order: Any) -> Code:
+def fill_packs(call: Call, picks: Picks, order: PickBy) -> Code:
     """fill_samples for packs; order: not used, members and windows are given."""
     samples, members, windows, _ = picks
     state = call.state[0]

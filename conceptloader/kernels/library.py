@@ -1,0 +1,150 @@
+"""The library of compiled kernels: which of its files this processor runs, checked before it is loaded.
+
+Files lie in lib/, one for each level of the processor's instructions, beside what describes them. A file that is cut off
+or changed would end the process, or compute something else: so its size and digest are compared before, and so are the
+version and the sources that it was compiled from.
+"""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from conceptloader.base.version import __version__
+from conceptloader.errors import KernelsError
+
+HERE = Path(__file__).parent
+VARIABLE = "CONCEPTLOADER_KERNELS"
+"""Of the environment: a level, or a folder of libraries that were built elsewhere (a path with a slash)."""
+DESCRIPTION = "kernels.json"
+BUILD = "run `make kernels` in a checkout, or `pip install .`"
+
+# Of x86-64, as its psABI defines them, the best first; what /proc/cpuinfo calls that which each level adds.
+LEVELS = {
+    "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
+    "x86-64-v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave",
+    "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
+    "aarch64": "",
+}
+
+
+@dataclass(frozen=True)
+class Description:
+    """What was built. sources: digest of this folder's Python; bounds: whether indices are checked; files: of each level,
+    (name, bytes, BLAKE2b)."""
+
+    version: str
+    sources: str
+    bounds: bool
+    files: dict[str, tuple[str, int, str]]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Description":
+        """Raises: OSError; KernelsError if it is not what `write` writes."""
+        path = folder / DESCRIPTION
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            files = {level: (str(name), int(size), str(digest)) for level, (name, size, digest) in found["files"].items()}
+            return cls(str(found["version"]), str(found["sources"]), bool(found["bounds"]), files)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise KernelsError(f"{path}: found no description of compiled kernels ({error!r}); {BUILD}") from error
+
+    def write(self, folder: Path) -> None:
+        """Replace the one that is there."""
+        temporary = folder / f".{DESCRIPTION}.{os.getpid()}"
+        temporary.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        temporary.replace(folder / DESCRIPTION)
+
+
+class Library:
+    """A file of machine code in memory."""
+
+    def __init__(self, path: Path, level: str) -> None:
+        self.path, self.level = path, level
+        self._loaded = ctypes.CDLL(str(path))
+
+    def function(self, name: str) -> Any:
+        """An export: of the address of a block of words, returns 0 unless it was stopped. Runs without the GIL."""
+        found = self._loaded[name]
+        found.argtypes, found.restype = (ctypes.c_void_p,), ctypes.c_int64
+        return found
+
+
+@functools.cache
+def load_library() -> Library:
+    """The library for this processor, or what CONCEPTLOADER_KERNELS asks for. Raises: KernelsError."""
+    given = os.environ.get(VARIABLE, "")
+    folder = Path(given) if "/" in given else HERE / "lib"
+    try:
+        known = Description.read(folder)
+    except OSError as error:
+        raise KernelsError(f"{folder}: found no compiled kernels ({error.strerror}); {BUILD}") from error
+    if known.version != __version__ or known.sources != digest_of_sources():
+        raise KernelsError(
+            f"{folder}: found kernels of {known.version} or of other sources, expected those of {__version__}; {BUILD}"
+        )
+    level = given if given and "/" not in given else _best(known.files, folder)
+    if level not in known.files or level not in _supported():
+        raise KernelsError(
+            f"{VARIABLE}: found {level!r}, expected a level that was built and that this processor has: "
+            f"{', '.join(name for name in _supported() if name in known.files) or 'there is none'}"
+        )
+    name, size, digest = known.files[level]
+    return Library(_checked(folder / name, size, digest), level)
+
+
+def digest_of_sources() -> str:
+    """Of this folder's Python, which is all that the library is made of."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(HERE.glob("*.py")):
+        data = path.read_bytes()
+        digest.update(f"{path.name} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
+
+
+def digest_of(data: bytes) -> str:
+    """Of a file of machine code."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _checked(path: Path, size: int, digest: str) -> Path:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise KernelsError(f"{path}: cannot be read ({error.strerror}); {BUILD}") from error
+    if len(data) != size or digest_of(data) != digest:
+        raise KernelsError(
+            f"{path}: found {len(data)} bytes that are not the {size} that were compiled: it is cut off or changed; {BUILD}"
+        )
+    return path
+
+
+def _best(files: dict[str, Any], folder: Path) -> str:
+    for level in _supported():
+        if level in files:
+            return level
+    raise KernelsError(
+        f"{folder}: found kernels for {', '.join(files)}, but this processor ({platform.machine()}) has "
+        f"{', '.join(_supported()) or 'none of these levels'}; {BUILD} on such a machine"
+    )
+
+
+def _supported() -> list[str]:
+    """Levels of this processor, the best first."""
+    if platform.machine() == "aarch64":
+        return ["aarch64"]
+    if platform.machine() != "x86_64":
+        return []
+    flags: list[str] = []
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        flags = next((line.split() for line in file if line.startswith("flags")), [])
+    # Without /proc the lowest level, which numpy's own wheels need, too.
+    flags += LEVELS["x86-64-v2"].split() if not flags else []
+    levels = [name for name in LEVELS if name != "aarch64"]
+    return [name for k, name in enumerate(levels) if all({*LEVELS[below].split()} <= {*flags} for below in levels[k:])]

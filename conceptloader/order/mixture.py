@@ -262,7 +262,7 @@ class Mixture(Shown):
         return self.skips.trainer_indices(self._positions(dataset, draws)).reshape(given.shape)
 
     def _draws(self, dataset: int, epoch: int, windows: U64Array) -> U64Array:
-        from conceptloader.order.many import inverse
+        from conceptloader.order import inverse
 
         size = self.sizes[dataset]
         if not self.shuffle:
@@ -271,7 +271,7 @@ class Mixture(Shown):
         return inverse.draws_of(windows, epoch * size, size, reference.epoch_key(self._keys[dataset], epoch))
 
     def _positions(self, dataset: int, draws: U64Array) -> I64Array:
-        from conceptloader.order.many import inverse
+        from conceptloader.order import inverse
 
         return inverse.positions(self._phases, self.block, dataset, draws)
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conceptloader.order.inverse import divide_wide
 from conceptloader.order.kernels import kernel
-from conceptloader.order.many.inverse import divide_wide
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip

@@ -178,7 +178,7 @@ class LaneMixture(Mixture):
         return draws
 
     def _positions(self, dataset: int, draws: U64Array) -> I64Array:
-        from conceptloader.order.many import inverse
+        from conceptloader.order import inverse
 
         count, found = self.lanes.count, np.empty(draws.shape, np.int64)
         for lane, chosen in self._by_lane(draws):

@@ -159,7 +159,7 @@ class KernelTables(NamedTuple):
 
 _U64, _I64 = np.zeros(0, U64), np.zeros(0, np.int64)
 NO_TABLES = KernelTables(
-    (_U64, _U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), U64), np.int64(1)),
+    (_U64, _U64, _I64, _I64, _I64, _U64, np.zeros((0, 0), U64), np.int64(1)),
     (_U64, _U64, _U64, _U64, _I64),
     _U64,
     _U64,
@@ -200,10 +200,9 @@ def fill_block(number: U64, key: U64, root: np.int64, tree: Any, block: int, scr
 
 @kernel
 def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases: Any, scratch: U64Array) -> None:
-    """(dataset, draw) of every position. phases: (starts, origins, keys, roots, left, right, share, bases, block):
-    phase f counts from origins[f], has its tree at roots[f] and continues the draws of bases[f]. scratch: see
-    scratch_of."""
-    starts, origins, keys, roots, left, right, share, bases, block = phases
+    """(dataset, draw) of every position. phases: (starts, keys, roots, left, right, share, bases, block): phase f
+    has its tree at roots[f] and continues the draws of bases[f]. scratch: see scratch_of."""
+    starts, keys, roots, left, right, share, bases, block = phases
     width = U64(block)
     for k in range(4 * block, 4 * block + 2 * bases.shape[1]):
         scratch[k] = ZERO
@@ -216,7 +215,7 @@ def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases
             phase += 1
         while g < starts[phase]:
             phase -= 1
-        j = g - origins[phase]
+        j = g - starts[phase]
         if block == 1:
             leaf, draw = tree_walk(j, roots[phase], left, right, share)
         else:

@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from conceptloader.errors import ConfigError
 from conceptloader.order import kernels
-from conceptloader.order.many import lane_kernels
 from conceptloader.order.reference import TABLE_MAX, feistel_shape, keyed_shuffle, mix64, permute, unpermute
 
 MAX_N = 1 << 63
@@ -20,7 +19,9 @@ _loaded = False
 def load_kernels() -> None:
     """Have the order computed by compiled code from now on, as it is for more than FEW numbers anyway."""
     global _loaded
-    lane_kernels.load()
+    u64, i64, scratch = np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(4, np.uint64)
+    kernels.locate_many(u64, i64, u64, kernels.NO_TABLES.phases, scratch)
+    kernels.windows_many(i64, u64, u64, u64, kernels.NO_TABLES.sizes, scratch)
     _loaded = True
 
 

@@ -1,6 +1,10 @@
 """The mixture against its definition: exactly once and in order at every prefix, near its weights, invertible."""
 
+import os
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from conceptloader.base.compiled.kernel import Kernel
 from conceptloader.errors import ConfigError
-from conceptloader.order import permutation, reference
+from conceptloader.order import kernels, permutation, reference
 from conceptloader.order.skips import Skips
 from conceptloader.order.tree import build_tree
 
@@ -299,3 +304,38 @@ def test_numbers_of_numpy_give_the_same_order_as_plain_ones() -> None:
     assert order(np.float64, np.int64) == order(float, int)
     with pytest.raises(ConfigError, match=r"phases: start: found 0\.5, expected an integer"):
         cl.Mixture([1], phases=[cl.Phase(start=0.5, weights={"0": 1})])  # type: ignore[arg-type]
+
+
+def test_what_is_loaded_ahead_is_what_batches_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else is compiled in the midst of a run."""
+    for used in (kernels.locate_many, kernels.windows_many):
+        monkeypatch.setattr(used, "codes", {})
+    monkeypatch.setattr(permutation, "_loaded", False)
+    permutation.load_kernels()
+    monkeypatch.setattr(Kernel, "_find", lambda self, kinds: pytest.fail(f"{self.__name__} is compiled for {kinds}"))
+    m, samples = cl.Mixture([3000, 500], [1, 2]), np.arange(40, dtype=np.uint64)
+    m.sample_many(samples)
+    m.sample_many(samples.reshape(2, 20))
+
+
+INSIDE = """
+import numpy as np
+import conceptloader as cl
+from conceptloader.order.permutation import load_kernels
+load_kernels()
+samples = np.arange(3000, dtype=np.uint64)
+for sizes in ([1], [7, 1500], [3000, 500, 64, 2000, 40]):
+    for block in (1, 64):
+        m = cl.Mixture(sizes, weights=range(1, len(sizes) + 1), block=block)
+        datasets, epochs, windows = m.sample_many(samples)
+        for k in range(len(sizes)):
+            mine = np.flatnonzero((datasets == k) & (epochs == 0))
+            assert m.indices_of_windows(k, 0, windows[mine]).tolist() == mine.tolist()
+"""
+
+
+def test_kernels_stay_in_their_arrays(tmp_path: Path) -> None:
+    """With numba's bounds checks, in a process of its own."""
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    checkout = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", INSIDE], env=environment, cwd=checkout, check=True, timeout=200)

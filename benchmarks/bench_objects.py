@@ -19,7 +19,7 @@ from pathlib import Path
 from data import ROOT, corpus
 from harness import US, Report
 
-DELAY, BATCH, BATCHES, LANES = 0.02, 16, 40, 16
+DELAY, BATCH, BATCHES = 0.02, 16, 40
 TIMEOUT_S = 300
 HERE = Path(__file__).parent
 
@@ -35,7 +35,7 @@ OURS = """
     from conceptloader.batch.warm import load_engine
     load_engine()
     began = time.perf_counter()
-    loader = cl.make_dataloader({{"seq_len": 4096, "order": {order!r}, "datasets": {{"web": {{"path": {path!r}}}}},
+    loader = cl.make_dataloader({{"seq_len": 4096, "datasets": {{"web": {{"path": {path!r}}}}},
         "loader": {{"threads": 4, "prefetch": 8}}}}, micro_batch_size={batch})
     batches = iter(loader)
 """
@@ -127,11 +127,7 @@ endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"  # type: ignore[u
 with tempfile.TemporaryDirectory() as cache:
     asked = {"batch": BATCH, "batches": BATCHES, "endpoint": endpoint, "cache": cache}
     asked |= {"path": "s3://web", "url": f"{endpoint}/web/{stream.name}"}
-    lanes = {"lanes": LANES, "windows": 64, "open": 8}
-    programs = {
-        "conceptloader, lanes": OURS.replace("{order!r}", repr(lanes).replace("{", "{{").replace("}", "}}")),
-        US: OURS.replace("{order!r}", "'shuffled'"),
-    }
+    programs = {US: OURS}
     if importlib.util.find_spec("datatrove") and importlib.util.find_spec("aiohttp"):
         programs["datatrove, 4 workers"] = DATATROVE
     if importlib.util.find_spec("litdata"):

@@ -11,22 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from conceptloader.batch.warm import load_engine
-
 # What a shell starts in its background ignores Ctrl-C, and so would all processes that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No deadline: the first example pays for compilation, and a busy machine is not a failure.
+# No deadline: a busy machine is not a failure.
 settings.register_profile("conceptloader", deadline=None)
 settings.load_profile("conceptloader")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_code() -> None:
-    """Loaded before the first test: readers otherwise begin with plain batches, and which engine a test sees would
-    depend on when it runs. How that goes is tested in processes of their own (batch/test_start.py)."""
-    load_engine()
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from conceptloader.batch.reader import (
 )
 from conceptloader.batch.tables import FILES, Tables, make_tables
 from conceptloader.blend import View
-from conceptloader.blend.samples import kind_of, present, read_together
+from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels import system
 from conceptloader.kernels.fill import fill_samples
@@ -45,7 +45,6 @@ _NO_ROOM = make_room(0, 0, 0)
 LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
 _LATE_BATCHES = 32
 LOOK_NS = 60 * 10**9  # from one look at a dataset in use to the next
-_SPARSE = 4  # times the tokens that a block's samples can have: more are not read for their sake
 _FEW = 4  # threads; more of them have enough reads under way without announcing any
 _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for dense tracks
 
@@ -200,8 +199,7 @@ class CompiledReader:
                     column = int(state["column"])
                     if files.files[row, column] == system.OBJECT:
                         place = row, column, int(state["at"]), int(state["size"])
-                        block = self._tokens_of_block(work, sample) if column == system.STREAM else None
-                        if not work.held.want(*place, self._who(work, sample), block):
+                        if not work.held.want(*place, self._who(work, sample)):
                             raise self._damage(work, sample)
                     work.leave_out_sample()
                 elif work.code == system.OK:  # but for samples that were left out: all that they miss is known
@@ -224,20 +222,6 @@ class CompiledReader:
             files.unproven -= opened  # what was opened meanwhile stays
         finally:
             files.unpin(pinned)
-
-    def _tokens_of_block(self, work: "_Workspace", sample: int) -> tuple[int, int] | None:
-        """[start, stop) of the tokens that the order has read with those of a sample; None for its own alone."""
-        order: Any = self.order
-        member, number = int(work.members[sample]), int(work.windows[sample])
-        view = self.views[member]
-        if view is None or not hasattr(order, "io_block"):
-            return None
-        first, stop = order.io_block(member, number)
-        most = _SPARSE * (order.lanes.windows if stop - first > 1 else 1) * (self.layout.seq_len + 1)
-        try:
-            return read_together(view, number, (first, stop), most)
-        except (FormatError, ReadError) as cause:
-            raise in_sample(cause, self._who(work, sample)) from cause
 
     def _who(self, work: "_Workspace", sample: int) -> str:
         return f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"

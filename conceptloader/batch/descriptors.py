@@ -2,20 +2,20 @@
 
 import os
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.kernels.system import OBJECT, STREAM
-from conceptloader.kernels.records import HELD
-from conceptloader.batch.tables import Tables
 from conceptloader.batch.layout import Array
 from conceptloader.batch.reader import in_sample
+from conceptloader.batch.tables import Tables
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
+from conceptloader.kernels.records import HELD
+from conceptloader.kernels.system import OBJECT, STREAM
 from conceptloader.storage.descriptors import Budget, OpenTable
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.source import Expected
@@ -144,23 +144,13 @@ class Held:
         """Whether something is wanted."""
         return bool(self._wanted)
 
-    def want(
-        self, row: int, column: int, offset: int, size: int, who: str, block: tuple[int, int] | None = None
-    ) -> bool:
-        """Have `fetch` get bytes of an object. who: wants them, for messages. block: [start, stop) of the tokens of the
-        dataset with which these are to be read, and kept for others. Returns: whether there are so many."""
+    def want(self, row: int, column: int, offset: int, size: int, who: str) -> bool:
+        """Have `fetch` get bytes of an object. who: wants them, for messages. Returns: whether there are so many."""
         self.touched = True
         source, file = self._files.object(row, column)
         number = row * self._files.files.shape[1] + column
         if offset + size > file.size:
             return False
-        if block is not None:
-            shard = self._files.tables.shards[row]
-            tokens = (min(max(0, token - int(shard["base"])), int(shard["tokens"])) for token in block)
-            start, stop = (int(shard["offset"]) + token * int(shard["item"]) for token in tokens)
-            start, stop = min(start, offset), max(stop, offset + size)
-            if stop - start <= source.settings.memory_bytes:  # else it could not be kept
-                offset, size, file = start, stop - start, replace(file, kept=True)
         for start, stop in source.blocks(file, offset, size):
             if (number, start, stop) not in self._blocks:
                 self._wanted[source].setdefault((number, start, stop), (file, who))
@@ -194,8 +184,5 @@ class Held:
         self._number()
 
     def _number(self) -> None:
-        rows: list[tuple[int, ...]] = []
-        for place, data in sorted(self._blocks.items(), key=lambda item: (*item[0][:2], -item[0][2])):
-            if not rows or rows[-1][0] != place[0] or rows[-1][2] < place[2]:  # else it lies in the one before
-                rows.append((*place, data.__array_interface__["data"][0]))
+        rows = [(*place, data.__array_interface__["data"][0]) for place, data in sorted(self._blocks.items())]
         self.table = np.array(rows, HELD)

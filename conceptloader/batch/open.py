@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.hashing import derive_key
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import (
     F4,
     I8,
@@ -21,7 +22,6 @@ from conceptloader.batch.layout import (
     FieldLayout,
     TrackLayout,
 )
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
 from conceptloader.blend import Blend, ConceptOptions, LossWeight, Outputs, View

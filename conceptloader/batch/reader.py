@@ -12,8 +12,8 @@ from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.errors import FormatError
 from conceptloader.format.read.values import decode_all
-from conceptloader.order import reference
 from conceptloader.kernels.order import KernelTables
+from conceptloader.order import reference
 
 U64Array = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conceptloader.kernels.system import DOCUMENTS, HALF, SINGLE
-from conceptloader.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.batch.layout import LOSS_FIELD, LOSS_WEIGHT, Array, BatchLayout, FieldLayout, TrackLayout
 from conceptloader.blend import View
 from conceptloader.blend.packing import OVERFLOWS, Packs
@@ -14,6 +12,8 @@ from conceptloader.blend.samples import by_document, kind_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.viewfile import Runs
+from conceptloader.kernels.records import DENSE, FIELD, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
+from conceptloader.kernels.system import DOCUMENTS, HALF, SINGLE
 
 CODES = {**{kind: k for k, kind in enumerate(fmt.READABLE_TOKENS)}, "f2": int(HALF), "f4": int(SINGLE)}  # of `take`
 FILES = ("index", "data", "spans")  # of a track

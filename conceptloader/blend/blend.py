@@ -1,7 +1,6 @@
 """Config -> open datasets, the order of their samples and its spec: what every loader and adapter starts from."""
 
 import dataclasses
-import logging
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -19,14 +18,11 @@ from conceptloader.format.read.dataset import Dataset, DocumentView, Windows, op
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import Mixture, Phase
-from conceptloader.order.partition import Partition
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip
 from conceptloader.order.weights import tempered
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,15 +129,12 @@ class Blend:
         )
         return dataclasses.replace(self, spec=spec)
 
-    def look_ahead(self, consumed: int, partition: Partition | None = None) -> None:
+    def look_ahead(self, consumed: int) -> None:
         """Look at the files of the datasets that join after sample `consumed`, as their first samples will: a missing
-        one is found now, not hours later. And say so if the ranks of a partition share lanes. For one rank of a run.
+        one is found now, not hours later. For one rank of a run.
 
         Raises FormatError for a file of another size than its manifest says, ReadError for one that is not there.
         """
-        misfit = partition and getattr(self.order, "misfit", lambda _: None)(partition)
-        if misfit:
-            logger.warning(misfit)
         current = sum(phase.start <= consumed for phase in self.spec.phases) - 1
         now = set(self.spec.phases[current].weights) if self.spec.phases else set()
         later = {name for phase in self.spec.phases[current + 1 :] for name in phase.weights} - now
@@ -183,7 +176,7 @@ def open_blend(
         return config
     if not isinstance(config, Config):
         config = load_config(config)
-    if config.order_kind == "megatron":
+    if config.order == "megatron":
         raise ConfigError(
             "order: megatron takes over a run of Megatron-LM; only the adapter for Megatron-LM can do that"
         )
@@ -196,13 +189,12 @@ def open_blend(
         seed=config.seed,
         block=config.block,
         members=members,
-        phases=_phases(config, members) if config.order_kind == "shuffled" else (),
+        phases=_phases(config, members) if config.order == "shuffled" else (),
         skips=[Skip(at=skip.at, count=skip.count) for skip in config.skip],
         quarantine={name: fingerprint(quarantine[name]) for name in sorted(quarantine)},
         exclude={name: excluded[name].prints() for name in sorted(excluded)},
-        order=config.order_kind,
+        order=config.order,
         extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
-        lanes=config.lanes,
     )
     return Blend(config=config, datasets=opened, quarantine=quarantine, excluded=excluded, spec=spec)
 
@@ -302,7 +294,6 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         token_range=token_range,
         tracks_fingerprint=ds.tracks_fingerprint,
         packing=packing,
-        one_by_one=not config.datasets[name].lanes,
     )
 
 

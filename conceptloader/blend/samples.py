@@ -1,6 +1,5 @@
 """Which tokens a sample of a view reads, where it has them, and whether it may read them."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -75,32 +74,6 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     if not len(view.left_out.at):
         return found
     return [p._replace(since=view.left_out.first_at(p.start, p.stop)) for p in found]
-
-
-def read_together(view: View, number: int, samples: tuple[int, int], most: int) -> tuple[int, int] | None:
-    """[start, stop) of the tokens, numbered as in the files, with which those of sample `number` are read, so that all
-    of samples [first, last + 1) is; of packs these may be fewer. None if that takes more than `most` tokens.
-
-    Raises: FormatError, ReadError for the document table of the shard that has the sample.
-    """
-    (first, stop), size = samples, view.member.seq_len
-    if isinstance(view.samples, Packs):
-        bins, width = view.samples.packing.bins, view.samples.packing.block_tokens
-        block, end = first // bins, -(-stop // bins)
-        if (end - block) * width > most:
-            block, end = number // bins, number // bins + 1
-        low, high = view.start + block * width, view.start + end * width + view.samples.packing.seq_len + 1
-    elif size is not None:
-        low, high = view.start + first * size, view.start + stop * size + 1
-    else:
-        begins, wanted = view.dataset.first_documents, [view.start + first, view.start + stop - 1]
-        if view.dataset.runs is None:  # documents of other shards are not asked for
-            shard = bisect_right(begins, view.start + number) - 1
-            wanted = [max(wanted[0], begins[shard]), min(wanted[1], begins[shard + 1] - 1)]
-        (low, _), (_, high) = map(view.dataset.document_range, wanted)
-    starts, stops = view.dataset.in_files(np.array([low]), np.array([min(high, view.dataset.num_tokens)]))
-    low, high = int(starts[0]) - 1, int(stops[-1]) + 1  # a dense track looks one token further on both sides
-    return (low, high) if high - low <= most else None
 
 
 def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]]:

@@ -7,9 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from conceptloader.base.checks import as_names, falls
 from conceptloader.blend.strict import Count, Natural, Negative, Positive, Section, nearest, within
 from conceptloader.errors import ConfigError
-from conceptloader.order.mixture import MAX_BLOCK, ORDER_VERSION
+from conceptloader.order.mixture import MAX_BLOCK
 from conceptloader.order.progress.spec import OrderKind
-from conceptloader.order.reference import LANES_VERSION, MAX_LANE_WINDOWS, MAX_LANES, MAX_OPEN, Lanes
 
 MAX_BINS = 4096
 
@@ -19,7 +18,6 @@ class DatasetConfig(Section):
     """path: of a dataset directory. weight: its proportion in the blend; None if it only takes part in phases.
     split: the share [from, to) of the dataset, moved to starts of documents. tracks: those to read; None for the ones
     that the section `concepts` names. max_epochs: how often it may be read. allow_pickle: pickle tracks may run code.
-    lanes: False for windows that are read one by one, although the order has lanes.
     """
 
     path: str
@@ -28,16 +26,6 @@ class DatasetConfig(Section):
     tracks: tuple[str, ...] | None = None
     max_epochs: Positive | None = None
     allow_pickle: bool = False
-    lanes: bool = True
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LaneOrder(Section):
-    """A shuffled order in lanes, see docs/order.md: how many, windows of a block, blocks that a lane has open."""
-
-    lanes: Annotated[int, within(1, MAX_LANES)]
-    windows: Annotated[int, within(2, MAX_LANE_WINDOWS)] = Lanes.windows
-    open: Annotated[int, within(1, MAX_OPEN)] = Lanes.open
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -221,8 +209,8 @@ class Config(Section):
     seed: int = 1234
     seq_len: Count | None = None
     block: Annotated[int, within(1, MAX_BLOCK)] = 64
-    order: Literal["shuffled", "sequential", "megatron"] | LaneOrder = "shuffled"
-    order_version: Annotated[int, within(1, LANES_VERSION)] | None = None
+    order: OrderKind = "shuffled"
+    order_version: Literal[1] | None = None
     datasets: dict[str, DatasetConfig]
     split_documents: tuple[float, float] | None = None
     weights: Literal["given", "sizes"] = "given"
@@ -249,30 +237,11 @@ class Config(Section):
         self._check_weights()
         self._check_quarantine()
         self._check_excluded()
-        version = ORDER_VERSION if self.lanes is None else LANES_VERSION
-        if self.order_version not in (None, version):
-            raise ConfigError(
-                f"order_version: found {self.order_version}, expected {version}, {LANES_VERSION} being the one of "
-                "`order: {lanes: ...}`; leave it out"
-            )
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
                 f"megatron_cache: found {self.megatron_cache!r} with order {self.order}; order megatron needs the "
                 "--data-cache-path of the run that it takes over, the other orders have none"
             )
-
-    @property
-    def lanes(self) -> Lanes | None:
-        """Those of `order: {lanes: ...}`."""
-        found = self.order
-        if not isinstance(found, LaneOrder):
-            return None
-        return Lanes(count=found.lanes, windows=found.windows, open=found.open)
-
-    @property
-    def order_kind(self) -> OrderKind:
-        """shuffled, in lanes or not, sequential or megatron."""
-        return "shuffled" if isinstance(self.order, LaneOrder) else self.order
 
     @property
     def names(self) -> list[str]:
@@ -302,10 +271,6 @@ class Config(Section):
         if not self.datasets:
             raise ConfigError("datasets: found none, expected at least one")
         for name, dataset in self.datasets.items():
-            if not dataset.lanes and self.lanes is None:
-                raise ConfigError(
-                    f"datasets.{name}.lanes: found false with order {self.order}, which has none; leave it out"
-                )
             if "@" in name:
                 raise ConfigError(f"datasets.{name}: found @ in a name, where it marks a change of seq_len; rename it")
             if not dataset.path:
@@ -334,7 +299,7 @@ class Config(Section):
                 raise ConfigError(f"{where}{name}: no such dataset{nearest(name, self.datasets)}")
 
     def _check_unblended(self) -> None:
-        if self.order_kind == "shuffled":
+        if self.order == "shuffled":
             return
         unused = {"phases": self.phases, "skip": self.skip, "weights": self.weights == "sizes"}
         unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
@@ -343,7 +308,7 @@ class Config(Section):
                 raise ConfigError(f"{key}: found with order {self.order}, which takes none; leave it out")
 
     def _check_weights(self) -> None:
-        if self.order_kind != "shuffled":
+        if self.order != "shuffled":
             return
         given = [name for name, dataset in self.datasets.items() if dataset.weight is not None]
         at_start = bool(self.phases) and self.phases[0].start == 0

@@ -114,7 +114,7 @@ def _open(arguments: argparse.Namespace) -> Blend:
     if arguments.tracks is not None:
         names = [name for name in arguments.tracks.split(",") if name]
         config = replace(config, concepts={name: config.concepts.get(name, ConceptOptions()) for name in names})
-    if config.order_kind == "sequential":
+    if config.order == "sequential":
         config = replace(config, order="shuffled", weights="sizes")
     seed = random.getrandbits(32) if arguments.seed is None else arguments.seed
     seq_len = arguments.seq_len or config.seq_len or _SEQ_LEN

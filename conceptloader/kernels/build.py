@@ -24,12 +24,18 @@ from conceptloader.kernels.library import DESCRIPTION, HERE, LEVELS, Description
 
 MODULES = ("order", "fill", "packs", "codecs")  # that have kernels
 LIBRARIES = HERE / "lib"
-FEATURES = {"x86-64-v4": "-prefer-256-bit"}  # the shuffle takes 3 ns an index with vectors of 512 bits, and 5 without
+# LLVM's names of processor and features. With vectors of 512 bits the shuffle takes 3 ns an index, without them 5.
+CPUS = {name: (name, "") for name in LEVELS} | {
+    "x86-64-v4": ("x86-64-v4", "-prefer-256-bit"),
+    "aarch64": ("generic", ""),
+}
 
 
 def build(folder: Path = LIBRARIES, levels: Sequence[str] = (), *, bounds: bool = False) -> None:
-    """Have the libraries of some levels in `folder`, by default of all levels of this kind of processor; nothing is done
-    where they are there already. bounds: with checks of every index, for tests. Raises: KernelsError."""
+    """Have the libraries of some levels in `folder`, by default of all levels of this kind of processor.
+
+    Nothing is done where they are there already. bounds: with checks of every index, for tests. Raises: KernelsError.
+    """
     levels = levels or [name for name in LEVELS if name.startswith(machine().replace("_", "-"))]
     if not levels:
         raise KernelsError(f"found the processor {machine()}, expected one of x86_64 or aarch64")
@@ -39,8 +45,9 @@ def build(folder: Path = LIBRARIES, levels: Sequence[str] = (), *, bounds: bool 
     link = linker()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work, ThreadPoolExecutor(os.cpu_count()) as pool:
-            made = list(pool.map(lambda level: _library(Path(work), level, bounds, link), levels))
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = pool.map(lambda level: _library(Path(work), level, bounds, link), levels)
             files = {level: _install(path, folder) for level, path in zip(levels, made, strict=True)}
             Description(__version__, sources, bounds, files).write(folder)
         for path in folder.glob("*.so"):
@@ -68,16 +75,24 @@ def _is_there(folder: Path, levels: Sequence[str], sources: str, bounds: bool) -
         whole = all(digest_of((folder / name).read_bytes()) == digest for name, _, digest in known.files.values())
     except (OSError, KernelsError):
         return False
-    return whole and (known.version, known.sources, known.bounds) == (__version__, sources, bounds) and {
-        *levels
-    } <= known.files.keys()
+    return (
+        whole
+        and (known.version, known.sources, known.bounds) == (__version__, sources, bounds)
+        and {*levels} <= known.files.keys()
+    )
 
 
 def _library(work: Path, level: str, bounds: bool, link: Sequence[str]) -> Path:
     """A process compiles the kernels; the result is linked."""
+    cpu, features = CPUS[level]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-    environment = {**kept, "NUMBA_CPU_NAME": _cpu(level), "NUMBA_CPU_FEATURES": FEATURES.get(level, ""), "NUMBA_BOUNDSCHECK": str(int(bounds))}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), *filter(None, [kept.get("PYTHONPATH")])])
+    environment = {
+        **kept,
+        "NUMBA_CPU_NAME": cpu,
+        "NUMBA_CPU_FEATURES": features,
+        "NUMBA_BOUNDSCHECK": str(int(bounds)),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [kept.get("PYTHONPATH")])]),
+    }
     made, library = work / f"{level}.o", work / f"{level}.so"
     command = [sys.executable, "-m", "conceptloader.kernels.build", "--object", str(made), "--levels", level]
     for step, words in (("compiled", command), ("linked", [*link, "-o", str(library), str(made)])):
@@ -96,18 +111,13 @@ def _install(library: Path, folder: Path) -> tuple[str, int, str]:
     return name, len(data), digest
 
 
-def _cpu(level: str) -> str:
-    """LLVM's name of the processor."""
-    return "generic" if level == "aarch64" else level
-
-
 def _write_object(path: Path, level: str) -> None:
     from conceptloader.kernels.kernel import Kernel
     from conceptloader.kernels.lowering import compile_kernels
 
     modules: list[Any] = [importlib.import_module(f"conceptloader.kernels.{name}") for name in MODULES]
     kernels = {value.name: value for module in modules for value in vars(module).values() if isinstance(value, Kernel)}
-    path.write_bytes(compile_kernels([*kernels.values()], _cpu(level), FEATURES.get(level, "")))
+    path.write_bytes(compile_kernels([*kernels.values()], *CPUS[level]))
 
 
 def main() -> None:

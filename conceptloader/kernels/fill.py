@@ -10,6 +10,7 @@ import numpy as np
 from conceptloader.kernels.items import add_document, fill_track, walk_items
 from conceptloader.kernels.kernel import inner, kernel
 from conceptloader.kernels.order import locate_many, windows_many
+from conceptloader.kernels.records import DENSE, NONE, Call, PickBy, Picks, Piece
 from conceptloader.kernels.system import (
     ABSENT,
     DAMAGED,
@@ -23,7 +24,6 @@ from conceptloader.kernels.system import (
     read,
     take,
 )
-from conceptloader.kernels.records import DENSE, NONE, Call, PickBy, Picks, Piece
 
 NO_DOCUMENT = np.int64(-1)
 
@@ -249,7 +249,8 @@ def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
                 passed += 1
             windows[k] = samples[k] + skip_total[passed]
         locate_many(windows, members, draws, tables.phases, scratch)
-        windows_many(members, draws, draws, windows, tables.sizes, scratch)  # the epochs, which nobody asks for, replace draws
+        # The epochs, which nobody asks for, replace the draws.
+        windows_many(members, draws, draws, windows, tables.sizes, scratch)
     batch, state, shards = call.arrays[0], call.state[0], call.shards
     while state.sample < len(samples):
         sample, window = state.sample, np.int64(windows[state.sample])

@@ -3,8 +3,8 @@
 import numpy as np
 
 from conceptloader.kernels.kernel import inner
-from conceptloader.kernels.system import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read, take
 from conceptloader.kernels.records import CUT_OFF, DENSE, Call, Piece
+from conceptloader.kernels.system import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read, take
 
 PIECES = np.int64(-2)
 NO_RECORD = np.int64((1 << 32) - 1)

@@ -1,8 +1,8 @@
 """Kernels: functions that were compiled when the package was built, and run without the GIL.
 
-The annotations of a kernel's parameters are its signature: integers, arrays, and tuples of them. A call lays their values
-out as words in a block of memory, an array as its address and its shape, and hands over the block's address. So no
-kernel knows of Python, and one library serves all of its versions.
+The annotations of a kernel's parameters are its signature: integers, arrays, and tuples of them. A call lays their
+values out as words in a block of memory, an array as its address and its shape, and hands over the block's address. So
+no kernel knows of Python, and one library serves all of its versions.
 """
 
 import ctypes
@@ -168,5 +168,5 @@ def lay_out(value: Any, kind: Kind, words: list[int], where: str) -> None:
 
 
 def kernel(function: Callable[P, R]) -> Kernel[P, R]:
-    """A function to be compiled; see Kernel. LLVM may inline it elsewhere, but not Numba, which would lose its types."""
+    """A function to be compiled; see Kernel. Numba must not inline it elsewhere, where its parameters lose their types."""
     return Kernel(inner(function))

@@ -1,8 +1,8 @@
 """The library of compiled kernels: which of its files this processor runs, checked before it is loaded.
 
-Files lie in lib/, one for each level of the processor's instructions, beside what describes them. A file that is cut off
-or changed would end the process, or compute something else: so its size and digest are compared before, and so are the
-version and the sources that it was compiled from.
+Files lie in lib/, one for each level of the processor's instructions, beside what describes them. A file that is cut
+off or changed would end the process, or compute something else: so its size and digest are compared before, and so are
+the version and the sources that it was compiled from.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Description:
-    """What was built. sources: digest of this folder's Python; bounds: whether indices are checked; files: of each level,
-    (name, bytes, BLAKE2b)."""
+    """What was built. sources: digest of this folder's Python; bounds: whether indices are checked; files: of each
+    level, (name, bytes, BLAKE2b)."""
 
     version: str
     sources: str
@@ -50,7 +50,9 @@ class Description:
         path = folder / DESCRIPTION
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            files = {level: (str(name), int(size), str(digest)) for level, (name, size, digest) in found["files"].items()}
+            files = {
+                level: (str(name), int(size), str(digest)) for level, (name, size, digest) in found["files"].items()
+            }
             return cls(str(found["version"]), str(found["sources"]), bool(found["bounds"]), files)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise KernelsError(f"{path}: found no description of compiled kernels ({error!r}); {BUILD}") from error
@@ -120,7 +122,8 @@ def _checked(path: Path, size: int, digest: str) -> Path:
         raise KernelsError(f"{path}: cannot be read ({error.strerror}); {BUILD}") from error
     if len(data) != size or digest_of(data) != digest:
         raise KernelsError(
-            f"{path}: found {len(data)} bytes that are not the {size} that were compiled: it is cut off or changed; {BUILD}"
+            f"{path}: found {len(data)} bytes that are not the {size} that were compiled: it was cut off or changed; "
+            f"{BUILD}"
         )
     return path
 

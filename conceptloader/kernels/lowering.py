@@ -39,8 +39,8 @@ def compile_kernels(kernels: Sequence[Kernel[..., Any]], cpu: str, features: str
     """An object file with a function for each kernel: `i64 NAME(i64 address)`, of the address of a block of words.
 
     The first word takes what the kernel returns, the others are its arguments one after another, as `lay_out` of
-    kernel.py has put them there. Returned is 0, or what numba's functions return instead where an index is out of bounds.
-    Numba compiles for the processor of this process: see build.py.
+    kernel.py has put them there. Returned is 0, or what numba's functions return instead where an index is out of
+    bounds. Numba compiles for the processor of this process: see build.py.
     """
     whole: Any = llvm.parse_assembly("")
     for kernel in kernels:

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from conceptloader.kernels.kernel import Array, I64Array, Lowered, U64Array, inlined, inner, kernel
+from conceptloader.kernels.kernel import I64Array, Lowered, U64Array, inlined, inner, kernel
 
 U64 = np.uint64
 
@@ -134,11 +134,10 @@ class Tree(NamedTuple):
 
 
 class Phases(NamedTuple):
-    """Phase f counts from origins[f], has its tree at roots[f] and continues the draws of bases[f], u64 [phases,
+    """Phase f begins at starts[f], has its tree at roots[f] and continues the draws of bases[f], u64 [phases,
     datasets]. block: places of a mixture block."""
 
     starts: U64Array
-    origins: U64Array
     keys: U64Array
     roots: I64Array
     tree: Tree
@@ -169,7 +168,7 @@ class KernelTables(NamedTuple):
 
 _U64, _I64 = np.zeros(0, U64), np.zeros(0, np.int64)
 NO_TABLES = KernelTables(
-    Phases(_U64, _U64, _U64, _I64, Tree(_I64, _I64, _U64), np.zeros((0, 0), U64), np.int64(1)),
+    Phases(_U64, _U64, _I64, Tree(_I64, _I64, _U64), np.zeros((0, 0), U64), np.int64(1)),
     Sizes(_U64, _U64, _U64, _U64, _I64),
     _U64,
     _U64,
@@ -227,7 +226,7 @@ def fill_block(number: U64, key: U64, root: np.int64, tree: Tree, block: int, sc
 @kernel
 def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases: Phases, scratch: U64Array) -> None:
     """(dataset, draw) of every position. scratch: see scratch_of."""
-    starts, origins, keys, roots, tree, bases, block = phases
+    starts, keys, roots, tree, bases, block = phases
     width = U64(block)
     for k in range(4 * block, 4 * block + 2 * bases.shape[1]):
         scratch[k] = ZERO
@@ -240,7 +239,7 @@ def locate_many(positions: U64Array, datasets: I64Array, draws: U64Array, phases
             phase += 1
         while g < starts[phase]:
             phase -= 1
-        j = g - origins[phase]
+        j = g - starts[phase]
         if block == 1:
             leaf, draw = tree_walk(j, roots[phase], tree)
         else:
@@ -325,8 +324,8 @@ def places_in_blocks(
     scratch: U64Array,
     out: I64Array,
 ) -> None:
-    """Positions in the phase, inside of their permuted blocks, of draws at these positions of the strict sequence. scratch: see
-    scratch_of."""
+    """Positions in the phase, inside of their permuted blocks, of draws at these positions of the strict sequence.
+    scratch: see scratch_of."""
     for k in range(4 * block, 4 * block + 2 * (len(tree.left) + 1)):
         scratch[k] = ZERO
     width = U64(block)

@@ -10,8 +10,8 @@ import numpy as np
 from conceptloader.kernels.fill import NO_DOCUMENT, blank_row, fill_piece, ignore_labels
 from conceptloader.kernels.items import PIECES, walk_items
 from conceptloader.kernels.kernel import Array, inner, kernel
-from conceptloader.kernels.system import ABSENT, DAMAGED, MORE, NOT_OPEN, OK, STREAM, Code, array_at
 from conceptloader.kernels.records import PART, REFUSE, SPLIT, Call, PickBy, Picks, Piece, Room
+from conceptloader.kernels.system import ABSENT, DAMAGED, MORE, NOT_OPEN, OK, STREAM, Code, array_at
 
 
 @inner

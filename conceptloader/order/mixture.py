@@ -51,7 +51,7 @@ class Mixture(Shown):
         skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
-        order_version: 1; version 2 is LaneMixture's.
+        order_version: only 1 exists.
 
     Raises:
         ConfigError: naming the argument, what was found and what was expected.
@@ -139,10 +139,8 @@ class Mixture(Shown):
                 out += [child + offset if child >= 0 else ~phase.members[~child] for child in children]
             share += phase.tree.share
             roots.append(offset if phase.tree.share else ~phase.members[0])
-        starts = np.array(self._starts, np.uint64)
         return kernels.Phases(
-            starts=starts,
-            origins=starts,
+            starts=np.array(self._starts, np.uint64),
             keys=np.array([phase.key for phase in self._phases], np.uint64),
             roots=np.array(roots, np.int64),
             tree=kernels.Tree(np.array(left, np.int64), np.array(right, np.int64), np.array(share, np.uint64)),
@@ -210,19 +208,12 @@ class Mixture(Shown):
         datasets, epochs, windows = self.sample_many([g])
         return int(datasets[0]), int(epochs[0]), int(windows[0])
 
-    def _global(self, g: int) -> int:
-        if g < 0:
-            raise ConfigError(f"sample index: found {g}, expected 0 or more")
-        return self.skips.global_index(g)
-
     def counts(self, g: int) -> list[int]:
         """How many samples each dataset gave before index g (skipped ones included, since they used up their draws)."""
-        g = self._global(g)
+        if g < 0:
+            raise ConfigError(f"sample index: found {g}, expected 0 or more")
+        g = self.skips.global_index(g)
         return self._phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
-
-    def drawn(self, g: int) -> list[int]:
-        """One past the highest draw of each dataset before index g: the draws that decide about epochs."""
-        return self.counts(g)
 
     def index_of(self, dataset: int, draw: int) -> int | None:
         """The index at which a draw is read, or None if the run never reads it (its dataset left, or it is skipped)."""
@@ -230,49 +221,37 @@ class Mixture(Shown):
             raise ConfigError(
                 f"found dataset {dataset}, draw {draw}; expected 0 <= dataset < {len(self.sizes)}, draw >= 0"
             )
-        g = self._position(dataset, draw)
+        g = reference.position(self._phases, self.block, dataset, draw)
         return None if g is None else self.skips.trainer_index(g)
-
-    def _position(self, dataset: int, draw: int) -> int | None:
-        return reference.position(self._phases, self.block, dataset, draw)
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The index at which a window is read in one epoch of its dataset, or None as for `index_of`."""
         size = self.sizes[dataset]
         if not 0 <= window < size or epoch < 0:
             raise ConfigError(f"found epoch {epoch}, window {window}; expected epoch >= 0, 0 <= window < {size}")
-        return self.index_of(dataset, self._draw(dataset, epoch, window))
-
-    def _draw(self, dataset: int, epoch: int, window: int) -> int:
-        size = self.sizes[dataset]
-        if not self.shuffle:
-            return epoch * size + window
-        return reference.draw_of(epoch, window, size, self._keys[dataset])
+        draw = epoch * size + window
+        if self.shuffle:
+            draw = reference.draw_of(epoch, window, size, self._keys[dataset])
+        return self.index_of(dataset, draw)
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
         """`index_of_window` of an array of windows: int64 like it, -1 where that is None."""
-        given = as_positions(windows, self.sizes[dataset], "window")
-        draws = self._draws(dataset, epoch, given.reshape(-1))
-        return self.skips.trainer_indices(self._positions(dataset, draws)).reshape(given.shape)
-
-    def _draws(self, dataset: int, epoch: int, windows: U64Array) -> U64Array:
-        from conceptloader.order.many import inverse
+        from conceptloader.order import inverse
 
         size = self.sizes[dataset]
-        if not self.shuffle:
-            draws: U64Array = windows + np.uint64(epoch * size)
-            return draws
-        return inverse.draws_of(windows, epoch * size, size, reference.epoch_key(self._keys[dataset], epoch))
-
-    def _positions(self, dataset: int, draws: U64Array) -> I64Array:
-        from conceptloader.order.many import inverse
-
-        return inverse.positions(self._phases, self.block, dataset, draws)
+        given = as_positions(windows, size, "window")
+        if self.shuffle:
+            key = reference.epoch_key(self._keys[dataset], epoch)
+            draws = inverse.draws_of(given.reshape(-1), epoch * size, size, key)
+        else:
+            draws = given.reshape(-1) + np.uint64(epoch * size)
+        found = inverse.positions(self._phases, self.block, dataset, draws)
+        return self.skips.trainer_indices(found).reshape(given.shape)
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""
-        drawn = self.drawn(num_samples)
-        for name, size, limit, count in zip(self.names, self.sizes, self.max_epochs, drawn, strict=True):
+        counts = self.counts(num_samples)
+        for name, size, limit, count in zip(self.names, self.sizes, self.max_epochs, counts, strict=True):
             if limit is not None and count > math.floor(limit * size):
                 raise ConfigError(
                     f"datasets.{name}.max_epochs: a run of {num_samples} samples reads it {count / size:.2f} times, "

@@ -1,13 +1,12 @@
 """The order of samples in plain Python: slow, obvious, and with tree.py the definition that everything fast must equal.
 
-docs/order.md says the same without Python. Everything here is frozen as order version 1, and what is about lanes as
-version 2: a change of any constant or line is a new order version, since running trainings rely on it, and the golden
-vectors in tests/order fail.
+docs/order.md says the same without Python. Everything here is frozen as order version 1: a change of any constant or
+line is a new order version, since running trainings rely on it, and the golden vectors in tests/order fail.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -140,20 +139,14 @@ def smallest_integers(weights: Mapping[str, Fraction]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class PhaseOrder:
-    """One phase of a mixture, or of a lane of one: leaf k of its tree is dataset members[k] of the mixture."""
+    """One phase of a mixture: leaf k of its tree is dataset members[k] of the mixture."""
 
     start: int
     weights: dict[str, int]
     members: list[int]
     tree: Tree
     key: int
-    base: list[int]  # of every dataset, its first draw here minus the tree's
-    passed: int = 0  # blocks of the tree that come before the phase: only lanes begin in the midst of it
-
-    def block_of(self, g: int, block: int) -> tuple[int, int]:
-        """(number of the block, place in it) of global sample g."""
-        number, place = divmod(g - self.start, block)
-        return number + self.passed, place
+    base: list[int]  # draws of every dataset before the phase
 
     def block_order(self, number: int, block: int) -> list[tuple[int, int]]:
         """[(leaf, draw)] of block `number`: the strict choices permuted, every leaf's draws in order."""
@@ -168,7 +161,7 @@ class PhaseOrder:
 
     def counts(self, g: int, block: int) -> list[int]:
         """Draws of every dataset before global sample g of this phase."""
-        number, rest = self.block_of(g, block)
+        number, rest = divmod(g - self.start, block)
         by_leaf = self.tree.counts(number * block)
         for leaf, _ in self.block_order(number, block)[:rest] if rest else ():
             by_leaf[leaf] += 1
@@ -204,7 +197,7 @@ def locate_many(phases: Sequence[PhaseOrder], block: int, samples: Iterable[int]
     found = []
     for g in samples:
         phase = [phase for phase in phases if phase.start <= g][-1]
-        number, r = phase.block_of(g, block)
+        number, r = divmod(g - phase.start, block)
         if (phase.start, number) not in orders:
             orders[phase.start, number] = phase.block_order(number, block)
         leaf, draw = orders[phase.start, number][r]
@@ -215,12 +208,12 @@ def locate_many(phases: Sequence[PhaseOrder], block: int, samples: Iterable[int]
 
 def position(phases: Sequence[PhaseOrder], block: int, dataset: int, draw: int) -> int | None:
     """The inverse of `locate`; None if no sample is this draw: the dataset left before."""
-    phase = [phase for phase in phases if phase.counts(phase.start, block)[dataset] <= draw][-1]
+    phase = [phase for phase in phases if phase.base[dataset] <= draw][-1]
     if dataset not in phase.members:
         return None
     found = phase.members.index(dataset), draw - phase.base[dataset]
     number = phase.tree.position(*found) // block
-    return phase.start + (number - phase.passed) * block + phase.block_order(number, block).index(found)
+    return phase.start + number * block + phase.block_order(number, block).index(found)
 
 
 def window_of(draw: int, size: int, key: int) -> tuple[int, int]:
@@ -232,82 +225,6 @@ def window_of(draw: int, size: int, key: int) -> tuple[int, int]:
 def draw_of(epoch: int, window: int, size: int, key: int) -> int:
     """The inverse of `window_of`."""
     return epoch * size + unpermute(window, size, epoch_key(key, epoch))
-
-
-# Lanes
-
-LANES_VERSION = 2
-MAX_LANES, MAX_LANE_WINDOWS, MAX_OPEN = 1 << 14, 1 << 20, 1 << 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lanes:
-    """Global sample g is sample g // count of lane g % count. In an epoch a lane reads blocks of `windows` consecutive
-    windows of a dataset, `open` of them at a time and in permuted order; no other lane reads those."""
-
-    count: int
-    windows: int = 64
-    open: int = 8
-
-
-def lane_phases(phases: Iterable[PhaseOrder], seed: int, block: int, lane: int, lanes: int) -> list[PhaseOrder]:
-    """What the phases of a mixture are to one of its lanes: the same trees, each from a block on that the key says."""
-    result: list[PhaseOrder] = []
-    for phase in phases:
-        key = epoch_key(derive_key(seed, "lane", phase.start), lane)
-        passed = (key >> 20) // block
-        start = -((lane - phase.start) // lanes)  # its first sample at or behind the border
-        base = result[-1].counts(start, block) if result else [0] * len(phase.base)
-        for member, count in zip(phase.members, phase.tree.counts(passed * block), strict=True):
-            base[member] -= count
-        result.append(replace(phase, start=start, key=key, base=base, passed=passed))
-    return result
-
-
-def opened(place: int, each: int, lane_key: int, lanes: Lanes) -> tuple[int, int, int]:
-    """(first place, number of places, key) of the blocks that are open at a place of a lane with `each` places.
-
-    Where lanes open blocks depends on their key, so that they don't all do it at the same time.
-    """
-    width = lanes.open * lanes.windows
-    early = lane_key % lanes.open * lanes.windows
-    number = (place + early) // width
-    first, stop = max(0, number * width - early), min(each, (number + 1) * width - early)
-    return first, stop - first, epoch_key(lane_key, number)
-
-
-def lane_permute(i: int, n: int, key: int, lanes: Lanes) -> int:
-    """`permute` for a dataset with lanes: which of its n windows is the i-th of an epoch; lane i % count reads it."""
-    place, lane = divmod(i, lanes.count)
-    each = n // lanes.count
-    if place == each:
-        return i  # fewer windows than lanes are left over, the last ones
-    full = (each - 1) // lanes.windows  # blocks of a lane; one more has the rest of its windows
-    lane_key = epoch_key(key, lane)
-    first, size, open_key = opened(place, each, lane_key, lanes)
-    number, within = divmod(first + permute(place - first, size, open_key), lanes.windows)
-    if number < full:
-        return permute(number * lanes.count + lane, full * lanes.count, key) * lanes.windows + within
-    rest = each - full * lanes.windows
-    return full * lanes.count * lanes.windows + permute(lane, lanes.count, key) * rest + within
-
-
-def lane_unpermute(window: int, n: int, key: int, lanes: Lanes) -> int:
-    """The inverse of `lane_permute`."""
-    each = n // lanes.count
-    full = (each - 1) // lanes.windows
-    in_full, rest = full * lanes.count * lanes.windows, each - full * lanes.windows
-    if window >= each * lanes.count:
-        return window
-    if window < in_full:
-        j, within = divmod(window, lanes.windows)
-        number, lane = divmod(unpermute(j, full * lanes.count, key), lanes.count)
-    else:
-        j, within = divmod(window - in_full, rest)
-        number, lane = full, unpermute(j, lanes.count, key)
-    place = number * lanes.windows + within
-    first, size, open_key = opened(place, each, epoch_key(key, lane), lanes)
-    return (first + unpermute(place - first, size, open_key)) * lanes.count + lane
 
 
 # Skips

@@ -62,8 +62,6 @@ class Sequential(Shown):
         before = dict(zip(self._order, self._starts.tolist(), strict=False))
         return [min(max(g - before[k], 0), size) for k, size in enumerate(self.sizes)]
 
-    drawn = counts
-
     def index_of(self, dataset: int, draw: int) -> int | None:
         """The sample that is window `draw` of a dataset; None behind its end."""
         if not 0 <= dataset < len(self.sizes) or draw < 0:

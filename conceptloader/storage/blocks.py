@@ -205,11 +205,5 @@ def memory_cache(capacity: int) -> BlockCache:
 
 
 @lru_cache(maxsize=4)
-def whole_cache(capacity: int) -> BlockCache:
-    """Of ranges that are always asked for whole, each a block of a name of its own."""
-    return BlockCache(MemoryBlocks(capacity, 1 << 40))
-
-
-@lru_cache(maxsize=4)
 def disk_cache(directory: str, capacity: int) -> BlockCache:
     return BlockCache(DiskBlocks(directory, capacity, _DISK_BLOCK))

@@ -9,12 +9,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TypeVar
 
 from conceptloader.base.terminal import masked
 from conceptloader.errors import ReadError
-from conceptloader.storage.blocks import Settings, disk_cache, memory_cache, whole_cache
+from conceptloader.storage.blocks import Settings, disk_cache, memory_cache
 from conceptloader.storage.http import Allows
 from conceptloader.storage.reads import counts, retrying
 from conceptloader.storage.sample import sample_checksum, sample_places
@@ -104,10 +103,6 @@ class RemoteObjects:
         def fetch(start: int, count: int) -> bytes:
             return retrying(lambda: self._attempt(file, start, count))
 
-        if file.kept:
-            rest, name = replace(file, kept=False), f"{self._number} {file.path} {offset} {size}"
-            blocks = whole_cache(self.settings.memory_bytes)
-            return blocks.read(name, size, 0, size, lambda _, count: self._read(rest, offset, count))
         directory, version = self.settings.cache_dir, None
         if directory is not None and (version := self._version(file)) is None:
             _tell_of_no_version("/".join(file.path.split("/")[:3]))
@@ -186,7 +181,6 @@ _all: "weakref.WeakSet[RemoteObjects]" = weakref.WeakSet()
 def _after_fork() -> None:
     """Another thread of the parent may have held any lock."""
     memory_cache.cache_clear()
-    whole_cache.cache_clear()
     disk_cache.cache_clear()
     for source in list(_all):
         source.begin()
@@ -199,7 +193,7 @@ def _merged(ranges: Iterable[tuple[Expected, int, int]]) -> list[tuple[Expected,
     """Ranges in order; those that overlap or lie near each other become one, up to a size."""
     result: list[tuple[Expected, int, int]] = []
     for file, start, stop in sorted(ranges, key=lambda wanted: (wanted[0].path, *wanted[1:])):
-        if result and not file.kept and result[-1][0].path == file.path and start <= result[-1][2] + _HOLE:
+        if result and result[-1][0].path == file.path and start <= result[-1][2] + _HOLE:
             before = result[-1][1]
             if max(stop, result[-1][2]) - before <= _LARGEST:
                 result[-1] = (file, before, max(stop, result[-1][2]))

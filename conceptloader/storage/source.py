@@ -28,8 +28,7 @@ class Expected:
 
     path: or URL. sample: checksum, None if nobody recorded it. mtime_ns: of a file that was adopted. once: no part of
     it is likely to be read again soon, so that none is worth a place in memory. admit: asked once the file is open, or
-    if it is not the one expected; raises if no file of its dataset may be read. opener: of a local file. kept: what is
-    asked for is read whole and kept, `once` or not, since other samples need the rest of it.
+    if it is not the one expected; raises if no file of its dataset may be read. opener: of a local file.
     """
 
     path: str
@@ -39,7 +38,6 @@ class Expected:
     once: bool = False
     admit: Callable[[], object] = bool
     opener: Callable[[str], int] = open_file
-    kept: bool = False
 
     def other_size(self, found: int, remedy: str) -> FormatError:
         return mismatch(self.path, f"{found} bytes", f"{self.size} as the manifest says", remedy)

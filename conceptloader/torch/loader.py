@@ -126,8 +126,8 @@ class Loader:
                     "nothing would be read; lower global_batch_size, or set tail to short"
                 )
         self._reader = open_reader(blend, dp_rank)
-        if (blend.config.phases or blend.config.lanes) and dp_rank == 0:
-            blend.look_ahead(self._consumed, partition)
+        if blend.config.phases and dp_rank == 0:
+            blend.look_ahead(self._consumed)
 
     def __repr__(self) -> str:
         config, partition = self.blend.config, self.partition

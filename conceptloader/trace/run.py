@@ -137,7 +137,7 @@ class Run:
         if num_samples is None:
             return range(1)
         size = max(1, self.blend.order.sizes[index])
-        return range(-(-self.blend.order.drawn(num_samples)[index] // size))
+        return range(-(-self.blend.order.counts(num_samples)[index] // size))
 
 
 def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None = None) -> Run:

@@ -37,7 +37,7 @@ Source = Path | str | Mapping[str, Any]
 LOG = "log"  # the name under which the run log stands for a state that a checkpoint lacks
 TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
 # Those above, and where the names of differences from a checkpoint's past begin (order/progress/resume.py).
-ACCEPT = {NO_STATE, ORDER, LOG, TOKENIZER, "datasets", "exclude", "extra", "lanes", "order_version", "phases"}
+ACCEPT = {NO_STATE, ORDER, LOG, TOKENIZER, "datasets", "exclude", "extra", "order_version", "phases"}
 ACCEPT |= {"seed", "block", "seq_len", "skips"}
 
 
@@ -229,10 +229,8 @@ def _reduced(config: Config, kept: Mapping[str, float | None], **changes: Any) -
     """Some of the datasets with their weights, without what belongs to the course of a training."""
     if config.order == "megatron":
         return config
-    if config.lanes is not None:  # for which what is held out may be too small
-        changes = {"order": config.order_kind, "order_version": None, **changes}
     given = config.datasets
-    datasets = {n: replace(given[n], max_epochs=None, weight=w, lanes=True) for n, w in kept.items()}
+    datasets = {n: replace(given[n], max_epochs=None, weight=w) for n, w in kept.items()}
     quarantine = tuple(entry for entry in config.quarantine if entry.dataset in kept)
     return replace(config, phases=(), skip=(), exclude=(), datasets=datasets, quarantine=quarantine, **changes)
 

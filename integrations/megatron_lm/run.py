@@ -71,7 +71,7 @@ class Run:
             )
             check_tokenizer(data, getattr(args, "padded_vocab_size", None), self.options.accept)
             if args.rank == 0 and isinstance(data.train, OurSplit):
-                data.train.blend.look_ahead(args.consumed_train_samples, self.plan(args).partition)
+                data.train.blend.look_ahead(args.consumed_train_samples)
             self.note(data, args)
             self.args = args
             if callbacks:

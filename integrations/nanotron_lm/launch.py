@@ -122,8 +122,7 @@ class Run:
             dp_size=asked.parallel_context.dp_pg.size(),
         )
         if writes:
-            plan_of_run = self.dataset.plan
-            self.dataset.blend.look_ahead(self.dataset.consumed, plan_of_run.partition if plan_of_run else None)
+            self.dataset.blend.look_ahead(self.dataset.consumed)
         return self.dataset, plan
 
     def get_tb_dataloader(self, original: Function, *, dataset: Any, **kwargs: Any) -> Any:

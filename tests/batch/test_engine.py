@@ -6,10 +6,10 @@ import threading
 import numpy as np
 import pytest
 
-from conceptloader.base.compiled.kernel import Kernel
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.errors import ConfigError
+from conceptloader.kernels.kernel import Kernel
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same
 

@@ -129,10 +129,9 @@ def test_a_byte_too_far_ends_the_process() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.skipif("NUMBA_BOUNDSCHECK" in os.environ, reason="this is the inner run")
-@pytest.mark.skipif(not scaled(0, 1), reason="kernels compile for a minute; part of make soak")
-def test_with_bounds_checks(tmp_path: Path, tally: Tally) -> None:
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "CONCEPTLOADER_SOAK": ""}
+@pytest.mark.skipif(VARIABLE in os.environ, reason="this is the inner run")
+def test_with_bounds_checks(bounds_checks: dict[str, str], tally: Tally) -> None:
+    environment = {**bounds_checks, "CONCEPTLOADER_SOAK": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "3000", __file__]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

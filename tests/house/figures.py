@@ -202,7 +202,7 @@ class Tracer:
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """Machine code tells of nothing: a kernel is noted when it is bound to its arguments."""
-        from conceptloader.base.compiled.kernel import Kernel
+        from conceptloader.kernels.kernel import Kernel
 
         bind = Kernel.bind
 
@@ -228,7 +228,7 @@ class Tracer:
 
 def compiled_below(traced: Functions) -> Functions:
     """The traced functions that are compiled, and those that they reach."""
-    from conceptloader.base.compiled.kernel import Kernel
+    from conceptloader.kernels.kernel import Kernel
 
     entered = set(traced.values())
     modules = [module for name, module in sys.modules.copy().items() if name.split(".")[0] == "conceptloader"]
@@ -253,10 +253,8 @@ def traced_batches() -> dict[str, Functions]:
     """What runs from an open loader to its first batch, and for batches later on, with concepts and default outputs."""
     from conceptloader import make_dataloader
     from conceptloader.batch import compiled
-    from conceptloader.batch.warm import load_engine
     from conceptloader.testing import random_documents, write_dataset
 
-    load_engine()
     compiled.LATE_NS = 1 << 60  # whatever else the machine does, its storage is not slow
     tracer = Tracer()
     with tempfile.TemporaryDirectory() as folder:

@@ -168,17 +168,6 @@ def test_evaluation_configs(tmp_path: Path) -> None:
         with_share(held_out, (0, 0.5))
 
 
-def test_evaluations_of_an_order_in_lanes_have_none(tmp_path: Path) -> None:
-    """The part that is held out may be too small for them, and a pass in order has none."""
-    datasets = {name: {"path": name, "weight": 1.0, "lanes": name == "web"} for name in ("code", "web")}
-    path = write_config(tmp_path / "c.yaml", datasets=datasets, order={"lanes": 64}, order_version=2)
-    config = load_config(path)
-    assert config.lanes is not None
-    for found, kind in ((for_evaluation(config), "shuffled"), (one_pass(config), "sequential")):
-        assert (found.order, found.lanes, found.order_version) == (kind, None, None)
-        assert list(found.datasets) == ["code", "web"]
-
-
 @pytest.mark.usefixtures("one_process")
 def test_a_changed_past_is_accepted_in_the_launchers_words(tmp_path: Path) -> None:
     config, rules = write_config(write_datasets(tmp_path) / "data.yaml"), dataset_config(16)

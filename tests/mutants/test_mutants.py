@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from conceptloader.base.compiled import names as machine_code_of
-from conceptloader.base.compiled.kernel import Kernel
 from tests.mutants.mutations import Mutant, mutants_of
 from tests.mutants.run import ROOT, candidates, equivalents
 from tests.mutants.table import ELSEWHERE, NEAR, near_and_wide
@@ -81,32 +79,3 @@ def test_equivalents_are_mutants(every: list[Mutant]) -> None:
     made = {(m.path, *m.before_and_after(sources[m.path])) for m in every if m.path in paths}
     assert set(listed) - made == set()
     assert all(listed.values()), "each with its reason"
-
-
-def machine_code(path: str, source: bytes, folder: Path) -> dict[str, str]:
-    """The hash that the machine code of each kernel of a module is cached under."""
-    file = folder / "module.py"
-    file.write_bytes(source)
-    module = types.ModuleType(path.removesuffix(".py").replace("/", "."))
-    module.__package__ = module.__name__.rpartition(".")[0]
-    exec(compile(source, str(file), "exec"), module.__dict__)
-    found = {}
-    for name, value in vars(module).items():
-        if isinstance(value, Kernel):
-            digest: Any = hashlib.blake2b()
-            machine_code_of._add(digest, value, set())
-            found[name] = digest.hexdigest()
-    return found
-
-
-@pytest.mark.parametrize("path", ["order/kernels.py", "batch/kernels/fill.py"])
-def test_machine_code_of_a_mutant_is_its_own(path: str, every: list[Mutant], tmp_path: Path) -> None:
-    path = f"conceptloader/{path}"
-    source = (ROOT / path).read_bytes()
-    own = machine_code(path, source, tmp_path)
-    assert own
-    assert own == machine_code(path, source, tmp_path)
-    mutants = [mutant for mutant in every if mutant.path == path]
-    for mutant in random.Random(0).sample(mutants, 10):
-        with contextlib.suppress(OverflowError, ValueError):  # a constant with which it cannot be imported
-            assert machine_code(path, mutant.apply(source), tmp_path) != own, mutant

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
+from itertools import pairwise
 from math import gcd, lcm
 
 MASK = 2**64 - 1
@@ -89,17 +90,6 @@ class Tree:
             j, v = (before, self.left[v]) if self.went_left(v, j + 1) > before else (j - before, self.right[v])
         return self.names[~v], j
 
-    def counts(self, j: int) -> Counter[str]:
-        """How many of the first j samples go to each dataset."""
-        found, stack = Counter[str](), [(0 if self.left else ~0, j)]
-        while stack:
-            v, j = stack.pop()
-            if v < 0:
-                found[self.names[~v]] = j
-            else:
-                stack += [(self.left[v], self.went_left(v, j)), (self.right[v], j - self.went_left(v, j))]
-        return found
-
 
 Critical = list[tuple[int, float]]
 
@@ -133,31 +123,21 @@ def make_tree(weights: Sequence[int], lookahead: float) -> tuple[float, list[int
     return max(w * above for w, above in nodes[0][3]) / 2, left, right, p
 
 
-@dataclass(frozen=True)
-class Lanes:
-    count: int
-    windows: int
-    open: int
-
-
 @dataclass
 class Phase:
-    """Of the mixture, or of one lane of it. `passed`: blocks of the tree that come before it."""
-
     start: int
     tree: Tree
     key: int
-    passed: int = 0
     base: Counter[str] = field(default_factory=Counter)
     made: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
 
     def block(self, b: int, size: int) -> list[tuple[str, int]]:
         """(dataset, draw) of the samples of its block b: the choices are permuted, the draws stay in their sequence."""
         if b not in self.made:
-            strict = [self.tree.locate((b + self.passed) * size + s) for s in range(size)]
+            strict = [self.tree.locate(b * size + s) for s in range(size)]
             drawn = dict(reversed(strict))
             self.made[b] = []
-            for s in keyed_shuffle(size, epoch_key(self.key, b + self.passed)):
+            for s in keyed_shuffle(size, epoch_key(self.key, b)):
                 name = strict[s][0]
                 self.made[b].append((name, drawn[name]))
                 drawn[name] += 1
@@ -166,85 +146,36 @@ class Phase:
 
 @dataclass
 class Order:
-    """sizes: windows (or packs, documents) of each dataset. unlaned: datasets without lanes."""
+    """sizes: windows (or packs, documents) of each dataset."""
 
     seed: int
     block: int
     sizes: Mapping[str, int]
     phases: Sequence[tuple[int, Weights]]
     skips: Sequence[tuple[int, int]] = ()
-    lanes: Lanes | None = None
-    unlaned: Sequence[str] = ()
 
     def global_sample(self, t: int) -> int:
         return t + sum(count for at, count in self.skips if at <= t)
 
     def locate(self, t: int) -> tuple[str, int, int]:
         """(dataset, epoch, window) of the trainer's sample t."""
-        g = self.global_sample(t)
-        if self.lanes is None:
-            name, draw = locate(g, self._phases(), self.block)
-        else:
-            name, k = locate(g // self.lanes.count, self._lane_phases(g % self.lanes.count), self.block)
-            draw = k * self.lanes.count + g % self.lanes.count
+        name, draw = locate(self.global_sample(t), self._phases, self.block)
         n = self.sizes[name]
         key = epoch_key(derive_key(self.seed, "window order", name), draw // n)
-        if self.lanes is None or name in self.unlaned:
-            return name, draw // n, permute(draw % n, n, key)
-        return name, draw // n, lane_permute(draw % n, n, key, self.lanes)
+        return name, draw // n, permute(draw % n, n, key)
 
-    def __post_init__(self) -> None:
-        self._made: dict[int, list[Phase]] = {}
-
+    @cached_property
     def _phases(self) -> list[Phase]:
-        if -1 not in self._made:
-            phases = [Phase(s, Tree(w), derive_key(self.seed, "mixture block", s)) for s, w in self.phases]
-            self._made[-1] = with_bases(phases, self.block)
-        return self._made[-1]
-
-    def _lane_phases(self, v: int) -> list[Phase]:
-        assert self.lanes is not None
-        if v not in self._made:
-            phases = []
-            for start, weights in self.phases:
-                key = epoch_key(derive_key(self.seed, "lane", start), v)
-                first = max(0, -((v - start) // self.lanes.count))
-                phases.append(Phase(first, Tree(weights), key, passed=(key >> 20) // self.block))
-            self._made[v] = with_bases(phases, self.block)
-        return self._made[v]
-
-
-def with_bases(phases: list[Phase], block: int) -> list[Phase]:
-    """Draws go on where the phases before left them: those are counted, one by one."""
-    drawn = Counter[str]()
-    for number, phase in enumerate(phases):
-        phase.base = drawn.copy()
-        phase.base.subtract(phase.tree.counts(phase.passed * block))
-        if number + 1 < len(phases):
-            drawn.update(locate(g, [phase], block)[0] for g in range(phase.start, phases[number + 1].start))
-    return phases
+        """Draws go on where the phases before left them: those are counted, one by one."""
+        phases = [Phase(s, Tree(w), derive_key(self.seed, "mixture block", s)) for s, w in self.phases]
+        for before, phase in pairwise(phases):
+            drawn = Counter(locate(g, [before], self.block)[0] for g in range(before.start, phase.start))
+            phase.base = before.base + drawn
+        return phases
 
 
 def locate(g: int, phases: Sequence[Phase], block: int) -> tuple[str, int]:
-    """(dataset, draw) of global sample g, or of sample g of a lane."""
+    """(dataset, draw) of global sample g."""
     phase = [phase for phase in phases if phase.start <= g][-1]
     name, draw = phase.block((g - phase.start) // block, block)[(g - phase.start) % block]
     return name, phase.base[name] + draw
-
-
-def lane_permute(i: int, n: int, key: int, lanes: Lanes) -> int:
-    count, size = lanes.count, lanes.windows
-    place, lane, each = i // count, i % count, n // count
-    if place == each:
-        return i
-    full = (each - 1) // size
-    lane_key = epoch_key(key, lane)
-    early = lane_key % lanes.open * size
-    s = (place + early) // (lanes.open * size)
-    first = max(0, s * lanes.open * size - early)
-    stop = min(each, (s + 1) * lanes.open * size - early)
-    p = first + permute(place - first, stop - first, epoch_key(lane_key, s))
-    number, w = p // size, p % size
-    if number < full:
-        return permute(number * count + lane, full * count, key) * size + w
-    return full * count * size + permute(lane, count, key) * (each - full * size) + w

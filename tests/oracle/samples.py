@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.data import Data, Span, dtype, read
-from tests.oracle.order import Lanes, Order, Weights, sample_random
+from tests.oracle.order import Order, Weights, sample_random
 
 Config = Mapping[str, Any]
 
@@ -150,10 +150,8 @@ class Oracle:
 
     def make_order(self) -> Order | None:
         config = self.config
-        order = config.get("order", "shuffled")
-        if order == "sequential":
+        if config.get("order") == "sequential":
             return None
-        lanes = Lanes(order["lanes"], order.get("windows", 64), order.get("open", 8)) if order != "shuffled" else None
         weights = {name: d["weight"] for name, d in config["datasets"].items() if "weight" in d}
         if config.get("weights") == "sizes":
             weights = self.sizes
@@ -164,10 +162,7 @@ class Oracle:
             phases = {s: tempered(ws, temperature) for s, ws in phases.items()}
         skips = [(s["at"], s["count"]) for s in config.get("skip", ())]
         phases |= dict(self.live)
-        unlaned = [name for name, d in config["datasets"].items() if d.get("lanes") is False]
-        return Order(
-            config.get("seed", 1234), config.get("block", 64), self.sizes, sorted(phases.items()), skips, lanes, unlaned
-        )
+        return Order(config.get("seed", 1234), config.get("block", 64), self.sizes, sorted(phases.items()), skips)
 
     def set_weights(self, at: int, weights: Weights) -> None:
         """From the trainer's sample `at` on, until the next phase."""

@@ -71,16 +71,8 @@ def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
         del config["datasets"][name], paths[name]
     if not paths:
         return draw(configurations(folder))
-    order = draw(st.sampled_from(["shuffled", "shuffled", "sequential", "lanes"]))
-    if order == "lanes":
-        lanes, windows, opened = draw(st.integers(1, 6)), draw(st.integers(2, 6)), draw(st.integers(1, 4))
-        config["order"] = {"lanes": lanes, "windows": windows, "open": opened}
-        for name in paths:
-            if sizes[name] < lanes * windows or draw(st.booleans()):
-                config["datasets"][name]["lanes"] = False
-    else:
-        config["order"] = order
-    if order != "sequential":
+    config["order"] = draw(st.sampled_from(["shuffled", "shuffled", "sequential"]))
+    if config["order"] != "sequential":
         config["block"] = draw(st.sampled_from([1, 2, 7, 64]))
         for name, weight in draw(weights(list(paths))).items():
             config["datasets"][name]["weight"] = weight
@@ -298,8 +290,7 @@ def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> 
     if "weights" not in config and draw(st.booleans()):
         like = dict(datasets[draw(st.sampled_from(sorted(datasets)))])
         like.pop("weight", None)
-        unlaned = {"lanes": False} if isinstance(config["order"], dict) else {}
-        datasets[draw(st.sampled_from(["0", "z", "\U0001f600", "\uff21"])) + str(at)] = like | unlaned
+        datasets[draw(st.sampled_from(["0", "z", "\U0001f600", "\uff21"])) + str(at)] = like
     live = [start for start, _ in oracle.live]
     starts = st.integers(max(here, 1), here + 100).filter(lambda start: start not in live)
     phases = config["phases"]

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conceptloader.order.kernels import kernel
-from conceptloader.order.many.inverse import divide_wide
+from conceptloader.kernels.order import climb
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip
@@ -56,13 +55,9 @@ def test_far_out_and_of_a_large_dataset() -> None:
         assert found.tolist() == [int(samples[k])]
 
 
-@kernel
-def _divide(high: np.uint64, low: np.uint64, divisor: np.uint64) -> np.uint64:
-    return divide_wide(high, low, divisor)
-
-
 @given(st.integers(1, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_division_of_two_words(divisor: int, low: int, high: int) -> None:
-    high %= divisor
-    found = _divide(np.uint64(high), np.uint64(low), np.uint64(divisor))
-    assert int(found) == (high << 64 | low) // divisor
+    """By `climb`, over one level of a tree."""
+    high, out = high % divisor, np.zeros(1, np.uint64)
+    climb(*(np.array([word], np.uint64) for word in (high, divisor, low)), out)
+    assert int(out[0]) == (high << 64 | low) // divisor

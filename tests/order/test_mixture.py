@@ -1,6 +1,10 @@
 """The mixture against its definition: exactly once and in order at every prefix, near its weights, invertible."""
 
+import os
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +14,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.order import permutation, reference
+from conceptloader.order import reference
 from conceptloader.order.skips import Skips
 from conceptloader.order.tree import build_tree
 
@@ -62,32 +66,6 @@ def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
     expected = by_reference(m, ts)
     assert expected == list(zip(datasets.tolist(), draws.tolist(), epochs.tolist(), windows.tolist(), strict=True))
 
-
-@given(m=mixtures(), ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
-def test_few_samples_need_no_kernels_and_are_the_same(m: cl.Mixture, ts: list[int]) -> None:
-    compiled = m.sample_many(ts), m.locate_many(ts), m.sample_many(np.array(ts).reshape(1, -1))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(permutation, "_loaded", False)
-        patch.setattr(permutation, "load_kernels", lambda: pytest.fail("few samples loaded compiled code"))
-        plain = m.sample_many(ts), m.locate_many(ts), m.sample_many(np.array(ts).reshape(1, -1))
-    for found, wanted in zip(plain, compiled, strict=True):
-        for a, b in zip(found, wanted, strict=True):
-            assert (a.dtype, a.shape, a.flags.c_contiguous) == (b.dtype, b.shape, b.flags.c_contiguous)
-            assert np.array_equal(a, b)
-
-
-@given(n=st.integers(1, 3000) | st.integers(1, 2**63), key=st.integers(0, 2**64 - 1), data=st.data())
-def test_few_numbers_of_a_permutation_need_no_kernels(n: int, key: int, data: st.DataObject) -> None:
-    p, numbers = cl.Permutation(n, key), data.draw(st.lists(st.integers(0, n - 1), max_size=5))
-    compiled = p.forward_many(np.array(numbers, np.uint64)), p.inverse_many(np.array(numbers, np.uint64))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(permutation, "_loaded", False)
-        plain = p.forward_many(np.array(numbers, np.uint64)), p.inverse_many(np.array(numbers, np.uint64))
-        single = [p.forward(i) for i in numbers], [p.inverse(i) for i in numbers]
-    for found, one_by_one, wanted in zip(plain, single, compiled, strict=True):
-        assert found.dtype == np.uint64
-        assert np.array_equal(found, wanted)
-        assert one_by_one == wanted.tolist()
 
 
 @given(skips=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5))
@@ -299,3 +277,23 @@ def test_numbers_of_numpy_give_the_same_order_as_plain_ones() -> None:
     assert order(np.float64, np.int64) == order(float, int)
     with pytest.raises(ConfigError, match=r"phases: start: found 0\.5, expected an integer"):
         cl.Mixture([1], phases=[cl.Phase(start=0.5, weights={"0": 1})])  # type: ignore[arg-type]
+
+
+INSIDE = """
+import numpy as np
+import conceptloader as cl
+samples = np.arange(3000, dtype=np.uint64)
+for sizes in ([1], [7, 1500], [3000, 500, 64, 2000, 40]):
+    for block in (1, 64):
+        m = cl.Mixture(sizes, weights=range(1, len(sizes) + 1), block=block)
+        datasets, epochs, windows = m.sample_many(samples)
+        for k in range(len(sizes)):
+            mine = np.flatnonzero((datasets == k) & (epochs == 0))
+            assert m.indices_of_windows(k, 0, windows[mine]).tolist() == mine.tolist()
+"""
+
+
+def test_kernels_stay_in_their_arrays(bounds_checks: dict[str, str]) -> None:
+    """With checks of every index, in a process of its own."""
+    checkout = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", INSIDE], env=bounds_checks, cwd=checkout, check=True, timeout=200)

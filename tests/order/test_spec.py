@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
 from conceptloader.order.progress.spec import SPEC_VERSION, Member, OrderSpec
-from conceptloader.order.reference import LANES_VERSION
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip
 
@@ -128,7 +127,7 @@ def test_bad_member():
         member("web", windows=-1, token_range=(0, 1))
 
 
-@pytest.mark.parametrize(("key", "known"), [("spec_version", SPEC_VERSION), ("order_version", LANES_VERSION)])
+@pytest.mark.parametrize(("key", "known"), [("spec_version", SPEC_VERSION), ("order_version", ORDER_VERSION)])
 def test_later_versions_are_refused(key, known):
     data = {**spec().to_dict(), key: known + 1}
     with pytest.raises(ResumeError, match=f"{key} is {known + 1}, this release of conceptloader knows up to {known}"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conceptloader.batch.kernels.packs import make_room, pack_block
+from conceptloader.kernels.packs import make_room, pack_block
 from conceptloader.blend.packing import OVERFLOWS, Packing, Part, Piece, pack, pieces_of
 from conceptloader.errors import ConfigError, FormatError
 

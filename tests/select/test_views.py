@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.kernels.tables import make_tables
+from conceptloader.batch.tables import make_tables
 from conceptloader.batch.open import open_reader
 from conceptloader.cli import main
 from conceptloader.cli.stats import dataset_stats

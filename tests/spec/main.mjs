@@ -26,8 +26,8 @@ const ANSWERS = {
   },
   // For each trainer's sample: dataset, draw, epoch, window, and its global index twice, found forwards and backwards.
   order: (question) => {
-    const { seed, block, datasets, phases, skips, samples, inverse, lanes } = Object.fromEntries(question);
-    const order = new Order({ seed, block, datasets, phases, skips, lanes });
+    const { seed, block, datasets, phases, skips, samples, inverse } = Object.fromEntries(question);
+    const order = new Order({ seed, block, datasets, phases, skips });
     return samples.map((t) => {
       const [name, draw, epoch, window] = order.sample(t);
       const back = inverse ? [order.globalIndex(t), order.indexOf(name, epoch, window)] : [];

@@ -1,4 +1,4 @@
-// The order of samples, versions 1 and 2, written from docs/order.md alone. Plain and slow: every function is one of the page.
+// The order of samples, version 1, written from docs/order.md alone. Plain and slow: every function is one of the page.
 
 import { blake2b } from "./hashes.mjs";
 import { Refused, byCodePoint, shortest } from "./json.mjs";
@@ -200,30 +200,11 @@ function treePosition(tree, leaf, draw) {
   return draw;
 }
 
-// Lanes
-
-function lanePermute(i, n, key, [count, windows, open]) {
-  const [place, lane, each] = [i / count, i % count, n / count];
-  if (place === each) return i;
-  const full = (each - 1n) / windows;
-  const laneKey = epochKey(key, lane);
-  const [width, early] = [open * windows, (laneKey % open) * windows];
-  const s = (place + early) / width;
-  const first = s ? s * width - early : 0n;
-  const end = (s + 1n) * width - early;
-  const size = (end < each ? end : each) - first;
-  const p = first + permute(place - first, size, epochKey(laneKey, s));
-  const [number, within] = [p / windows, p % windows];
-  if (number < full) return permute(number * count + lane, full * count, key) * windows + within;
-  return full * count * windows + permute(lane, count, key) * (each - full * windows) + within;
-}
-
 // Blocks, phases, windows, skips
 
 export class Order {
   // datasets: Map name -> windows; phases: [start, Map name -> weight]; skips: [at, count]; integers as BigInt.
-  // lanes: null, or [count, windows, open, names of datasets that are read one by one].
-  constructor({ seed, block, datasets, phases, skips, lanes }) {
+  constructor({ seed, block, datasets, phases, skips }) {
     require(block >= 1n && block <= 65536n, `block ${block}`);
     require(phases.length && phases[0][0] === 0n, "no phase at 0");
     phases.forEach(([start], k) => require(k === 0 || start > phases[k - 1][0], `phase at ${start}`));
@@ -231,7 +212,7 @@ export class Order {
     const few = 1n << 62n;
     for (const [at, count] of skips) require(at >= 0n && at < few && count >= 1n, `skip of ${count} at ${at}`);
     require(skips.reduce((sum, [, count]) => sum + count, 0n) < few, "too many skipped samples");
-    Object.assign(this, { seed, block, datasets, skips, lanes });
+    Object.assign(this, { seed, block, datasets, skips });
     this.held = {};
     this.keys = new Map([...datasets.keys()].map((name) => [name, deriveKey(seed, "window order", name)]));
     this.phases = [];
@@ -240,27 +221,8 @@ export class Order {
       for (const name of members) require(datasets.has(name), `no dataset ${name}`);
       const tree = bestTree(smallestIntegers(members.map((name) => weights.get(name))));
       const base = this.phases.length ? this.drawsBefore(start) : new Map([...datasets.keys()].map((name) => [name, 0n]));
-      this.phases.push({ start, members, tree, base, key: deriveKey(seed, "mixture block", start), passed: 0n });
+      this.phases.push({ start, members, tree, base, key: deriveKey(seed, "mixture block", start) });
     }
-    if (lanes) this.lanePhases = Array.from({ length: Number(lanes[0]) }, (_, lane) => this.phasesOf(BigInt(lane)));
-  }
-
-  // The phases of a lane, each from its own beginning in the tree.
-  phasesOf(lane) {
-    const [count] = this.lanes;
-    const [found, all] = [[], this.phases];
-    for (const phase of all) {
-      const key = epochKey(deriveKey(this.seed, "lane", phase.start), lane);
-      const passed = (key >> 20n) / this.block;
-      const start = phase.start > lane ? (phase.start - lane + count - 1n) / count : 0n;
-      this.phases = found;
-      const base = found.length ? this.drawsBefore(start) : new Map([...this.datasets.keys()].map((name) => [name, 0n]));
-      this.phases = [{ ...phase, start: 0n, base: new Map([...base.keys()].map((name) => [name, 0n])) }];
-      for (const [name, passedDraws] of this.drawsBefore(passed * this.block)) base.set(name, base.get(name) - passedDraws);
-      found.push({ ...phase, start, key, passed, base });
-    }
-    this.phases = all;
-    return found;
   }
 
   phaseOf(g) {
@@ -285,7 +247,7 @@ export class Order {
 
   locate(g) {
     const phase = this.phaseOf(g);
-    const [b, r] = [(g - phase.start) / this.block + phase.passed, (g - phase.start) % this.block];
+    const [b, r] = [(g - phase.start) / this.block, (g - phase.start) % this.block];
     const { leaf, draw } = this.blockOrder(phase, b)[Number(r)];
     const name = phase.members[leaf];
     return { name, draw: phase.base.get(name) + draw };
@@ -295,7 +257,7 @@ export class Order {
   drawsBefore(g) {
     const phase = this.phases.at(-1);
     const counts = new Map(phase.base);
-    const [whole, rest] = [(g - phase.start) / this.block + phase.passed, (g - phase.start) % this.block];
+    const [whole, rest] = [(g - phase.start) / this.block, (g - phase.start) % this.block];
     const stack = [[phase.tree.root, whole * this.block]];
     while (stack.length) {
       const [v, count] = stack.pop();
@@ -318,24 +280,11 @@ export class Order {
     return this.skips.reduce((g, [at, count]) => (at <= t ? g + count : g), t);
   }
 
-  locateInLane(g) {
-    const [[count], all] = [this.lanes, this.phases];
-    this.phases = this.lanePhases[Number(g % count)];
-    const { name, draw } = this.locate(g / count);
-    this.phases = all;
-    return { name, draw: draw * count + (g % count) };
-  }
-
   // [dataset, draw, epoch, window] of the trainer's sample t.
   sample(t) {
-    const g = this.globalIndex(t);
-    const { name, draw } = this.lanes ? this.locateInLane(g) : this.locate(g);
+    const { name, draw } = this.locate(this.globalIndex(t));
     const size = this.datasets.get(name);
     const epoch = draw / size;
-    const key = epochKey(this.keys.get(name), epoch);
-    if (this.lanes && !this.lanes[3].includes(name)) {
-      return [name, draw, epoch, lanePermute(draw % size, size, key, this.lanes)];
-    }
     return [name, draw, epoch, permute(draw % size, size, epochKey(this.keys.get(name), epoch))];
   }
 

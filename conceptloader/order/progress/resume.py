@@ -47,7 +47,7 @@ def _compared(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[D
     """All that decides the first `consumed` samples, whether it differs or not."""
     both = saved, current
     scalars = ("order", "seed", "block") if saved.order == "shuffled" else ("order",)
-    for key in (*scalars, "order_version", "lanes"):
+    for key in (*scalars, "order_version"):
         yield Difference(key, getattr(saved, key), getattr(current, key))
     for key in sorted({*saved.extra, *current.extra}):
         yield Difference(f"extra.{key}", saved.extra.get(key), current.extra.get(key))
@@ -112,8 +112,7 @@ def resume(
         current = _with_live(saved, current)
     if not consumed:
         return current
-    if (saved.lanes is None) == (current.lanes is None):  # else another version on purpose, which `compare` refuses
-        current = replace(current, order_version=saved.order_version)
+    current = replace(current, order_version=saved.order_version)
     if _has_new_seq_len(saved, current, consumed):
         allowed = "restart" if "seq_len" in allow_changed else on_new_seq_len
         _check_rereads(reread_shares(saved, current, consumed), consumed, allowed)
@@ -201,9 +200,7 @@ def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[s
             continue
         first, last = max(old.token_range[0], new.token_range[0]), min(old.token_range[1], new.token_range[1])
         again = max(0, last - first) / max(1, new.token_range[1] - new.token_range[0])
-        # Lanes do not end an epoch all at once: that all of them are at its end is not to be seen here.
-        read = draws % old.windows or (saved.lanes is not None)
-        fresh[old.dataset] = fresh.get(old.dataset, 1.0) * (1 - read / old.windows * again)
+        fresh[old.dataset] = fresh.get(old.dataset, 1.0) * (1 - draws % old.windows / old.windows * again)
     return {name: 1 - share for name, share in fresh.items() if share < 1}
 
 

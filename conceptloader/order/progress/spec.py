@@ -4,7 +4,7 @@ No paths, no loader options: moving the data, or reading it with more threads, c
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -12,12 +12,11 @@ from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase, checked_phases
-from conceptloader.order.reference import LANES_VERSION, Lanes
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
-SPEC_VERSION = 5  # with lanes; without, 4 with excluded documents, 3 with packing, 2 with live phases, and 1 for others
+SPEC_VERSION = 4  # with excluded documents; without, 3 with packing, 2 with live phases, and 1 for others
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 
 
@@ -29,7 +28,6 @@ class Member:
     windows: how many there are in token_range = [first, last + 1).
     packing: how documents are packed, None where a sample is no pack.
     tracks_fingerprint: of its concepts and other tracks, which may change without changing the order.
-    one_by_one: whether its windows are permuted one by one in an order with lanes.
     """
 
     dataset: str
@@ -39,7 +37,6 @@ class Member:
     token_range: tuple[int, int]
     tracks_fingerprint: str = ""
     packing: Mapping[str, Any] | None = None
-    one_by_one: bool = False
 
     def __post_init__(self) -> None:
         as_count(self.windows, f"datasets.{self.dataset}.windows", 0)
@@ -49,8 +46,7 @@ class Member:
         """What decides which tokens a draw is."""
         found = {name: getattr(self, name) for name in ("dataset", "seq_len", "windows", "stream_fingerprint")}
         packing = {} if self.packing is None else {"packing": dict(self.packing)}
-        alone = {"one_by_one": True} if self.one_by_one else {}
-        return {**found, "token_range": list(self.token_range), **packing, **alone}
+        return {**found, "token_range": list(self.token_range), **packing}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +65,6 @@ class OrderSpec:
         skips stand in front (a later data stage, a new sequence length); 0 if there was none.
     live: starts of those phases which were set while the run was going, and are in no configuration.
     extra: anything else that decides every sample, such as fingerprints of Megatron's index files.
-    lanes: of a shuffled order in lanes, which is order version 2; the other orders are version 1.
 
     Raises ConfigError for weights of unknown members and for whatever Mixture refuses.
     """
@@ -86,13 +81,8 @@ class OrderSpec:
     extra: Mapping[str, Any] = field(default_factory=dict)
     live: Sequence[int] = ()
     exclude: Mapping[str, Sequence[Sequence[int | str]]] = field(default_factory=dict)
-    lanes: Lanes | None = None
 
     def __post_init__(self) -> None:
-        if self.lanes is not None:
-            object.__setattr__(self, "order_version", max(self.order_version, LANES_VERSION))
-            if self.order != "shuffled":
-                raise ConfigError(f"lanes: found some with order {self.order}; only shuffled has lanes")
         if self.order not in get_args(OrderKind):
             raise ConfigError(f"order: found {self.order!r}, expected one of {get_args(OrderKind)}")
         if bool(self.phases) != (self.order == "shuffled"):
@@ -127,21 +117,16 @@ class OrderSpec:
             return Sequential(sizes, names)
         if self.order != "shuffled":
             raise ConfigError(f"order: {self.order} cannot be built here; only the adapter for that framework takes it")
-        arguments: dict[str, Any] = {
-            "sizes": sizes,
-            "names": names,
-            "phases": self.phases,
-            "skips": self.skips,
-            "seed": self.seed,
-            "block": self.block,
-            "max_epochs": [(max_epochs or {}).get(member.dataset) for member in self.members.values()],
-        }
-        if self.lanes is None:
-            return Mixture(**arguments, order_version=self.order_version)
-        from conceptloader.order.many.lanes import LaneMixture
-
-        plain = tuple(name for name, member in self.members.items() if member.one_by_one)
-        return LaneMixture(self.lanes, plain=plain, **arguments)
+        return Mixture(
+            sizes=sizes,
+            names=names,
+            phases=self.phases,
+            skips=self.skips,
+            seed=self.seed,
+            block=self.block,
+            order_version=self.order_version,
+            max_epochs=[(max_epochs or {}).get(member.dataset) for member in self.members.values()],
+        )
 
     def decided(self, consumed: int) -> int:
         """How many global samples (skipped ones included) lie behind a position of `consumed` trainer samples."""
@@ -183,8 +168,6 @@ class OrderSpec:
 
     @property
     def _version(self) -> int:
-        if self.lanes is not None:
-            return 5
         if self.exclude:
             return 4
         return 3 if any(member.packing for member in self.members.values()) else 2 if self.live else 1
@@ -194,7 +177,6 @@ class OrderSpec:
         only_if_there = {
             "live": list(self.live),
             "exclude": {name: [list(one) for one in entries] for name, entries in self.exclude.items()},
-            "lanes": self.lanes and asdict(self.lanes),
         }
         return {
             "spec_version": self._version,
@@ -222,7 +204,7 @@ class OrderSpec:
         """
         if not isinstance(data, Mapping) or "spec_version" not in data:
             raise ResumeError(f"saved order spec: found {str(data)[:80]!r}, expected an object with spec_version")
-        for key, known in (("spec_version", SPEC_VERSION), ("order_version", LANES_VERSION)):
+        for key, known in (("spec_version", SPEC_VERSION), ("order_version", ORDER_VERSION)):
             if not isinstance(data.get(key), int) or not 1 <= data[key] <= known:
                 raise ResumeError(
                     f"saved order spec: {key} is {data.get(key)!r}, this release of conceptloader knows up to {known}; "
@@ -236,11 +218,8 @@ class OrderSpec:
             }
             fields["phases"] = [Phase(**phase) for phase in data["phases"]]
             fields["skips"] = [Skip(**skip) for skip in data["skips"]]
-            fields["lanes"] = Lanes(**data["lanes"]) if data["order_version"] == LANES_VERSION else None
             spec = cls(**fields)
             spec.to_dict()
-            if (spec.lanes is not None) != ("lanes" in data):
-                raise ConfigError(f"lanes: found {data['lanes']} in order version {data['order_version']}")
             return spec
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, ConfigError) as error:
             raise ResumeError(

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
@@ -28,13 +27,12 @@ def draws_of(windows: U64Array, base: int, size: int, key: int) -> U64Array:
 def positions(phases: Sequence[reference.PhaseOrder], block: int, dataset: int, draws: U64Array) -> I64Array:
     """Global samples of the draws of a dataset; -1 where it had left before."""
     found = np.full(len(draws), -1, np.int64)
-    before = np.array([phase.counts(phase.start, block)[dataset] for phase in phases], np.uint64)
-    number = np.searchsorted(before, draws, side="right") - 1
+    bases = np.array([phase.base[dataset] for phase in phases], np.uint64)
+    number = np.searchsorted(bases, draws, side="right") - 1
     for k in np.unique(number).tolist():
         if dataset in phases[k].members:
             chosen = number == k
-            base = np.uint64(phases[k].base[dataset] % (1 << 64))
-            found[chosen] = _in_phase(phases[k], block, dataset, draws[chosen] - base)
+            found[chosen] = _in_phase(phases[k], block, dataset, draws[chosen] - bases[k])
     return found
 
 
@@ -53,4 +51,4 @@ def _in_phase(phase: reference.PhaseOrder, block: int, dataset: int, draws: U64A
     kernels.places_in_blocks(strict[order], draws[order], leaf, phase.key, tree.root, of, block, scratch, places)
     found = np.empty(len(draws), np.int64)
     found[order] = places
-    return found + (phase.start - phase.passed * block)
+    return found + phase.start

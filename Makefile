@@ -24,17 +24,27 @@ PIP_FLAGS := --disable-pip-version-check $(if $(CI),-q,$(if $(MAKE_TERMOUT),,-q)
 # The venv's own setuptools builds the project (no build isolation): with every pin satisfied pip asks no index at all.
 INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: setup browser test soak fuzz mutants figures lint format demo docs bench trainers constraints clean
+# What compiles the kernels, and links them where the machine has no linker.
+NUMBA := $(shell sed -n 's/.*"\(numba==[0-9.]*\)".*/\1/p' pyproject.toml)
+LINKER := $(if $(shell command -v cc gcc clang ld),,$(shell sed -n 's/.*"\(ziglang==[0-9.]*\)".*/\1/p' setup.py))
+
+.PHONY: setup kernels wheel browser test soak fuzz mutants figures lint format demo docs bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
 # .stamp-X: the extra X is installed. What the tests need includes what the demo needs.
 $(VENV)/.stamp-%: setup.py pyproject.toml $(CONSTRAINTS)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python $(INSTALL) setuptools wheel
+	$(VENV)/bin/python $(INSTALL) setuptools wheel $(NUMBA) $(LINKER)
 	$(VENV)/bin/python $(INSTALL) --no-build-isolation -e '.[$*]'
-	$(VENV)/bin/python -m conceptloader warmup -q
 	touch $@ $(if $(filter test,$*),$(VENV)/.stamp-demo $(VENV)/.stamp-docs)
+
+# After an edit of conceptloader/kernels; nothing is compiled that is there.
+kernels: setup
+	$(VENV)/bin/python -m conceptloader.kernels.build
+
+wheel: setup
+	$(VENV)/bin/python -m pip wheel --disable-pip-version-check -q --no-deps --no-build-isolation -w dist .
 
 constraints/py%.txt:
 	$(error there is no $@: use PYTHON=python3.11, or CONSTRAINTS= to install without pins)

@@ -1,11 +1,24 @@
-"""Packaging. The adapters live in integrations/ and install as conceptloader.integrations.*."""
+"""Packaging. The adapters live in integrations/ and install as conceptloader.integrations.*.
+
+Kernels are compiled here: a wheel carries machine code for one kind of processor, of all its levels, that any Python and
+any libc can load.
+"""
 
 import re
+import sys
 from pathlib import Path
+from platform import machine
+from typing import Any
 
-from setuptools import find_packages, setup
+from setuptools import Command, Distribution, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))  # a build frontend need not have it there
+
+from conceptloader.errors import KernelsError  # noqa: E402
+from conceptloader.kernels import build as kernels  # noqa: E402
 VERSION = re.search(
     r'^__version__ = "(.+)"$', (ROOT / "conceptloader/base/version.py").read_text(encoding="utf-8"), re.M
 )
@@ -58,6 +71,7 @@ TEST = [
     "mypy",
     "types-PyYAML",
     "import-linter",
+    "numba",
     "setuptools",
     "wheel",
 ]
@@ -80,6 +94,65 @@ MATRIX = [
     "pillow",
 ]
 
+
+def linkers_of_the_build() -> list[str]:
+    """A linker from the package registry, where this machine has none."""
+    try:
+        kernels.linker()
+    except KernelsError:
+        return ["ziglang==0.17.1"]
+    return []
+
+
+class BuildKernels(Command):
+    """Compile the kernels in the source tree, from where an editable install loads them; a wheel gets a copy."""
+
+    description = "compile the kernels"
+    user_options: list[Any] = []
+
+    def initialize_options(self) -> None:
+        self.build_lib: str | None = None
+        self.editable_mode = False
+
+    def finalize_options(self) -> None:
+        self.set_undefined_options("build_py", ("build_lib", "build_lib"))
+
+    def run(self) -> None:
+        kernels.build()
+        if not self.editable_mode:
+            for made in self.get_output_mapping():
+                self.mkpath(str(Path(made).parent))
+                self.copy_file(self.get_output_mapping()[made], made)
+
+    def get_output_mapping(self) -> dict[str, str]:
+        folder = kernels.LIBRARIES
+        made = [name for name, _, _ in kernels.Description.read(folder).files.values()] if folder.exists() else []
+        below = Path(str(self.build_lib)) / folder.relative_to(ROOT)
+        return {str(below / name): str(folder / name) for name in (*made, kernels.DESCRIPTION)}
+
+    def get_outputs(self) -> list[str]:
+        return list(self.get_output_mapping())
+
+    def get_source_files(self) -> list[str]:
+        return []
+
+
+class Platform(Distribution):
+    """With files that are for one kind of processor."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+class PlatformWheel(bdist_wheel):
+    """For any Python 3 and any libc on this kind of processor: machine code names neither."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", f"manylinux_2_17_{machine()}.musllinux_1_1_{machine()}"
+
+
+build.sub_commands = [*build.sub_commands, ("build_kernels", None)]
+
 setup(
     name="conceptloader",
     version=VERSION.group(1),
@@ -96,7 +169,10 @@ setup(
     ],
     package_dir={f"conceptloader.integrations.{name}": f"integrations/{name.replace('.', '/')}" for name in ADAPTERS},
     package_data={"conceptloader": ["py.typed"], "conceptloader.view": ["static/*"]},
-    install_requires=["numpy>=1.26", "numba>=0.59", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
+    install_requires=["numpy>=1.26", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
+    setup_requires=linkers_of_the_build(),
+    distclass=Platform,
+    cmdclass={"build_kernels": BuildKernels, "bdist_wheel": PlatformWheel},
     extras_require={
         "torch": TORCH,
         "ingest": INGEST,

@@ -11,11 +11,9 @@ from harness import US, Contender, Report, resident_mb
 from torch.utils.data import DataLoader, RandomSampler
 
 import conceptloader as cl
-from conceptloader.batch.warm import load_engine
 
 SEQ_LEN, BATCH, BATCHES, THREADS = 4096, 16, 512, 2
 
-load_engine()
 report = Report("loader")
 torch.set_num_threads(1)
 library = raw_library()

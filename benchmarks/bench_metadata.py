@@ -9,7 +9,6 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.batch.warm import load_engine
 
 SEQ_LEN, BATCH, BATCHES = 4096, 16, 32
 
@@ -23,7 +22,6 @@ few = samples[:64].tolist()
 
 def reader(concepts: dict, path: str = path, outputs: dict = TOKENS_ONLY):
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "concepts": concepts, "outputs": outputs}
-    load_engine()
     return open_reader(cl.open_blend(cl.load_config(config)))
 
 

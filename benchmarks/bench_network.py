@@ -25,8 +25,6 @@ torch.set_num_threads(1)
 """
 OURS = """
 import conceptloader as cl
-from conceptloader.batch.warm import load_engine
-load_engine()
 loader = cl.make_dataloader({{"seq_len": 4096, "datasets": {{"web": {{"path": {path!r}}}}}, "concepts": {concepts},
     "loader": {{"threads": {threads}, "prefetch": {prefetch}}}}}, micro_batch_size={batch})
 batches = iter(loader)

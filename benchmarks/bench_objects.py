@@ -32,8 +32,6 @@ if __name__ == "__main__":
 """
 OURS = """
     import conceptloader as cl
-    from conceptloader.batch.warm import load_engine
-    load_engine()
     began = time.perf_counter()
     loader = cl.make_dataloader({{"seq_len": 4096, "datasets": {{"web": {{"path": {path!r}}}}},
         "loader": {{"threads": 4, "prefetch": 8}}}}, micro_batch_size={batch})

@@ -9,7 +9,6 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.batch.warm import load_engine
 from conceptloader.trace.select.views import Ask, select
 
 SEQ_LEN, BATCH, BATCHES = 4096, 16, 64
@@ -30,7 +29,6 @@ inputs, labels = np.empty((2, BATCH, SEQ_LEN), np.int64)
 
 def reader(path: str = path, **outputs: object):
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "outputs": outputs}
-    load_engine()
     return open_reader(cl.open_blend(cl.load_config(config)))
 
 

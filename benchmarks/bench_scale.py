@@ -22,12 +22,10 @@ import json, sys, time
 import numpy as np
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.batch.warm import load_engine
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
 sys.path.insert(0, {here!r})
 from harness import resident_mb
-load_engine()
 before, start = resident_mb(), time.process_time()
 blend = cl.open_blend(cl.load_config(json.load(open({config!r}))))
 opened, memory = time.process_time() - start, resident_mb() - before

@@ -1,6 +1,7 @@
 """Shared by all tests: where the checkout is, and how hypothesis runs."""
 
 import logging
+import os
 import signal
 import sys
 from collections import Counter
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from conceptloader.kernels.build import build
+from conceptloader.kernels.library import VARIABLE, load_library
+
 # What a shell starts in its background ignores Ctrl-C, and so would all processes that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,6 +22,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # No deadline: a busy machine is not a failure.
 settings.register_profile("conceptloader", deadline=None)
 settings.load_profile("conceptloader")
+
+
+@pytest.fixture(scope="session")
+def bounds_checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which kernels check every index."""
+    folder = tmp_path_factory.getbasetemp().parent / "kernels-with-bounds-checks"  # of all workers of this run
+    build(folder, [load_library().level], bounds=True)
+    return {**os.environ, VARIABLE: str(folder)}
 
 
 @pytest.fixture(autouse=True)

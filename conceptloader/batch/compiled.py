@@ -229,10 +229,12 @@ class CompiledReader:
     def _damage(self, work: "_Workspace", sample: int) -> Exception:
         """What is wrong with a sample, in the words of the plain reader."""
         present(self.views, int(work.members[sample]))
-        samples, members, windows, _ = (array[sample : sample + 1] for array in work.picks)
+        one, picks = slice(sample, sample + 1), work.picks
         where = self._who(work, sample)
         try:
-            ReferenceReader(self.order, self.views, self.layout).read(samples, picked=(members, windows))
+            ReferenceReader(self.order, self.views, self.layout).read(
+                picks.samples[one], picked=(picks.members[one], picks.windows[one])
+            )
         except (FormatError, ConfigError) as error:
             return type(error)(f"{where}: {error}")
         return FormatError(

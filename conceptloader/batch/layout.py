@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.blend import Outputs
+from conceptloader.kernels.kernel import Array as Array
 from conceptloader.kernels.records import CUT_OFF as CUT_OFF
 
 Batch = dict[str, Any]

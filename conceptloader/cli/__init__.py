@@ -49,7 +49,6 @@ COMMANDS = {
     "audit": "replay a recorded run and name the first step that differs",
     "view": "look at a dataset or a run in the browser",
     "bench": "how fast the loader reads on this machine, and whether that is enough",
-    "warmup": "compile what the loader needs, ahead of the first run",
 }
 
 _DESCRIPTION = """\

@@ -10,7 +10,6 @@ from typing import Any
 from conceptloader.base.terminal import masked
 from conceptloader.batch.measure import Pass, drop_from_cache, measure
 from conceptloader.batch.open import open_reader
-from conceptloader.batch.warm import load_engine
 from conceptloader.blend import Blend, ConceptOptions, load_config, open_blend
 from conceptloader.cli.arguments import above_zero, add_root, positive
 from conceptloader.cli.output import Output, table
@@ -56,8 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     blend = _open(arguments)
-    if blend.config.loader.engine == "compiled":
-        load_engine()
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
     threads = arguments.threads or max(1, min(loader.threads, loader.prefetch))
     prefetch = max(loader.prefetch, threads) if arguments.threads or loader.prefetch else 0

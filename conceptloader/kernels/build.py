@@ -20,10 +20,18 @@ from typing import Any
 
 from conceptloader.base.version import __version__
 from conceptloader.errors import KernelsError
-from conceptloader.kernels.library import DESCRIPTION, HERE, LEVELS, Description, digest_of, digest_of_sources
+from conceptloader.kernels.library import (
+    DESCRIPTION,
+    HERE,
+    LEVELS,
+    LIBRARIES,
+    VARIABLE,
+    Description,
+    digest_of,
+    digest_of_sources,
+)
 
 MODULES = ("order", "fill", "packs", "codecs")  # that have kernels
-LIBRARIES = HERE / "lib"
 # LLVM's names of processor and features. With vectors of 512 bits the shuffle takes 3 ns an index, without them 5.
 CPUS = {name: (name, "") for name in LEVELS} | {
     "x86-64-v4": ("x86-64-v4", "-prefer-256-bit"),
@@ -32,11 +40,14 @@ CPUS = {name: (name, "") for name in LEVELS} | {
 
 
 def build(folder: Path = LIBRARIES, levels: Sequence[str] = (), *, bounds: bool = False) -> None:
-    """Have the libraries of some levels in `folder`, by default of all levels of this kind of processor.
+    """Have the libraries of some levels in `folder`: by default of the one that CONCEPTLOADER_KERNELS names, or else of
+    all of this kind of processor. Nothing is done where they are there already.
 
-    Nothing is done where they are there already. bounds: with checks of every index, for tests. Raises: KernelsError.
+    bounds: with checks of every index, for tests. Raises: KernelsError.
     """
     levels = levels or [name for name in LEVELS if name.startswith(machine().replace("_", "-"))]
+    if (given := os.environ.get(VARIABLE, "")) in levels:
+        levels = [given]
     if not levels:
         raise KernelsError(f"found the processor {machine()}, expected one of x86_64 or aarch64")
     sources = digest_of_sources()

@@ -168,5 +168,5 @@ def lay_out(value: Any, kind: Kind, words: list[int], where: str) -> None:
 
 
 def kernel(function: Callable[P, R]) -> Kernel[P, R]:
-    """A function to be compiled; see Kernel. Numba must not inline it elsewhere, where its parameters lose their types."""
+    """A function to be compiled; see Kernel."""
     return Kernel(inner(function))

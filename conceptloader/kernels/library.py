@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from conceptloader.base.version import __version__
 from conceptloader.errors import KernelsError
 
 HERE = Path(__file__).parent
+LIBRARIES = HERE / "lib"
 VARIABLE = "CONCEPTLOADER_KERNELS"
 """Of the environment: a level, or a folder of libraries that were built elsewhere (a path with a slash)."""
 DESCRIPTION = "kernels.json"
@@ -82,7 +84,7 @@ class Library:
 def load_library() -> Library:
     """The library for this processor, or what CONCEPTLOADER_KERNELS asks for. Raises: KernelsError."""
     given = os.environ.get(VARIABLE, "")
-    folder = Path(given) if "/" in given else HERE / "lib"
+    folder = Path(given) if "/" in given else LIBRARIES
     try:
         known = Description.read(folder)
     except OSError as error:
@@ -92,10 +94,10 @@ def load_library() -> Library:
             f"{folder}: found kernels of {known.version} or of other sources, expected those of {__version__}; {BUILD}"
         )
     level = given if given and "/" not in given else _best(known.files, folder)
-    if level not in known.files or level not in _supported():
+    if level not in known.files or level not in supported():
         raise KernelsError(
             f"{VARIABLE}: found {level!r}, expected a level that was built and that this processor has: "
-            f"{', '.join(name for name in _supported() if name in known.files) or 'there is none'}"
+            f"{', '.join(name for name in supported() if name in known.files) or 'there is none'}"
         )
     name, size, digest = known.files[level]
     return Library(_checked(folder / name, size, digest), level)
@@ -129,25 +131,27 @@ def _checked(path: Path, size: int, digest: str) -> Path:
 
 
 def _best(files: dict[str, Any], folder: Path) -> str:
-    for level in _supported():
+    for level in supported():
         if level in files:
             return level
     raise KernelsError(
         f"{folder}: found kernels for {', '.join(files)}, but this processor ({platform.machine()}) has "
-        f"{', '.join(_supported()) or 'none of these levels'}; {BUILD} on such a machine"
+        f"{', '.join(supported()) or 'none of these levels'}; {BUILD} on such a machine"
     )
 
 
-def _supported() -> list[str]:
+def supported() -> list[str]:
     """Levels of this processor, the best first."""
-    if platform.machine() == "aarch64":
-        return ["aarch64"]
     if platform.machine() != "x86_64":
-        return []
+        return [platform.machine()] if platform.machine() in LEVELS else []
     flags: list[str] = []
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         flags = next((line.split() for line in file if line.startswith("flags")), [])
     # Without /proc the lowest level, which numpy's own wheels need, too.
-    flags += LEVELS["x86-64-v2"].split() if not flags else []
-    levels = [name for name in LEVELS if name != "aarch64"]
+    return levels_of(flags) if flags else ["x86-64-v2"]
+
+
+def levels_of(flags: Sequence[str]) -> list[str]:
+    """Levels of a processor of x86-64 with these flags in /proc/cpuinfo, the best first: each has what is below it."""
+    levels = [name for name in LEVELS if name.startswith("x86")]
     return [name for k, name in enumerate(levels) if all({*LEVELS[below].split()} <= {*flags} for below in levels[k:])]

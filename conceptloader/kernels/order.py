@@ -142,7 +142,7 @@ class Phases(NamedTuple):
     roots: I64Array
     tree: Tree
     bases: Annotated[U64Array, 2]
-    block: np.int64
+    block: int
 
 
 class Sizes(NamedTuple):
@@ -168,7 +168,7 @@ class KernelTables(NamedTuple):
 
 _U64, _I64 = np.zeros(0, U64), np.zeros(0, np.int64)
 NO_TABLES = KernelTables(
-    Phases(_U64, _U64, _I64, Tree(_I64, _I64, _U64), np.zeros((0, 0), U64), np.int64(1)),
+    Phases(_U64, _U64, _I64, Tree(_I64, _I64, _U64), np.zeros((0, 0), U64), 1),
     Sizes(_U64, _U64, _U64, _U64, _I64),
     _U64,
     _U64,

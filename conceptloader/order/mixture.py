@@ -145,7 +145,7 @@ class Mixture(Shown):
             roots=np.array(roots, np.int64),
             tree=kernels.Tree(np.array(left, np.int64), np.array(right, np.int64), np.array(share, np.uint64)),
             bases=np.array([phase.base for phase in self._phases], np.uint64),
-            block=np.int64(self.block),
+            block=self.block,
         )
 
     @lazy

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import batch_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.errors import ConceptloaderError
+from conceptloader.kernels.library import VARIABLE
 from conceptloader.storage import reads as io
 from tests.conftest import Tally
 from tests.corpora.variants import SEQ_LEN, Variant

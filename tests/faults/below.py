@@ -1,8 +1,8 @@
 """Faults below compiled code: another function takes the place of libc's pread, for kernels that are loaded later.
 
-Machine code, from the cache or not, names `pread`, and LLVM looks that name up when it loads the code. So this needs a
-process that has loaded none yet (see scenarios.py), and no compiler. errno is the thread's real one, which kernels read
-after a failure.
+The library of kernels names `pread`, which the dynamic linker looks up when it loads it. So a copy of it that names
+another function is loaded, by a process that has loaded none yet (see scenarios.py). errno is the thread's real one,
+which kernels read after a failure.
 """
 
 import ctypes
@@ -10,15 +10,20 @@ import errno
 import os
 import random
 import shutil
+import subprocess
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
+
+from conceptloader.kernels import library
+from conceptloader.kernels.build import linker
 
 _ARGUMENTS = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64)
 _PREAD = ctypes.CFUNCTYPE(ctypes.c_ssize_t, *_ARGUMENTS, use_errno=True)
@@ -45,7 +50,12 @@ class Preads:
         self._real: Any = _PREAD(("pread", ctypes.CDLL(None, use_errno=True)))
         self._callback = _PREAD(self._pread)  # kept: machine code has its address
         self.begin([])
-        llvm.add_symbol("pread", ctypes.cast(self._callback, ctypes.c_void_p).value)
+        with tempfile.TemporaryDirectory() as folder:
+            stand_in = ctypes.CDLL(str(_stand_in(Path(folder))), ctypes.RTLD_GLOBAL)
+            address = ctypes.cast(self._callback, ctypes.c_void_p)
+            ctypes.c_void_p.in_dll(stand_in, "function").value = address.value
+            os.environ[library.VARIABLE] = str(_renamed(Path(folder)))
+            library.load_library()
 
     def begin(self, faults: Sequence[Fault], damage: bool = False) -> None:
         """From now on these faults happen, to each read the first one that has an effect; counting begins at 0.
@@ -83,6 +93,39 @@ class Preads:
         if self._damage and got > 0 and read.path.endswith("stream.bin"):
             ctypes.c_uint8.from_address(address).value ^= 1
         return got
+
+
+# The function that libraries look up is not one of Python's, which they could not find: it calls that.
+_STAND_IN = """
+@function = global ptr null
+define i64 @Pread(i32 %descriptor, ptr %address, i64 %size, i64 %offset) {
+  %found = load ptr, ptr @function
+  %read = call i64 %found(i32 %descriptor, ptr %address, i64 %size, i64 %offset)
+  ret i64 %read
+}
+"""
+
+
+def _stand_in(folder: Path) -> Path:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic")
+    (folder / "stand_in.o").write_bytes(machine.emit_object(llvm.parse_assembly(_STAND_IN)))
+    subprocess.run([*linker(), "-o", folder / "stand_in.so", folder / "stand_in.o"], check=True)
+    return folder / "stand_in.so"
+
+
+def _renamed(folder: Path) -> Path:
+    """A folder of libraries that call Pread."""
+    known, files = library.Description.read(library.LIBRARIES), {}
+    for level, (name, size, _) in known.files.items():
+        data = (library.LIBRARIES / name).read_bytes()
+        assert data.count(b"\0pread\0") == 1
+        data = data.replace(b"\0pread\0", b"\0Pread\0")
+        (folder / name).write_bytes(data)
+        files[level] = name, size, library.digest_of(data)
+    replace(known, files=files).write(folder)
+    return folder
 
 
 @dataclass

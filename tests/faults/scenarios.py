@@ -14,7 +14,6 @@ import numpy as np
 
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.warm import load_engine
 from conceptloader.errors import ConceptloaderError
 from conceptloader.storage import reads as io
 from conceptloader.torch.loader import Loader
@@ -91,8 +90,7 @@ def block(config: dict[str, Any], file: str, after: int, *, steps: int, until_lo
 
 @contextmanager
 def _training(config: dict[str, Any], micro_batch_size: int) -> Iterator[Loader]:
-    """A loader, none of whose threads meets the faults of the next one; no plain batches at the start of a process."""
-    load_engine()
+    """A loader, none of whose threads meets the faults of the next one."""
     with cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=micro_batch_size) as loader:
         assert isinstance(loader._reader, CompiledReader)
         yield loader

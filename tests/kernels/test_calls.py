@@ -6,27 +6,29 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conceptloader.base.compiled.code import Lowered, inner
-from conceptloader.base.compiled.kernel import kernel
+from conceptloader.kernels.build import CPUS, linker
+from conceptloader.kernels.kernel import Array, I64Array, Kernel, Lowered, inner, kernel
+from conceptloader.kernels.library import Library, load_library
+from conceptloader.kernels.lowering import compile_kernels
 
-CHECKOUT = Path(__file__).parents[2]
 PAIR = np.dtype([("low", np.int64), ("high", np.int64)])
 
 
 class Both(NamedTuple):
-    numbers: Any
-    pairs: Any
+    numbers: Annotated[Array, np.int32, 2]
+    pairs: Annotated[Array, PAIR]
 
 
 @kernel
-def weighted(both: Both, more: Any, factor: int, flag: bool) -> int:
+def weighted(both: Both, more: tuple[npt.NDArray[np.uint8], tuple[int]], factor: int, flag: bool) -> int:
     """A sum that every part of every argument takes part in."""
     total = np.int64(0)
     for i in range(both.numbers.shape[0]):
@@ -40,31 +42,9 @@ def weighted(both: Both, more: Any, factor: int, flag: bool) -> int:
     return total + offset if flag else -total
 
 
-def plain(both: Both, more: Any, factor: int, flag: bool) -> int:
-    weights = np.add.outer(np.arange(both.numbers.shape[0]), 3 * np.arange(both.numbers.shape[1])) + 1
-    total = int((both.numbers.astype(np.int64) * weights).sum())
-    total += int(both.pairs["low"].sum() - 2 * both.pairs["high"].sum()) + int(more[0].astype(np.int64).sum()) * factor
-    return total + int(more[1][0]) if flag else -total
-
-
-@settings(max_examples=60)
-@given(data=st.data())
-def test_arguments_of_all_kinds_arrive(data: st.DataObject) -> None:
-    """Arrays of any step and writability, empty ones, tuples in tuples, numbers of numpy and of Python."""
-    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    rows, columns, step = (data.draw(st.integers(0, 5)) for _ in range(3))
-    numbers = rng.integers(-50, 50, (2 * rows, columns + 1))[:: 1 + rows % 2, : columns + rows % 2]
-    pairs = np.array([tuple(pair) for pair in rng.integers(0, 9, (columns, 2)).tolist()], PAIR)
-    rest = rng.integers(0, 200, 6 * (step + 1)).astype(np.uint8)[:: step + 1]
-    rest.flags.writeable = data.draw(st.booleans())
-    kind = data.draw(st.sampled_from([int, np.int64]))
-    given = Both(numbers, pairs), (rest, (kind(rows),)), kind(-step), data.draw(st.booleans())
-    assert weighted(*given) == plain(*given)
-
-
 @kernel
 def negative(x: int) -> int:
-    return np.int64(x) - np.int64(10)
+    return x - 10
 
 
 @kernel
@@ -78,15 +58,63 @@ def above(x: int) -> bool:
 
 
 @kernel
-def fill(out: Any, value: int) -> None:
+def fill(out: I64Array, value: int) -> None:
     for i in range(len(out)):
         out[i] = value
+
+
+@kernel
+def outside(x: int) -> int:
+    return np.int64(math.lgamma(np.float64(x)))
+
+
+@kernel
+def mistyped(x: int) -> np.uint64:
+    return x + 1
+
+
+@inner
+def shifted(x: int) -> int:
+    """A piece, which Python can call too."""
+    return x << 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The kernels of this file, as a library of their own."""
+    folder, kernels = tmp_path_factory.mktemp("library"), [weighted, negative, halved, above, fill]
+    (folder / "a.o").write_bytes(compile_kernels(kernels, *CPUS[load_library().level]))
+    subprocess.run([*linker(), "-o", folder / "a.so", folder / "a.o"], check=True)
+    library = Library(folder / "a.so", load_library().level)
+    for one in kernels:
+        vars(one)["_code"] = library.function(one.name)
+
+
+def plain(both: Both, more: Any, factor: int, flag: bool) -> int:
+    weights = np.add.outer(np.arange(both.numbers.shape[0]), 3 * np.arange(both.numbers.shape[1])) + 1
+    total = int((both.numbers.astype(np.int64) * weights).sum())
+    total += int(both.pairs["low"].sum() - 2 * both.pairs["high"].sum()) + int(more[0].astype(np.int64).sum()) * factor
+    return total + int(more[1][0]) if flag else -total
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_arguments_of_all_kinds_arrive(data: st.DataObject) -> None:
+    """Arrays, empty ones too, tuples in tuples, numbers of numpy and of Python."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    rows, columns = (data.draw(st.integers(0, 5)) for _ in range(2))
+    numbers = rng.integers(-50, 50, (rows, columns), dtype=np.int32)
+    pairs = np.array([tuple(pair) for pair in rng.integers(0, 9, (columns, 2)).tolist()], PAIR)
+    rest = rng.integers(0, 200, data.draw(st.integers(0, 9)), dtype=np.uint8)
+    kind = data.draw(st.sampled_from([int, np.int64]))
+    given = Both(numbers, pairs), (rest, (kind(rows),)), kind(-columns), data.draw(st.booleans())
+    assert weighted(*given) == plain(*given)
 
 
 def test_what_kernels_return() -> None:
     assert negative(3) == -7
     assert halved(np.uint64(2**64 - 2)) == 2**63 - 1
-    assert halved(2**64 - 2) == 2**63 - 1  # a number of Python that only uint64 holds
+    assert halved(2**64 - 2) == 2**63 - 1
     assert [above(x) for x in (3, 4)] == [False, True]
     assert isinstance(above(4), bool)
     assert fill(np.zeros(3, np.int64), 1) is None
@@ -115,14 +143,32 @@ def test_a_bound_call_keeps_what_it_needs_and_sees_what_changes() -> None:
 
 
 @pytest.mark.parametrize("wrong", [1.5, "text", [1], None, np.float64(2)])
-def test_other_arguments_are_refused(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=f"found a {type(wrong).__name__} for a kernel, expected arrays, integers"):
+def test_other_numbers_are_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"cannot be interpreted as an integer|only integer"):
         negative(wrong)
 
 
-@pytest.mark.parametrize("wrong", [2**64, -(2**63) - 1])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros(8, np.int64)[::2], np.zeros(8, np.int32), np.zeros((2, 2), np.int64), np.zeros(8, ">i8"), [1, 2],
+        np.zeros(33, np.uint8)[1:].view(np.int64),
+    ],
+)  # fmt: skip
+def test_arrays_that_machine_code_would_misread_are_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"fill: found .*, expected a contiguous array of int64 with 1 dimensions"):
+        fill(wrong, 1)
+
+
+@pytest.mark.parametrize("arguments", [(), (1, 2), ((1, 2),)])
+def test_other_numbers_of_arguments_are_refused(arguments: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        negative(*arguments)
+
+
+@pytest.mark.parametrize("wrong", [2**63, -(2**63) - 1])
 def test_integers_that_no_word_holds_are_refused(wrong: int) -> None:
-    with pytest.raises(OverflowError, match="expected an integer of 64 bits"):
+    with pytest.raises(OverflowError, match=r"negative: found .*, expected a number that int64 can hold"):
         negative(wrong)
 
 
@@ -131,55 +177,42 @@ def test_what_is_lowered_is_not_for_python() -> None:
         Lowered("mulhi")(1, 2)
 
 
-@kernel
-def outside(x: int) -> int:
-    return np.int64(math.lgamma(np.float64(x)))
-
-
 def test_machine_code_that_needs_what_is_nowhere_is_not_made() -> None:
-    """LLVM would end the process that loads it."""
-    with pytest.raises(RuntimeError, match=r"outside: needs .*lgamma.*, which is nowhere at run time"):
-        outside(3)
+    """The dynamic linker would refuse the library."""
+    with pytest.raises(RuntimeError, match=r"need .*lgamma.*, which is nowhere at run time"):
+        compile_kernels([outside], *CPUS["x86-64-v2"])
 
 
-@inner
-def shifted(x: int) -> int:
-    """A piece, which Python can call too."""
-    return x << 1
+def test_an_annotation_that_is_wrong_is_an_error_of_the_build() -> None:
+    with pytest.raises(TypeError, match=r"mistyped: returns int64, its annotation says .*uint64"):
+        compile_kernels([mistyped], *CPUS["x86-64-v2"])
 
 
 def test_pieces_stay_functions() -> None:
     assert shifted(21) == 42
+    assert isinstance(weighted, Kernel)
     assert weighted.py_func.__name__ == weighted.__name__ == "weighted"
 
 
-SCRIPT = """
-import sys
-sys.path.insert(0, {folder!r})
+BEYOND = """
 import numpy as np
-from beyond import beyond
+from conceptloader.kernels.order import NO_TABLES, locate_many
+one, none = np.zeros(1, np.uint64), np.zeros(0, np.int64)
 try:
-    print(beyond(np.arange(3)))
-except Exception as error:
-    print(type(error).__name__, error)
+    locate_many(one, none, one, NO_TABLES.phases, np.zeros(4, np.uint64))
+except IndexError as error:
+    print(error)
 """
 
 
-@pytest.mark.parametrize(
-    ("variables", "said"),
-    [
-        (("NUMBA_BOUNDSCHECK",), "IndexError beyond: an index is out of its array's bounds"),
-        (("NUMBA_BOUNDSCHECK", "NUMBA_FULL_TRACEBACKS"), "debug: IndexError: index 5 is out of bounds for axis 0"),
-        (
-            ("NUMBA_DISABLE_JIT",),
-            "RuntimeError found NUMBA_DISABLE_JIT in the environment; unset it, or set loader",
-        ),
-    ],
-)
-def test_settings_of_numba_are_heard(tmp_path: Path, variables: tuple[str, ...], said: str) -> None:
-    text = "from conceptloader.base.compiled.kernel import kernel\n\n@kernel\ndef beyond(x):\n    return x[5]\n"
-    (tmp_path / "beyond.py").write_text(text)
-    environment = {**os.environ, **dict.fromkeys(variables, "1"), "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", SCRIPT.format(folder=str(tmp_path))]
-    found = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    assert said in found.stdout
+def test_an_index_out_of_bounds_is_an_error_of_a_library_that_checks(
+    bounds_checks: dict[str, str], checkout: Path
+) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", BEYOND],
+        env={**os.environ, **bounds_checks},
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout == "locate_many: an index is out of its array's bounds (a library built with --bounds)\n"

@@ -3,8 +3,8 @@
 python -m tests.mutants.run --count 300 --jobs 2        `make mutants`; goes on where it was interrupted
 python -m tests.mutants.run --only conceptloader/format/write/ladder.py:74
 
-Each process works in a copy of the tree, with a cache of compiled kernels of its own. Machine code is kept under a hash
-of its sources, so that a mutant never runs that of another: test_mutants.py looks after it.
+Each process works in a copy of the tree. Kernels are compiled once more for a mutant of theirs; a library of other
+sources is refused, so that a mutant never runs that of another.
 """
 
 import argparse
@@ -22,10 +22,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from conceptloader.kernels import library
 from tests.mutants.mutations import Mutant, mutants_of
 from tests.mutants.table import MODULES, near_and_wide
 
@@ -43,7 +45,7 @@ settings.load_profile("mutants")
 # What every run of the tests needs is imported once; each run is a fork, which imports the mutant.
 SERVER = """
 import json, os, resource, signal, sys
-import hypothesis, numba, numpy, pyarrow.parquet, pytest, tokenizers, torch, yaml
+import hypothesis, numpy, pyarrow.parquet, pytest, tokenizers, torch, yaml
 for line in sys.stdin:
     tests, output, most = json.loads(line)
     child = os.fork()
@@ -84,8 +86,7 @@ class Tree:
     """A copy of the checkout in which one mutant at a time is tested."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.cache = path.with_name(f"{path.name}-kernels")
+        self.path, self.libraries = path, path.with_name(f"{path.name}-kernels")
         shutil.rmtree(path, ignore_errors=True)
         listed = subprocess.check_output(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, text=True)
         for name in sorted(filter(None, listed.split("\0"))):
@@ -98,7 +99,7 @@ class Tree:
             **os.environ,
             "PYTHONPATH": str(self.path),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "NUMBA_CACHE_DIR": str(self.cache),
+            library.VARIABLE: str(self.libraries),
         }
         where = subprocess.check_output(
             [sys.executable, "-c", "import conceptloader; print(conceptloader.__file__)"],
@@ -106,7 +107,11 @@ class Tree:
         )  # fmt: skip
         if str(path) not in where:
             sys.exit(f"the tests would not import the mutant but {where}")
-        subprocess.run([sys.executable, "-m", "conceptloader", "warmup", "-q"], cwd=path, env=environment, check=True)
+        self._compile = partial(
+            subprocess.run, [sys.executable, "-m", "conceptloader.kernels.build", "--output", self.libraries,
+            "--levels", library.load_library().level], cwd=path, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        self._compile(check=True)
         self._server = subprocess.Popen(
             [sys.executable, "-c", SERVER], cwd=self.path, env=environment, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True,
@@ -130,18 +135,18 @@ class Tree:
         return None if late else status, output.read_text(errors="replace")
 
     @contextlib.contextmanager
-    def mutated(self, mutant: Mutant) -> Iterator[None]:
+    def mutated(self, mutant: Mutant) -> Iterator[str]:
+        """Yields what the compiler has against the mutant: nothing but for kernels."""
         file = self.path / mutant.path
         source = file.read_bytes()
-        known = set(os.listdir(self.cache / "conceptloader")) if (self.cache / "conceptloader").is_dir() else None
+        compiled = file.parent.name == "kernels"
         file.write_bytes(mutant.apply(source))
         try:
-            yield
+            yield self._compile().stderr if compiled else ""
         finally:
             file.write_bytes(source)
-            if known is not None:  # the mutant's machine code
-                for name in set(os.listdir(self.cache / "conceptloader")) - known:
-                    (self.cache / "conceptloader" / name).unlink()
+            if compiled:
+                self._compile(check=True)
 
 
 def _kill(group: int) -> None:
@@ -187,7 +192,9 @@ def verdict(tree: Tree, baseline: Baseline, mutant: Mutant, near_only: bool) -> 
     near, wide = near_and_wide(mutant.path)
     stages = [near] if near_only else [near, wide]
     limits = [baseline.timeout(tree, tests) for tests in stages]
-    with tree.mutated(mutant):
+    with tree.mutated(mutant) as refused:
+        if refused:
+            return True, f"compiler: {refused.strip().splitlines()[-1]}"
         for tests, limit in zip(stages, limits, strict=True):
             status, output = tree.test(tests, limit)
             if status != 0:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 MODULES = [
-    "conceptloader/order", "conceptloader/batch", "conceptloader/format", "conceptloader/ingest",
-    "conceptloader/storage", "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
+    "conceptloader/kernels", "conceptloader/order", "conceptloader/batch", "conceptloader/format",
+    "conceptloader/ingest", "conceptloader/storage", "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
 ]  # fmt: skip
 
 # Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).
@@ -20,7 +20,6 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     "batch": (
         {
             "layout": "memory engine edges",
-            "native": "engine edges files", "items": "engine edges ids scores damage files",
         },
         "engine edges ids scores damage",
     ),
@@ -55,10 +54,8 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
 ELSEWHERE = {
     "batch/compiled": "batch/test_engine.py batch/test_edges.py batch/test_scores.py faults/test_below.py",
     "batch/digest": "loader/test_digest.py",
-    "batch/kernels/packs": "packing",
     "batch/open": "batch/test_edges.py loader/test_loader.py batch/test_engine.py batch/test_ids.py",
     "batch/prefetch": "loader/test_prefetch.py",
-    "batch/warm": "batch/test_start.py batch/test_kernel_cache.py",
     "batch/measure": "batch/test_engine.py cli/test_bench.py",
     "format/index": "trace/test_index.py",
     "format/read/bulk": "trace/test_bulk.py trace/test_index.py",
@@ -72,6 +69,10 @@ ELSEWHERE = {
     "ingest/annotate/rows": "annotate cli/test_first_hour.py",
     "ingest/chunks": "ingest/test_chunks.py ingest/test_import.py",
     "ingest/index": "trace/test_index.py",
+    "kernels": "kernels batch/test_engine.py batch/test_ids.py batch/test_scores.py batch/test_damage.py",
+    "kernels/codecs": "ingest/test_digits.py trace/test_index.py",
+    "kernels/order": "order/test_golden.py order/test_mixture.py order/test_permutation.py order/test_inverse.py",
+    "kernels/packs": "packing",
     "order/partition": "order/test_partition.py loader/test_state.py",
     "order/progress/state": "order/test_resume.py order/test_versions.py loader/test_state.py",
     "order/weights": "order/test_mixture.py order/test_golden.py loader/test_samplers.py",
@@ -87,6 +88,7 @@ ELSEWHERE = {
     "torch/samplers": "loader/test_samplers.py loader/test_stateful.py",
 }
 _WIDE = {
+    "kernels": "golden order batch packing corruption/test_engine.py loader faults remote",
     "order": "golden order schedule config loader testing trace",
     "batch": "golden batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
     "format": "golden format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults "

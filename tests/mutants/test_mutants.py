@@ -1,12 +1,8 @@
-"""The tool that counts mutants: what it changes, that its table fits the tree, that no cache hides a mutant."""
+"""The tool that counts mutants: what it changes, that its table fits the tree."""
 
 import ast
-import contextlib
-import hashlib
 import random
-import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 

@@ -1,6 +1,5 @@
 """The mixture against its definition: exactly once and in order at every prefix, near its weights, invertible."""
 
-import os
 import subprocess
 import sys
 from fractions import Fraction
@@ -65,7 +64,6 @@ def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
     _, epochs, windows = m.sample_many(ts)
     expected = by_reference(m, ts)
     assert expected == list(zip(datasets.tolist(), draws.tolist(), epochs.tolist(), windows.tolist(), strict=True))
-
 
 
 @given(skips=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5))

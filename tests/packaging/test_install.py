@@ -1,6 +1,7 @@
 """Every way to install conceptloader brings the same packages and nothing else."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -8,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from conceptloader.kernels.library import LIBRARIES, Description
 
 ADAPTERS = [
     f"conceptloader.integrations.{name}" for name in ("accelerate_lm", "datatrove_lib", "megatron_lm", "nanotron_lm")
@@ -64,6 +67,8 @@ def test_wheel_holds_every_package_and_the_type_marker(wheel: Path, source: Path
     sources = [f for f in source.glob("conceptloader/**/*") if f.suffix in kinds or f.name == "py.typed"]
     expected = {str(f.relative_to(source)) for f in sources}
     expected |= {f"conceptloader/{f.relative_to(source)}" for f in source.glob("integrations/**/*.py")}
+    made = [name for name, _, _ in Description.read(LIBRARIES).files.values()]
+    expected |= {f"conceptloader/kernels/lib/{name}" for name in (*made, "kernels.json")}
     assert {f for f in files if ".dist-info/" not in f} == expected
     assert "conceptloader/py.typed" in files
     assert "conceptloader/integrations/megatron_lm/__init__.py" in files
@@ -105,18 +110,27 @@ def test_shim_ignores_a_foreign_integrations_folder(wheel: Path, empty_venv: str
 def test_the_source_distribution_builds_the_same_wheel(wheel: Path, source: Path, tmp_path: Path) -> None:
     run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", tmp_path / "sdist", cwd=source)
     (archive,) = (tmp_path / "sdist").glob("conceptloader-*.tar.gz")
-    run(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", tmp_path / "again", archive, cwd=tmp_path)
+    command = [sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", tmp_path / "again", archive]
+    run(*command, cwd=tmp_path, CONCEPTLOADER_KERNELS="x86-64-v2")
     (again,) = (tmp_path / "again").glob("*.whl")
     assert again.name == wheel.name
-    names = [sorted(zipfile.ZipFile(file).namelist()) for file in (wheel, again)]
-    assert names[0] == names[1]
+    found, built = ({f.filename: f.CRC for f in zipfile.ZipFile(file).infolist()} for file in (wheel, again))
+    (library,) = {f for f in built if f.endswith(".so")}
+    assert found[library] == built[library], "compiled again, to the same bytes"
+    for files in (found, built):
+        assert len([files.pop(f) for f in list(files) if "/kernels/lib/" in f]) >= 2
+    assert sorted(found) == sorted(built)
+
+
+def test_wheels_are_for_any_python_and_any_libc(wheel: Path) -> None:
+    assert re.search(r"-py3-none-manylinux_2_17_(\w+)\.musllinux_1_1_\1\.whl$", wheel.name)
 
 
 def test_without_extras_it_reads_and_says_what_is_missing(wheel: Path, empty_venv: str, tmp_path: Path) -> None:
     """Installed into a venv in which nothing is but what setup.py requires."""
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (site / "borrowed.pth").unlink()
-    for pattern in ("numpy", "numpy.libs", "numba", "llvmlite", "yaml", "_yaml*", "xxhash", "tqdm"):
+    for pattern in ("numpy", "numpy.libs", "yaml", "_yaml*", "xxhash", "tqdm"):
         for found in Path(sysconfig.get_path("purelib")).glob(pattern):
             (site / found.name).symlink_to(found)
     zipfile.ZipFile(wheel).extractall(site)

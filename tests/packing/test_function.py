@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conceptloader.kernels.packs import make_room, pack_block
 from conceptloader.blend.packing import OVERFLOWS, Packing, Part, Piece, pack, pieces_of
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.kernels.packs import make_room, pack_block
 
 # Running trainings depend on every one of these. If a test of them fails, packing has changed: add a version instead.
 GOLDEN = {

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.tables import make_tables
 from conceptloader.batch.open import open_reader
+from conceptloader.batch.tables import make_tables
 from conceptloader.cli import main
 from conceptloader.cli.stats import dataset_stats
 from conceptloader.errors import ConfigError, FormatError

@@ -1,0 +1,45 @@
+"""A digest of what kernels compute: orders and their inverses, batches of many kinds of data. Equal on all levels."""
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import conceptloader as cl
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.open import open_reader
+from conceptloader.testing import random_documents, write_dataset
+from tests.batch.cases import random_case
+
+
+def everything() -> str:
+    digest = hashlib.blake2b(digest_size=16)
+
+    def add(values: Any) -> None:
+        digest.update(np.ascontiguousarray(values).tobytes())
+
+    for n in (1000, 1025, 10**6, 3 * 2**40 + 7, 2**63):
+        shuffle, positions = cl.Permutation(n, key=n), np.arange(1000, dtype=np.uint64) * np.uint64(max(1, n // 1000))
+        add(shuffle.forward_many(positions % np.uint64(n)))
+        add(shuffle.inverse_many(positions % np.uint64(n)))
+    for block in (1, 64):
+        mixture = cl.Mixture([500, 3000, 10**9], weights=[0.2, 0.3, 0.5], block=block, seed=3)
+        for column in mixture.sample_many(np.arange(5000)):
+            add(column)
+        add(mixture.indices_of_windows(2, 0, np.arange(500)))
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(8):
+            (Path(folder) / str(seed)).mkdir()
+            case = random_case(Path(folder) / str(seed), seed)
+            batch = CompiledReader(None, case.views, case.layout).read(
+                case.samples, picked=(case.datasets, case.windows)
+            )
+            digest.update(str(cl.batch_digest(batch)).encode())
+        write_dataset(f"{folder}/packed", random_documents(300, seed=1))
+        config: dict[str, Any] = {"seq_len": 64, "datasets": {"a": {"path": f"{folder}/packed"}}}
+        config |= {"packing": {"bins": 8}, "outputs": {"cu_seqlens": True}, "concepts": {"concepts": {}}}
+        batch = open_reader(cl.open_blend(config)).read(np.arange(64, dtype=np.uint64))
+        digest.update(str(cl.batch_digest(batch)).encode())
+    return digest.hexdigest()

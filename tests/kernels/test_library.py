@@ -1,0 +1,190 @@
+"""The library of kernels: which one is loaded, what is refused before it is, how it is built."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conceptloader.errors import KernelsError
+from conceptloader.kernels import build, library
+from conceptloader.kernels.library import LIBRARIES, VARIABLE, Description, digest_of
+
+# In processes of their own: a process loads one library. On failure the error's text, as its user sees it.
+LOAD = """
+import sys
+try:
+    import conceptloader as cl
+    cl.Permutation(10**9, key=1).forward(5)
+    from conceptloader.kernels.library import load_library
+    print(load_library().level)
+except cl.errors.KernelsError as error:
+    print(error)
+"""
+Load = Callable[..., str]
+
+
+@pytest.fixture
+def load(checkout: Path) -> Load:
+    def call(given: str | Path = "", path: Path = checkout, script: str = LOAD) -> str:
+        environment = {**os.environ, VARIABLE: str(given), "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run([sys.executable, "-c", script], cwd=path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return call
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The libraries, in another folder."""
+    return Path(shutil.copytree(LIBRARIES, tmp_path / "lib"))
+
+
+def of_this_processor() -> list[str]:
+    return [level for level in library.supported() if level in Description.read(LIBRARIES).files]
+
+
+def test_the_best_level_is_chosen_and_any_can_be_forced(load: Load, copy: Path) -> None:
+    levels = of_this_processor()
+    assert load() == load(copy) == levels[0]
+    for level in levels:
+        assert load(level) == level
+
+
+DIGEST = """
+import sys, hashlib
+import numpy as np
+import conceptloader as cl
+from tests.kernels.everything import everything
+print(everything())
+"""
+
+
+def test_all_levels_give_equal_bits(load: Load) -> None:
+    """Orders and batches of many kinds; that they are right is what all other tests are about."""
+    digests = {level: load(level, script=DIGEST) for level in of_this_processor()}
+    assert len(digests) >= 2, "a processor with one level alone shows nothing"
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_a_library_that_is_cut_off_or_changed_is_not_loaded(load: Load, copy: Path) -> None:
+    name, size, _ = Description.read(copy).files[of_this_processor()[0]]
+    whole = (copy / name).read_bytes()
+    for wrong in (whole[:12000], whole[:-1], b"", whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]):
+        (copy / name).write_bytes(wrong)
+        said = load(copy)
+        assert f"{name}: found {len(wrong)} bytes that are not the {size} that were compiled" in said
+        assert "make kernels" in said
+    (copy / name).unlink()
+    assert f"{name}: cannot be read (No such file or directory)" in load(copy)
+
+
+def test_a_library_of_another_version_or_of_other_sources_is_not_loaded(load: Load, copy: Path) -> None:
+    known = Description.read(copy)
+    for wrong in (replace(known, version="0.1.0"), replace(known, sources="0" * 32)):
+        wrong.write(copy)
+        assert f"found kernels of {wrong.version} or of other sources" in load(copy)
+
+
+def test_an_edited_kernel_is_not_run_as_it_was(load: Load, checkout: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkout / "conceptloader", tmp_path / "conceptloader")
+    assert load(path=tmp_path) == of_this_processor()[0]
+    path = tmp_path / "conceptloader/kernels/order.py"
+    path.write_text(path.read_text().replace("U64(27)", "U64(28)"))
+    assert "or of other sources" in load(path=tmp_path)
+
+
+def test_no_libraries_at_all_name_the_command(load: Load, tmp_path: Path) -> None:
+    said = load(tmp_path)
+    assert f"{tmp_path}: found no compiled kernels (No such file or directory); run `make kernels`" in said
+    (tmp_path / "kernels.json").write_text("{}")
+    assert "kernels.json: found no description of compiled kernels" in load(tmp_path)
+
+
+def test_a_library_for_another_processor_names_both(load: Load, copy: Path) -> None:
+    known = Description.read(copy)
+    replace(known, files={"aarch64": known.files[of_this_processor()[0]]}).write(copy)
+    assert "found kernels for aarch64, but this processor (x86_64) has x86-64-v" in load(copy)
+    assert f"{VARIABLE}: found 'aarch64', expected a level that was built and that this processor has" in load(
+        "aarch64"
+    )
+    assert f"{VARIABLE}: found 'v3', expected" in load("v3")
+
+
+@pytest.mark.parametrize(
+    ("flags", "levels"),
+    [
+        (" ".join(library.LEVELS.values()), ["x86-64-v4", "x86-64-v3", "x86-64-v2"]),
+        (f"{library.LEVELS['x86-64-v2']} {library.LEVELS['x86-64-v3']}", ["x86-64-v3", "x86-64-v2"]),
+        (f"{library.LEVELS['x86-64-v2']} {library.LEVELS['x86-64-v4']}", ["x86-64-v2"]),
+        ("fpu sse", []),
+    ],
+)
+def test_levels_of_processors(flags: str, levels: list[str]) -> None:
+    assert library.levels_of(flags.split()) == levels
+
+
+def test_without_a_linker_the_build_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(KernelsError, match=r"found no linker .* `pip install ziglang`"):
+        build.build(tmp_path / "lib")
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KernelsError, match="file/lib: compiled kernels cannot be written there"):
+        build.build(tmp_path / "file/lib")
+
+
+def test_what_is_there_is_not_built_again(monkeypatch: pytest.MonkeyPatch, copy: Path) -> None:
+    monkeypatch.setattr(build, "linker", lambda: pytest.fail("it is built again"))
+    build.build(copy)
+    name, _, _ = Description.read(copy).files[of_this_processor()[0]]
+    (copy / name).write_bytes(b"changed")
+    monkeypatch.setattr(build, "linker", lambda: (_ for _ in ()).throw(KernelsError("built again")))
+    with pytest.raises(KernelsError, match="built again"):
+        build.build(copy)
+
+
+@pytest.mark.slow
+def test_a_build_replaces_what_is_there_and_is_the_same_again(load: Load, tmp_path: Path) -> None:
+    """By `python -m conceptloader.kernels.build`; old libraries go, and what is built twice is equal."""
+    level, folder = of_this_processor()[0], tmp_path / "lib"
+    folder.mkdir()
+    (folder / "old.so").write_bytes(b"old")
+    command = [sys.executable, "-m", "conceptloader.kernels.build", "--output", str(folder), "--levels", level]
+    subprocess.run(command, check=True)
+    known = json.loads((folder / "kernels.json").read_text())
+    assert sorted(path.name for path in folder.iterdir()) == sorted(["kernels.json", known["files"][level][0]])
+    assert known["files"][level] == list(Description.read(LIBRARIES).files[level])
+    assert load(folder) == level
+
+
+def test_no_library_names_python_or_a_version_of_libc() -> None:
+    """So that one serves every Python, and every libc of Linux."""
+    for name, _, digest in Description.read(LIBRARIES).files.values():
+        data = (LIBRARIES / name).read_bytes()
+        assert digest == digest_of(data)
+        assert b"Py_" not in data
+        assert b"GLIBC_" not in data
+        assert b"libc.so" not in data
+
+
+def test_neither_numba_nor_llvmlite_is_needed(load: Load) -> None:
+    script = f"""
+import sys
+sys.modules["numba"] = sys.modules["llvmlite"] = None
+{LOAD}
+import numpy as np
+from tests.kernels.everything import everything
+everything()
+"""
+    assert load(script=script) == of_this_processor()[0]

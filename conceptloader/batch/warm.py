@@ -111,7 +111,6 @@ def warm_up() -> list[str]:
     """Compile all that is not in the cache yet, for an installation, an image or a prologue. Returns: the directories
     of the cache, the one that is written to first."""
     from conceptloader.base.compiled.cache import cache_directories
-    from conceptloader.ingest.rows.digits import parse_digits
 
     global _packs
     _packs = True
@@ -120,7 +119,6 @@ def warm_up() -> list[str]:
     permutation.inverse_many(permutation.forward_many(none))
     permutation.inverse(permutation.forward(0))
     Mixture([2, 2]).indices_of_windows(0, 0, [0])
-    parse_digits(np.zeros(0, np.uint8), np.zeros(1, np.int64))
     return cache_directories()
 
 

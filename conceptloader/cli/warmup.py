@@ -3,8 +3,11 @@
 import argparse
 import time
 
+import numpy as np
+
 from conceptloader.batch.warm import warm_up
 from conceptloader.cli.output import Output
+from conceptloader.ingest.rows.digits import parse_digits
 
 DESCRIPTION = """\
 Compile the kernels of the loader into the cache of compiled code: when a package or an image is installed, or before a
@@ -23,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     start = time.monotonic()
     directories = warm_up()
+    parse_digits(np.zeros(0, np.uint8), np.zeros(1, np.int64))
     seconds = time.monotonic() - start
     value = {"seconds": round(seconds, 3), "directories": directories}
     output.result(value, [f"compiled, or found compiled, in {seconds:.1f} s; looked for in {', '.join(directories)}"])

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from conceptloader.base.shown import Shown
+from conceptloader.base import shown
 from conceptloader.base.version import __version__
 
 if os.name != "posix":
@@ -133,7 +133,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Objects of the lower layers show themselves in notebooks, which is imported when one asks.
-Shown.draw = lambda thing, *place, **options: import_module("conceptloader.view").show(thing, *place, **options)
+shown.draw = lambda thing, *place, **options: import_module("conceptloader.view").show(thing, *place, **options)
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
 

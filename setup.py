@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))  # a build frontend need not have it there
 
 from conceptloader.errors import KernelsError  # noqa: E402
 from conceptloader.kernels import build as kernels  # noqa: E402
+
 VERSION = re.search(
     r'^__version__ = "(.+)"$', (ROOT / "conceptloader/base/version.py").read_text(encoding="utf-8"), re.M
 )

@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from conceptloader.base import shown
 from conceptloader.base.version import __version__
 
 if os.name != "posix":
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
         token_values,
     )
     from conceptloader.torch.dataset import SampleDataset
-    from conceptloader.torch.decode import DecodedSample, DecodedSpan, decode
     from conceptloader.torch.fim import FillInMiddle
     from conceptloader.torch.loader import Loader, make_dataloader
     from conceptloader.torch.losses import DatasetLosses
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
     from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
     from conceptloader.trace.losses import LossLog
+    from conceptloader.view.decode import DecodedSample, DecodedSpan, decode
 
 _MODULES = ("errors", "testing", "trace")
 _HOMES = {
@@ -106,7 +107,6 @@ _HOMES = {
     "order.skips": "Skip",
     "torch.collate": "collate_fn",
     "torch.concepts": "annotation negatives soft_or span_concepts span_mask span_targets token_concepts token_values",
-    "torch.decode": "DecodedSample DecodedSpan decode",
     "torch.dataset": "SampleDataset",
     "torch.fim": "FillInMiddle",
     "torch.loader": "Loader make_dataloader",
@@ -115,6 +115,7 @@ _HOMES = {
     "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
     "torch.trained": "EvaluationLoader TrainedLoader",
     "trace.losses": "LossLog",
+    "view.decode": "DecodedSample DecodedSpan decode",
 }
 _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -130,6 +131,9 @@ __all__ = [
     "on_step", "open_blend", "open_build", "open_dataset", "soft_or", "span_concepts", "span_mask", "span_targets",
     "testing", "to_prometheus", "token_concepts", "token_values", "trace", "verify",
 ]  # fmt: skip
+
+# Objects of the lower layers show themselves in notebooks, which is imported when one asks.
+shown.draw = lambda thing, *place, **options: import_module("conceptloader.view").show(thing, *place, **options)
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
 

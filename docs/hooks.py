@@ -17,6 +17,7 @@ CHAPTERS = {
     "format": "Datasets",
     "ingest": "Building datasets",
     "trace": "Asking a run",
+    "view": "Batches as text",
     "batch": "Digests",
     "base": "Keys",
     "errors": "Errors",

@@ -1,4 +1,4 @@
-"""Checks of arguments that are integers or names."""
+"""Checks of arguments that are integers, names or tasks."""
 
 from collections.abc import Iterable, Sequence
 from operator import index
@@ -43,3 +43,9 @@ def as_names(value: Iterable[str], name: str) -> tuple[str, ...]:
 def falls(starts: Sequence[int]) -> int | None:
     """The first k whose start is not above the one before it; None if they increase."""
     return next((k for k in range(1, len(starts)) if starts[k] <= starts[k - 1]), None)
+
+
+def check_task(task: tuple[int, int] | None) -> None:
+    """task: (number, tasks), None for no task. Raises: ConfigError for a number that is none of so many."""
+    if task is not None and not 0 <= task[0] < task[1]:
+        raise ConfigError(f"task: found {task[0]} of {task[1]}, expected a number from 0 to {task[1] - 1}")

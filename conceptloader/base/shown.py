@@ -1,18 +1,17 @@
-"""What notebooks show of an object. It is drawn in conceptloader.view, a layer above all data: found by name, when a
-notebook asks, as public names are."""
+"""Objects that notebooks show. What draws them is in a layer above all of them, and is put here by `conceptloader`,
+which is above all layers."""
 
-from importlib import import_module
 from typing import Any
 
-
-def drawn(thing: Any, *place: Any, **options: Any) -> Any:
-    """What conceptloader.view.show makes of an object."""
-    return import_module("conceptloader.view.notebook").show(thing, *place, **options)
+draw: Any = None  # is conceptloader.view.show
 
 
 class Shown:
     """An object that a notebook shows by itself."""
 
+    def show(self, i: int = 0, **options: Any) -> Any:
+        """HTML for a notebook, with number `i` of what it has; see conceptloader.view.show for the options."""
+        return draw(self, i, **options)
+
     def _repr_html_(self) -> str:
-        html: str = drawn(self)._repr_html_()
-        return html
+        return str(self.show())

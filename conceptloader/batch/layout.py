@@ -4,7 +4,7 @@ import math
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -162,6 +162,19 @@ class BatchLayout:
         for track in self.tracks:
             specs.update(track.arrays(samples, self.seq_len))
         return specs
+
+    def sample(self, batch: Mapping[str, Any], k: int) -> dict[str, Any]:
+        """Sample `k` of a batch of arrays or tensors: the row of each; of a ragged track its own values and offsets, of
+        one with layout records its own list. cu_seqlens and max_seqlen, which describe a batch, are left out."""
+        left_out, sample = {"cu_seqlens", "max_seqlen"}, dict[str, Any]()
+        for track in self.tracks:
+            if track.ragged and not track.decoded:
+                offsets = batch[f"{track.name}_offsets"][k * track.max_spans : (k + 1) * track.max_spans + 1]
+                sample[f"{track.name}_offsets"] = offsets - offsets[0]
+                for values in {f"{track.name}_values", f"{track.name}_scores"} & batch.keys():
+                    sample[values] = batch[values][offsets[0] : offsets[-1]]
+                left_out |= sample.keys()
+        return sample | {name: value[k] for name, value in batch.items() if name not in left_out}
 
     def names(self) -> set[str]:
         """Of all that a batch holds."""

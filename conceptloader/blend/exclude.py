@@ -11,9 +11,9 @@ from conceptloader.blend.quarantine import TokenRanges, read_lines
 from conceptloader.blend.schema import ExcludeConfig
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.read.ids import AMBIGUOUS, find_many
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.paths import with_default
-from conceptloader.ingest.annotate.find import AMBIGUOUS, find_many
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.ingest.rows.tokenizer import find_tokenizer
 
 DESCRIPTION = """\
 Show what a dataset holds at some place: documents, text (when the tokenizer is known), spans with their concepts by
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             value = _overview(dataset)
             output.result(value, _tree(value))
             return
-        tokenizer = window.find_tokenizer(dataset, arguments.tokenizer)
+        tokenizer = find_tokenizer(dataset, arguments.tokenizer)
         found = [window.describe(dataset, start, stop, tokenizer) for start, stop in ranges]
     single = found[0] if arguments.document is None else {"id": arguments.document, "documents": found}
     output.result(single, (line for one in found for line in window.lines(one)))

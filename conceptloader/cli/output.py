@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from conceptloader.base.packages import need
 from conceptloader.base.terminal import masked, printable, printable_json
 from conceptloader.errors import ConceptloaderError, ConfigError
 from conceptloader.format.spec.manifest import Manifest
@@ -117,20 +116,6 @@ def progress_bar(quiet: bool, unit: str = "shard") -> Iterator[Callable[[int, in
             bar.update(done - bar.n)
 
         yield progress
-
-
-@contextmanager
-def new_figure(height: float) -> Iterator[Any]:
-    """A matplotlib Figure of this height in inches, for the block to draw. Raises: ConfigError without the package."""
-    matplotlib = need("matplotlib", "--picture: the matplotlib package is not installed")
-    figures = need("matplotlib.figure", "--picture: the matplotlib package is not installed")
-    with matplotlib.rc_context({"font.size": 8}):
-        yield figures.Figure(figsize=(10, height), layout="constrained")
-
-
-def as_drawn(text: str) -> str:
-    """Text that matplotlib draws as it is: between two dollar signs it would see mathematics."""
-    return text.replace("$", r"\$")
 
 
 def save_picture(figure: Any, path: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from conceptloader.blend.packing import Packing, Packs, pack_some
-from conceptloader.cli.output import new_figure, save_picture, table
+from conceptloader.cli.output import save_picture, table
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.view.plots import new_figure
 
 SAMPLED_BLOCKS = 400
 

@@ -8,6 +8,7 @@ from conceptloader.cli import window
 from conceptloader.cli.arguments import positive
 from conceptloader.cli.output import Output
 from conceptloader.format.read.dataset import open_dataset
+from conceptloader.ingest.rows.tokenizer import find_tokenizer
 
 DESCRIPTION = """\
 Show some windows, or documents, drawn at random, to see what a model would see. The same --seed shows the same ones.
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
-        tokenizer = window.find_tokenizer(dataset, arguments.tokenizer)
+        tokenizer = find_tokenizer(dataset, arguments.tokenizer)
         documents = arguments.documents or dataset.mode == "document"
         windows = None if documents else dataset.windows(arguments.seq_len, tracks=[])
         total = dataset.num_documents if windows is None else len(windows)

@@ -6,10 +6,9 @@ from typing import Any
 
 from conceptloader.base.terminal import masked, printable
 from conceptloader.cli.arguments import add_dataset
-from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
-from conceptloader.ingest.rows.tokenizer import TextTokenizer, is_of, kept_tokenizer, load_tokenizer
+from conceptloader.ingest.rows.tokenizer import TextTokenizer
 
 _WIDTH = 100
 
@@ -17,23 +16,6 @@ _WIDTH = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's own, if it has a copy")
-
-
-def find_tokenizer(dataset: Dataset, given: str | None) -> TextTokenizer | None:
-    """The tokenizer of a dataset: `given` (checked by `is_of`), the built-in one, or the copy that was kept.
-
-    Raises: ConfigError if the given tokenizer is another one.
-    """
-    if given is None:
-        return kept_tokenizer(dataset)
-    facts = dataset.tokenizer
-    tokenizer = load_tokenizer(given, None if facts is None or given == "bytes" else facts.eos_id)
-    if facts is not None and not is_of(tokenizer, facts):
-        raise ConfigError(
-            f"--tokenizer {given}: found {tokenizer.name} of {tokenizer.vocab_size} tokens, expected that of "
-            f"{dataset.path}: {facts.name} of {facts.vocab_size}; name the one that it was built with"
-        )
-    return tokenizer
 
 
 class _RecordingFiles(Files):

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Sequence
 
+from conceptloader.base.checks import check_task
 from conceptloader.errors import ConfigError
 from conceptloader.format.index.layout import index_directory
 from conceptloader.format.index.read import ConceptIndex, OtherDataset, open_index
 from conceptloader.format.index.write import check_track, join_shards, write_shard
 from conceptloader.format.read.dataset import open_dataset
-from conceptloader.ingest.build.workers import Tell, check_task, run_all
+from conceptloader.ingest.build.workers import Tell, run_all
 from conceptloader.storage.durable import TEMPORARY
 from conceptloader.storage.lock import build_lock
 

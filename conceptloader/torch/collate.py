@@ -100,11 +100,7 @@ def _arrived(task: T, batch: TensorBatch, copied: Any, device: torch.device) -> 
 
 
 class Rows(Shown, Sequence[TensorBatch]):
-    """A batch of tensors that is also the sequence of its samples, as DataLoader's collate functions expect one.
-
-    A sample has the row of each tensor; of a ragged track its own values and offsets, of one with layout records its
-    own list. cu_seqlens and max_seqlen, which describe a batch, are left out.
-    """
+    """A batch of tensors that is also the sequence of its samples, as DataLoader's collate functions expect one."""
 
     def __init__(self, layout: BatchLayout, batch: TensorBatch) -> None:
         self.layout = layout
@@ -118,19 +114,7 @@ class Rows(Shown, Sequence[TensorBatch]):
             return [self[i] for i in range(*k.indices(len(self)))]
         if not -len(self) <= k < len(self):
             raise IndexError(f"sample {k} of a batch of {len(self)}")
-        k %= len(self)
-        ragged = {track.name: track.max_spans for track in self.layout.tracks if track.ragged and not track.decoded}
-        left_out = {"cu_seqlens", "max_seqlen"}
-        sample: TensorBatch = {}
-        for name, slots in ragged.items():
-            offsets = self.batch[f"{name}_offsets"][k * slots : (k + 1) * slots + 1]
-            sample[f"{name}_offsets"] = offsets - offsets[0]
-            left_out.add(f"{name}_offsets")
-            for values in {f"{name}_values", f"{name}_scores"} & self.batch.keys():
-                sample[values] = self.batch[values][offsets[0] : offsets[-1]]
-                left_out.add(values)
-        sample.update({name: value[k] for name, value in self.batch.items() if name not in left_out})
-        return sample
+        return self.layout.sample(self.batch, k % len(self))
 
 
 def collate_fn(samples: Sequence[TensorBatch]) -> TensorBatch:

@@ -10,7 +10,6 @@ from conceptloader.batch.open import decide_layout
 from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Outputs
 from conceptloader.blend.samples import Part
-from conceptloader.ingest.rows.columns import marked_prefixes
 from conceptloader.order.partition import Place
 from conceptloader.trace.run import Interval, Member, Run
 
@@ -87,7 +86,7 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
     )
     if not parts:
         return found
-    tracks = dict.fromkeys([*member.tracks, *marked_prefixes(member.dataset.manifest)])
+    tracks = dict.fromkeys([*member.tracks, *member.dataset.manifest.prefix_tracks])
     return replace(
         found,
         tokens=(min(part.start for part in parts), max(part.stop for part in parts)),

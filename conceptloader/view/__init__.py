@@ -1,4 +1,4 @@
-"""Looking at datasets and runs: the local web page of `conceptloader view`, and what notebooks show.
+"""Looking at datasets, runs and batches: the local web page of `conceptloader view`, and what notebooks show.
 
 Open server.py first for the page, notebook.py for notebooks.
 """

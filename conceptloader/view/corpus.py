@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.cli.stats import TrackCounts, count_spans, count_track, percentiles, track_stats
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
 from conceptloader.format.spec.codecs import ConceptsCodec
@@ -17,6 +16,7 @@ from conceptloader.format.tools.verify import verify
 from conceptloader.trace.concepts import concept_windows
 from conceptloader.trace.where import Where
 from conceptloader.view.source import Looked, Query, Source
+from conceptloader.view.stats import TrackCounts, count_spans, count_track, percentiles, track_stats
 
 SMALL = 2_000_000  # tokens and documents of a corpus that is counted as a whole
 SOME = 400  # windows or documents that stand for the others

@@ -1,15 +1,16 @@
 """Figures of matplotlib, for notebooks and reports."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from conceptloader.base.packages import need
-from conceptloader.cli.output import as_drawn
-from conceptloader.cli.stats import dataset_stats, figure_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.sequential import Sequential
+from conceptloader.view.stats import dataset_stats, heading, name_of
 
 _POINTS = 200
 
@@ -46,3 +47,46 @@ def plot_mixture(order: Mixture | Sequential, num_samples: int, position: int | 
         if position is not None:
             axes.axvline(position, color="black", linewidth=1)
     return figure
+
+
+def figure_of(value: Mapping[str, Any], top: int) -> Any:
+    """A matplotlib Figure, one row per track: lengths of spans, and the concepts that cover most tokens."""
+    rows = [(track, found) for track, found in value["tracks"].items() if found["spans"]]
+    with new_figure(3 + 3 * len(rows)) as figure:
+        axes = figure.subplots(1 + len(rows), 2, squeeze=False)
+        _draw_percentiles(axes[0][0], value["document_lengths"], "tokens per document")
+        axes[0][1].axis("off")
+        axes[0][1].text(0, 0.5, as_drawn("\n".join(heading(value))), wrap=True)
+        for (track, found), (left, right) in zip(rows, axes[1:], strict=True):
+            title = as_drawn(track)
+            _draw_percentiles(left, found["span_lengths"], f"{title}: tokens per span")
+            shown = found["concepts"][:top][::-1]
+            if not shown:
+                right.axis("off")
+                continue
+            bars = range(len(shown))  # not by name, since names may be equal once they are cut
+            right.barh(bars, [100 * c["share_of_tokens"] for c in shown])
+            right.set_yticks(bars, [as_drawn(name_of(c)) for c in shown])
+            right.set_title(f"{title}: % of tokens under a concept")
+    return figure
+
+
+def _draw_percentiles(axes: Any, found: Mapping[str, int], title: str) -> None:
+    axes.plot(list(map(int, found)), list(found.values()), marker="o")
+    axes.set_yscale("symlog")
+    axes.set_xlabel("percentile")
+    axes.set_title(title)
+
+
+@contextmanager
+def new_figure(height: float) -> Iterator[Any]:
+    """A matplotlib Figure of this height in inches, for the block to draw. Raises: ConfigError without the package."""
+    matplotlib = need("matplotlib", "--picture: the matplotlib package is not installed")
+    figures = need("matplotlib.figure", "--picture: the matplotlib package is not installed")
+    with matplotlib.rc_context({"font.size": 8}):
+        yield figures.Figure(figsize=(10, height), layout="constrained")
+
+
+def as_drawn(text: str) -> str:
+    """Text that matplotlib draws as it is: between two dollar signs it would see mathematics."""
+    return text.replace("$", r"\$")

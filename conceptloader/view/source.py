@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 from conceptloader.blend import open_blend
 from conceptloader.blend.strict import nearest
-from conceptloader.cli.window import find_tokenizer
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.codecs import BUILT_IN
-from conceptloader.ingest.rows.tokenizer import TextTokenizer
+from conceptloader.ingest.rows.tokenizer import TextTokenizer, find_tokenizer
 from conceptloader.trace.run import Member, Run
 
 T = TypeVar("T")

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.read import bulk
+from conceptloader.format.read import bulk, ids
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.annotate import find as annotate_find
 from conceptloader.ingest.annotate import sort as annotate_sort
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer
@@ -93,8 +92,8 @@ def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.Dat
         folder = Path(directory)
         patch.setattr(annotate_sort, "_MERGED", data.draw(st.integers(1, 5)))
         patch.setattr(annotate_sort, "_LEAST", 1)
-        patch.setattr(annotate_find, "_READ", data.draw(st.integers(1, 5)))
-        patch.setattr(annotate_find, "_PASS", data.draw(st.sampled_from([0, 2000])))
+        patch.setattr(ids, "_READ", data.draw(st.integers(1, 5)))
+        patch.setattr(ids, "_PASS", data.draw(st.sampled_from([0, 2000])))
         patch.setattr(bulk, "_HOLE_BYTES", data.draw(st.integers(0, 24)))
         source = build(folder / "source", corpus, tracks=True)
         options = AnnotateOptions(track="new", sort_bytes=data.draw(st.sampled_from([1, 500, 1 << 20])))

@@ -83,7 +83,7 @@ def module_name(path: Path) -> str:
 
 def imports() -> dict[str, set[str]]:
     """Module -> modules of the product that it imports, those hidden in functions or under TYPE_CHECKING included, and
-    those that are given to import_module as a plain string."""
+    those that are given to import_module as a string."""
     names = {module_name(path) for path in product_files()}
     graph: dict[str, set[str]] = {}
     for path, tree in trees():
@@ -99,9 +99,17 @@ def imports() -> dict[str, set[str]]:
             elif isinstance(node, ast.Import):
                 used |= {alias.name for alias in node.names}
             elif isinstance(node, ast.Call) and name_of(node) == "import_module":
-                used |= {part.value for part in node.args if isinstance(part, ast.Constant)}
+                used |= {name for part in node.args for name in names if re.fullmatch(possible(part), name)}
         used &= names - {name}
     return graph
+
+
+def possible(name: ast.expr) -> str:
+    """A pattern of the modules that a string may name; where it is made up, any word may stand for a value."""
+    parts = name.values if isinstance(name, ast.JoinedStr) else [name]
+    texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+    known = isinstance(texts[0], str)  # else it begins with a value, as names of other packages do
+    return "".join(r"\w*" if text is None else re.escape(str(text)) for text in texts) if known else ""
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:

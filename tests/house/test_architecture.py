@@ -14,7 +14,7 @@ import yaml
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.testing import random_documents, write_dataset
-from tests.house.figures import PAGE, ROOT, Tracer, compiled_below, product_files
+from tests.house.figures import PAGE, ROOT, Tracer, compiled_below, imports, product_files
 
 TEXT = PAGE.read_text("utf-8")
 LINE = re.compile(r"^([\w/]+\.py):([\w.]+) +\S")
@@ -79,13 +79,31 @@ def test_a_step_that_is_gone_is_noticed() -> None:
     assert not_on_the_way([("conceptloader/torch/loader.py", "make_dataloader")], Tracer()) != []
 
 
+def layers() -> list[str]:
+    """The lines of setup.cfg, the upper ones first."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return [line for line in parser["importlinter:contract:layers"]["layers"].split("\n") if line.strip()]
+
+
 def test_the_layers_are_those_that_are_enforced() -> None:
     table = TEXT.split("## Layers\n")[1].split("\n\n| folder")[0]
     shown = [set(re.findall(r"`(\w+)`", row.split("|")[1])) for row in table.splitlines() if row.startswith("| `")]
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg")
-    layers = parser["importlinter:contract:layers"]["layers"].split("\n")
-    assert shown == [set(re.findall(r"\w+", layer)) for layer in layers if layer.strip()]
+    assert shown == [set(re.findall(r"\w+", layer)) for layer in layers()]
+
+
+def test_imports_by_a_string_look_down_too() -> None:
+    """The linter does not see them. Nor does it see `conceptloader` itself, which is above all layers."""
+    number = {name: -k for k, line in enumerate(layers()) for name in re.findall(r"\w+", line)}
+    apart = {name for line in layers() if "|" in line for name in re.findall(r"\w+", line)}
+    wrong = [
+        (module, used)
+        for module, found in imports().items()
+        for used in found
+        if (a := f"{module}.".split(".")[1]) != (b := f"{used}.".split(".")[1])
+        if a and (not b or number[b] > number[a] or (number[b] == number[a] and a in apart))
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ ELSEWHERE = {
     "batch/measure": "batch/test_engine.py cli/test_bench.py",
     "format/index": "trace/test_index.py",
     "format/read/bulk": "trace/test_bulk.py trace/test_index.py",
+    "format/read/ids": "annotate/test_annotate.py",
     "format/spec/paths": "format/test_edges.py format/test_manifest.py remote/test_doors.py",
     "format/tools/derived": "annotate adopt/test_flat.py",
     "ingest/adopt": "adopt/test_flat.py adopt/test_datatrove.py adopt/test_megatron.py adopt/test_content.py",

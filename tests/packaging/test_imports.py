@@ -20,6 +20,11 @@ def test_import_brings_neither_torch_nor_numba(checkout: Path) -> None:
     assert not loaded & {"torch", "numba", "llvmlite", "numpy"}
 
 
+def test_batches_are_text_without_torch(checkout: Path) -> None:
+    script = "import sys\nsys.modules['torch'] = None\nimport conceptloader\nconceptloader.decode"
+    subprocess.run([sys.executable, "-c", script], cwd=checkout, check=True)
+
+
 def test_every_public_name_can_be_imported() -> None:
     import conceptloader
 
@@ -46,7 +51,7 @@ INSTALLED_AS = {"olmo_core": "ai2-olmo-core"}
         ("olmo_core", "from conceptloader.integrations.olmo_lm import ConceptDataLoader"),
         (
             "matplotlib",
-            "from conceptloader.cli.stats import figure_of; figure_of({'tracks': {}}, 1)",
+            "from conceptloader.view.plots import figure_of; figure_of({'tracks': {}}, 1)",
         ),
         ("pandas", "from conceptloader.format.read.tables import Tabular; Tabular().to_pandas()"),
         ("pyarrow", "from conceptloader.format.read.tables import Tabular; Tabular().to_arrow()"),

@@ -14,7 +14,6 @@ import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.tables import make_tables
 from conceptloader.cli import main
-from conceptloader.cli.stats import dataset_stats
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.index.layout import index_directory
 from conceptloader.format.read.reader import ShardReader
@@ -25,6 +24,7 @@ from conceptloader.testing import RawDocument, random_documents, write_dataset
 from conceptloader.trace import Run, exposure, parse_where, trace_sample, trace_steps, when_concept, when_document
 from conceptloader.trace.concepts import Scanned
 from conceptloader.trace.select.views import Ask, select
+from conceptloader.view.stats import dataset_stats
 
 SEQ_LEN = 24
 NUM_SAMPLES = 150

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.cli.stats import dataset_stats
 from conceptloader.errors import ConfigError
 from conceptloader.format.index.layout import index_directory
 from conceptloader.format.read.reader import ShardReader
@@ -23,6 +22,7 @@ from conceptloader.trace import Run
 from conceptloader.view import corpus
 from conceptloader.view.pages import PAGES
 from conceptloader.view.source import Looked, Query, alone
+from conceptloader.view.stats import dataset_stats
 from conceptloader.view.windows import nested, pieces
 from tests.corpora.tokenizers import FAMILIES, definition
 from tests.view.conftest import SEQ_LEN

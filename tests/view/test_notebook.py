@@ -1,5 +1,7 @@
 """What notebooks show: HTML that is well-formed, the data in it, tables and figures."""
 
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -7,9 +9,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.cli.stats import figure_of
 from conceptloader.errors import ConfigError
 from conceptloader.view import plot_mixture, plot_stats, show
+from conceptloader.view.plots import figure_of
 from conceptloader.view.source import Looked
 
 
@@ -40,6 +42,14 @@ def test_datasets_and_their_windows(looked: Looked) -> None:
             windows.show(wrong)
     with pytest.raises(ConfigError, match="found int, expected a dataset"):
         show(3)
+
+
+def test_nothing_else_has_to_be_imported(looked: Looked, checkout: Path) -> None:
+    """In a process of its own, where nobody has imported what draws."""
+    path = looked.sources["books"].dataset.path
+    script = f"import conceptloader as cl\nprint(cl.open_dataset({path!r})._repr_html_())"
+    done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True, check=True)
+    assert "60 documents" in text(done.stdout)
 
 
 def test_lines_of_spans(looked: Looked) -> None:

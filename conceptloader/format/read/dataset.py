@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from conceptloader.base.lazy import lazy
-from conceptloader.base.shown import Shown, drawn
+from conceptloader.base.shown import Shown
 from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import FoundView, open_files, require_same
@@ -197,10 +197,6 @@ class Dataset(Shown, Viewable):
         """What `reading_ahead` takes to begin a read of the tokens [start, stop)."""
         yield self, start, stop
 
-    def show(self, i: int = 0, **options: Any) -> Any:
-        """Window `i` for a notebook, text with its spans; see conceptloader.view.show for the options."""
-        return drawn(self, i, **options)
-
     def windows(
         self, seq_len: int, token_range: tuple[int, int] | None = None, tracks: Sequence[str] | None = None
     ) -> "Windows":
@@ -242,10 +238,6 @@ class MapStyle(Shown):
 
     def _get(self, i: int) -> Sample:
         raise NotImplementedError
-
-    def show(self, i: SupportsIndex) -> Any:
-        """Sample `i` for a notebook: text with its spans."""
-        return drawn(self, operator.index(i))
 
     def __getitem__(self, i: SupportsIndex) -> Sample:
         number = operator.index(i)

@@ -19,6 +19,7 @@ from conceptloader.format.spec.shardtable import ShardTable, parse_shards
 from conceptloader.format.spec.vocabulary import Vocabulary, parse_vocabulary
 
 _FINGERPRINTS = 1  # the version of how they are computed
+PREFIX_TRACK = "prefix"  # of what a build put in front of documents
 LADDER_STEPS = 21  # windows of 2**0 to 2**20 tokens
 
 
@@ -123,6 +124,11 @@ class Manifest:
     @property
     def num_documents(self) -> int:
         return sum(self.shards.documents.tolist())
+
+    @property
+    def prefix_tracks(self) -> set[str]:
+        """The track of the prefixes that a build put in front of documents, if it did."""
+        return {PREFIX_TRACK} if "prefix" in self.extra.get("ingest", {}) else set()
 
     def starts(self) -> Ints:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.files import Files, load_manifest
+from conceptloader.format.read.ids import AMBIGUOUS, MISSING, find_many
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import get_codec
@@ -23,7 +24,6 @@ from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
 from conceptloader.format.tools.derived import moved, new_directory, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
-from conceptloader.ingest.annotate.find import AMBIGUOUS, MISSING, find_many
 from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import ITEM, WHOLE, RowParser
 from conceptloader.ingest.annotate.sort import Sorter

@@ -20,7 +20,6 @@ from conceptloader.ingest.build.lost import Losses
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import place_spans
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
-from conceptloader.ingest.rows.columns import marked_prefixes
 from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.tokenizer import TextTokenizer
 
@@ -106,7 +105,7 @@ class Placer:
     def _prefixes(self, shard: int, first: Ints, stop: Ints) -> Ints:
         """Tokens that a build put in front of documents, of which nothing is annotated; 0 for none."""
         found, some = np.zeros_like(first), np.flatnonzero(first < stop)
-        for track in marked_prefixes(self.ds.manifest):
+        for track in self.ds.manifest.prefix_tracks:
             if self.ds.manifest.shards.tracks[track].encoding[shard] is not None:
                 marked, _ = spans_of(self.ds.reader, shard, track, first[some], stop[some])
                 found[some[marked.row]] = marked.end - marked.first

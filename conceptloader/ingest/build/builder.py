@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from conceptloader.base.checks import check_task
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.manifest import PREFIX_TRACK, Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import Build, OtherBuild, create_build, discard_unfinished
 from conceptloader.format.write.finalize import finalize
@@ -19,12 +20,12 @@ from conceptloader.ingest.build.complete import Summary, describe_complete, make
 from conceptloader.ingest.build.lost import Losses, check_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
-from conceptloader.ingest.build.workers import check_task, run_tasks
+from conceptloader.ingest.build.workers import run_tasks
 from conceptloader.ingest.place.rules import SpanRules, refuse_earlier_rules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.batch import BadRecord
 from conceptloader.ingest.rows.chat import ChatRules
-from conceptloader.ingest.rows.columns import METADATA_TRACK, PREFIX_NAME, PREFIX_TRACK, Columns
+from conceptloader.ingest.rows.columns import METADATA_TRACK, PREFIX_NAME, Columns
 from conceptloader.ingest.rows.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, TextTokenizer

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.errors import InputError
+from conceptloader.format.spec.manifest import PREFIX_TRACK
 from conceptloader.format.write.build import Build, open_build
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.build.lost import NOTE, Losses
@@ -19,7 +20,7 @@ from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import Placed, check_ids, place, with_bos, with_prefix
 from conceptloader.ingest.rows.batch import BadRecord, BadRow, RowBatch
 from conceptloader.ingest.rows.chat import ChatParser, ChatRules
-from conceptloader.ingest.rows.columns import PREFIX_TRACK, Columns
+from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.inputs import Source
 from conceptloader.ingest.rows.lines import MAX_LINE_BYTES, is_csv, lines_before, read_csv, read_lines
 from conceptloader.ingest.rows.records import CsvParser, LineParser

@@ -9,7 +9,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from conceptloader.errors import ConceptloaderError, ConfigError
+from conceptloader.errors import ConceptloaderError
 
 Tell = Callable[[Any], None]  # called by a task now and then, with what can be pickled
 Task = Callable[[Any, Tell], Any]
@@ -76,12 +76,6 @@ def run_tasks(
             process.kill()
         for process in processes:
             process.join()
-
-
-def check_task(task: tuple[int, int] | None) -> None:
-    """task: (number, tasks), None for no task. Raises: ConfigError for a number that is none of so many."""
-    if task is not None and not 0 <= task[0] < task[1]:
-        raise ConfigError(f"task: found {task[0]} of {task[1]}, expected a number from 0 to {task[1] - 1}")
 
 
 def run_all(task: Task, arguments: Sequence[Any], workers: int, on_end: Callable[[int, bool], None]) -> None:

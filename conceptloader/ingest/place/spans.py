@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from conceptloader.format.read.bulk import ragged
 from conceptloader.format.spec.codecs import concept_records
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.manifest import PREFIX_TRACK
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.place.align import find_places
 from conceptloader.ingest.place.overlap import resolve
 from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
-from conceptloader.ingest.rows.columns import METADATA_TRACK, PREFIX_TRACK
+from conceptloader.ingest.rows.columns import METADATA_TRACK
 
 
 @dataclass

@@ -5,17 +5,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.spec.manifest import Manifest
+from conceptloader.format.spec.manifest import PREFIX_TRACK
 from conceptloader.ingest.template import load_prefix
 
 MAIN_TRACK = "concepts"
 METADATA_TRACK = "metadata"
-PREFIX_TRACK, PREFIX_NAME = "prefix", "metadata"  # the track of what is put in front, and its only name
-
-
-def marked_prefixes(manifest: Manifest) -> set[str]:
-    """The track of the prefixes that a build put in front of documents, if it did."""
-    return {PREFIX_TRACK} if "prefix" in manifest.extra.get("ingest", {}) else set()
+PREFIX_NAME = "metadata"  # the only name in PREFIX_TRACK
 
 
 @dataclass(frozen=True, kw_only=True)

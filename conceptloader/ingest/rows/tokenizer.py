@@ -220,6 +220,23 @@ def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
     return None
 
 
+def find_tokenizer(ds: Ranges, given: str | None) -> TextTokenizer | None:
+    """The tokenizer of a dataset: `given` (checked by `is_of`), the built-in one, or the copy that was kept.
+
+    Raises: ConfigError if the given tokenizer is another one.
+    """
+    if given is None:
+        return kept_tokenizer(ds)
+    facts = ds.manifest.tokenizer
+    tokenizer = load_tokenizer(given, None if facts is None or given == "bytes" else facts.eos_id)
+    if facts is not None and not is_of(tokenizer, facts):
+        raise ConfigError(
+            f"--tokenizer {given}: found {tokenizer.name} of {tokenizer.vocab_size} tokens, expected that of "
+            f"{ds.path}: {facts.name} of {facts.vocab_size}; name the one that it was built with"
+        )
+    return tokenizer
+
+
 def spread_bytes(byte: NDArray[np.int16], places: Ints) -> None:
     """Give each byte of a run of byte tokens the place of its own character, where all of them have that of the run.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.base.checks import check_task
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError, ReadError
@@ -17,7 +18,6 @@ from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.tools.derived import check_new_directory, new_directory
 from conceptloader.format.write.view import write_view
-from conceptloader.ingest.build.workers import check_task
 from conceptloader.storage.durable import make_directories, write_file
 from conceptloader.trace.concepts import concept_source, holding
 from conceptloader.trace.ranges import document_ranges

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from conceptloader.base.terminal import printable
 from conceptloader.batch.layout import BatchLayout
@@ -14,7 +13,6 @@ from conceptloader.blend import Blend, View
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.ingest.rows.tokenizer import TextTokenizer, kept_tokenizer, load_tokenizer
-from conceptloader.torch.collate import Rows
 
 
 class HasBlend(Protocol):
@@ -84,14 +82,14 @@ def _samples(batch: Mapping[str, Any], layout: BatchLayout) -> Iterator[Mapping[
     found: dict[str, Any] = {name: value for name, value in batch.items() if name in wanted}
     for name, value in found.items():
         if not name.endswith("_records"):
-            found[name] = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+            found[name] = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     missing = {"input_ids", *(f"{track.name}_spans" for track in layout.tracks)} - found.keys()
     if missing:
         raise ConfigError(f"decode: the batch has no {min(missing)}, expected one that the same loader handed out")
     if found["input_ids"].ndim == 1:
         yield found
     else:
-        yield from Rows(layout, found)
+        yield from (layout.sample(found, k) for k in range(len(found["input_ids"])))
 
 
 def _view(sample: Mapping[str, Any], views: Mapping[int, View]) -> View:

@@ -1,0 +1,127 @@
+"""What a dataset has, counted: lengths of documents and spans, tokens of concepts."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.base.terminal import masked, printable
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec.codecs import ConceptsCodec
+
+_CHUNK = 1 << 20
+_PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
+
+
+@dataclass
+class TrackCounts:
+    """lengths: spans by length in tokens; per concept id: spans and tokens; covered: tokens in any span."""
+
+    lengths: Counter[int] = field(default_factory=Counter)
+    spans: Counter[int] = field(default_factory=Counter)
+    tokens: Counter[int] = field(default_factory=Counter)
+    covered: int = 0
+
+
+def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str, Any]:
+    """Counts of a dataset as JSON values. Memory grows with the number of concepts and of distinct lengths only."""
+    documents: Counter[int] = Counter()
+    for some in dataset.document_lengths():
+        _add(documents, some)
+    result: dict[str, Any] = {
+        "dataset": masked(dataset.path),
+        "tokens": dataset.num_tokens,
+        "documents": dataset.num_documents,
+        "shards": dataset.num_shards,
+        "document_lengths": percentiles(documents),
+        "tracks": {},
+    }
+    for track in dataset.chosen_tracks(tracks):
+        names = dataset.vocabulary(track) if dataset.tracks[track].codec == "concepts" else None
+        result["tracks"][track] = track_stats(count_track(dataset, track), names, dataset.num_tokens)
+    return result
+
+
+def count_track(dataset: Dataset, track: str) -> TrackCounts:
+    """All spans of a track, counted."""
+    found, codec = TrackCounts(), dataset.codec(track)
+    for shard, first, end, _ in dataset.parts(0, dataset.num_tokens):
+        for start, stop, numbers in dataset.reader.whole_runs(shard, track, first, end, _CHUNK):
+            records = dataset.reader.records(shard, track, numbers)
+            count_spans(found, stop - start, records, codec if isinstance(codec, ConceptsCodec) else None)
+    return found
+
+
+def track_stats(found: TrackCounts, names: list[str] | None, tokens: int) -> dict[str, Any]:
+    """Counts of a track as JSON values. names: of its concepts; tokens: that were looked at, in spans or not."""
+    ranked = sorted(found.tokens, key=lambda concept: (-found.tokens[concept], concept))
+    return {
+        "spans": found.lengths.total(),
+        "span_lengths": percentiles(found.lengths),
+        "tokens_in_spans": found.covered / max(1, tokens),
+        "concepts_used": len(found.spans),
+        "concepts": [
+            {
+                "id": concept,
+                "name": names[concept] if names else None,
+                "spans": found.spans[concept],
+                "tokens": found.tokens[concept],
+                "share_of_tokens": found.tokens[concept] / max(1, tokens),
+            }
+            for concept in ranked
+        ],
+    }
+
+
+def percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
+    """Exact percentiles (nearest rank) of a histogram length -> count; empty without values."""
+    values = sorted(lengths)
+    if not values:
+        return {}
+    ends = np.cumsum([lengths[value] for value in values])
+    ranks = [max(1, -(-int(ends[-1]) * p // 100)) for p in _PERCENTILES]
+    return {str(p): values[int(np.searchsorted(ends, rank))] for p, rank in zip(_PERCENTILES, ranks, strict=True)}
+
+
+def count_spans(
+    found: TrackCounts, lengths: NDArray[np.int64], records: Sequence[memoryview], codec: ConceptsCodec | None
+) -> None:
+    """Add spans: their lengths, int64 [n], and the record of each; codec: None unless these are lists of concepts."""
+    _add(found.lengths, lengths)
+    found.covered += int(lengths.sum())
+    if codec is None or not records:
+        return
+    sizes = np.array([len(record) for record in records])
+    ids = codec.all_ids(b"".join(records), sizes)
+    span = np.repeat(np.arange(len(records)), sizes // codec.item)
+    pairs = np.sort(span << 32 | ids)
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # a concept counts once in a span
+    values, inverse, spans = np.unique(pairs & 0xFFFFFFFF, return_inverse=True, return_counts=True)
+    tokens = np.zeros(len(values), np.int64)
+    np.add.at(tokens, inverse, lengths[pairs >> 32])
+    found.spans.update(dict(zip(values.tolist(), spans.tolist(), strict=True)))
+    found.tokens.update(dict(zip(values.tolist(), tokens.tolist(), strict=True)))
+
+
+def _add(counter: Counter[int], values: NDArray[np.int64]) -> None:
+    found, counts = np.unique(values, return_counts=True)
+    counter.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+
+def heading(value: Mapping[str, Any]) -> Iterator[str]:
+    """The first lines about a dataset, of what `dataset_stats` gives."""
+    yield f"{value['dataset']}: {value['tokens']:,} tokens, {value['documents']:,} documents, {value['shards']} shards"
+    yield f"document lengths  {percentile_line(value['document_lengths'])}"
+
+
+def name_of(concept: Mapping[str, Any]) -> str:
+    """Of one of the concepts that `track_stats` gives, for people."""
+    return printable(concept["name"], 40) if concept["name"] else str(concept["id"])
+
+
+def percentile_line(found: Mapping[str, int]) -> str:
+    """What `percentiles` gives as text."""
+    return "  ".join(f"p{p} {length:,}" for p, length in found.items()) or "none"

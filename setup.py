@@ -1,14 +1,14 @@
 """Packaging. The adapters live in integrations/ and install as conceptloader.integrations.*.
 
-Kernels are compiled here: a wheel carries machine code for one kind of processor, of all its levels, that any Python and
-any libc can load.
+Kernels are compiled here: a wheel carries machine code for one kind of processor, which any Python and any libc can
+load.
 """
 
 import re
 import sys
 from pathlib import Path
 from platform import machine
-from typing import Any
+from typing import Any, ClassVar
 
 from setuptools import Command, Distribution, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -109,7 +109,7 @@ class BuildKernels(Command):
     """Compile the kernels in the source tree, from where an editable install loads them; a wheel gets a copy."""
 
     description = "compile the kernels"
-    user_options: list[Any] = []
+    user_options: ClassVar[list[Any]] = []
 
     def initialize_options(self) -> None:
         self.build_lib: str | None = None

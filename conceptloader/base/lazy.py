@@ -5,17 +5,10 @@ that it serializes threads that read batches, and a fork while one of them holds
 ever. Without it, a value may be computed twice.
 """
 
-import os
-import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-
-forks_wait = threading.RLock()
-"""Held by what the child of a fork could not complete, since it has no other thread: an import that takes long, a
-compilation (LLVM has a lock of its own). A fork waits for it."""
-os.register_at_fork(before=forks_wait.acquire, after_in_parent=forks_wait.release, after_in_child=forks_wait.release)
 
 
 class lazy(Generic[T]):

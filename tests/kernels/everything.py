@@ -20,6 +20,11 @@ def everything() -> str:
     def add(values: Any) -> None:
         digest.update(np.ascontiguousarray(values).tobytes())
 
+    def add_batch(batch: dict[str, Any]) -> None:
+        for name in sorted(batch):
+            digest.update(name.encode())
+            add(batch[name])
+
     for n in (1000, 1025, 10**6, 3 * 2**40 + 7, 2**63):
         shuffle, positions = cl.Permutation(n, key=n), np.arange(1000, dtype=np.uint64) * np.uint64(max(1, n // 1000))
         add(shuffle.forward_many(positions % np.uint64(n)))
@@ -33,13 +38,10 @@ def everything() -> str:
         for seed in range(8):
             (Path(folder) / str(seed)).mkdir()
             case = random_case(Path(folder) / str(seed), seed)
-            batch = CompiledReader(None, case.views, case.layout).read(
-                case.samples, picked=(case.datasets, case.windows)
-            )
-            digest.update(str(cl.batch_digest(batch)).encode())
+            reader, picked = CompiledReader(None, case.views, case.layout), (case.datasets, case.windows)
+            add_batch(reader.read(case.samples, picked=picked))
         write_dataset(f"{folder}/packed", random_documents(300, seed=1))
         config: dict[str, Any] = {"seq_len": 64, "datasets": {"a": {"path": f"{folder}/packed"}}}
         config |= {"packing": {"bins": 8}, "outputs": {"cu_seqlens": True}, "concepts": {"concepts": {}}}
-        batch = open_reader(cl.open_blend(config)).read(np.arange(64, dtype=np.uint64))
-        digest.update(str(cl.batch_digest(batch)).encode())
+        add_batch(open_reader(cl.open_blend(config)).read(np.arange(64, dtype=np.uint64)))
     return digest.hexdigest()

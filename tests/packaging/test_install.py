@@ -107,6 +107,8 @@ def test_shim_ignores_a_foreign_integrations_folder(wheel: Path, empty_venv: str
     assert run(empty_venv, "-c", script, cwd=tmp_path, PYTHONPATH=str(site)).strip() == "1"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_source_distribution_builds_the_same_wheel(wheel: Path, source: Path, tmp_path: Path) -> None:
     run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", tmp_path / "sdist", cwd=source)
     (archive,) = (tmp_path / "sdist").glob("conceptloader-*.tar.gz")

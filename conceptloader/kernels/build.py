@@ -72,11 +72,11 @@ def linker() -> list[str]:
     """The command that makes a shared library: $CC, a C compiler, or else ziglang from the package registry."""
     for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
         if name and shutil.which(shlex.split(name)[0]):
-            return [*shlex.split(name), "-shared", "-nostdlib"]
+            return [*shlex.split(name), "-shared", "-nostdlib", "-s"]
     if name := shutil.which("ld") or shutil.which("ld.lld"):
-        return [name, "-shared"]
+        return [name, "-shared", "-s"]
     if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc", "-shared", "-nostdlib"]
+        return [sys.executable, "-m", "ziglang", "cc", "-shared", "-nostdlib", "-s"]
     raise KernelsError("found no linker (cc, gcc, clang, ld); install one of them, or `pip install ziglang`")
 
 

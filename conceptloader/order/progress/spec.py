@@ -17,7 +17,7 @@ from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
-SPEC_VERSION = 5  # with lanes; without, 4 with excluded documents, 3 with packing, 2 with live phases, and 1 for others
+SPEC_VERSION = 1
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 
 
@@ -48,9 +48,9 @@ class Member:
     def identity(self) -> dict[str, Any]:
         """What decides which tokens a draw is."""
         found = {name: getattr(self, name) for name in ("dataset", "seq_len", "windows", "stream_fingerprint")}
-        packing = {} if self.packing is None else {"packing": dict(self.packing)}
+        packing = None if self.packing is None else dict(self.packing)
         alone = {"one_by_one": True} if self.one_by_one else {}
-        return {**found, "token_range": list(self.token_range), **packing, **alone}
+        return {**found, "token_range": list(self.token_range), "packing": packing, **alone}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,23 +181,11 @@ class OrderSpec:
         counts = replace(self, skips=()).build().counts(self.decided(consumed))
         return {name: draws for name, draws in zip(self.members, counts, strict=True) if draws}
 
-    @property
-    def _version(self) -> int:
-        if self.lanes is not None:
-            return 5
-        if self.exclude:
-            return 4
-        return 3 if any(member.packing for member in self.members.values()) else 2 if self.live else 1
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved and hashed."""
-        only_if_there = {
-            "live": list(self.live),
-            "exclude": {name: [list(one) for one in entries] for name, entries in self.exclude.items()},
-            "lanes": self.lanes and asdict(self.lanes),
-        }
+        lanes = {} if self.lanes is None else {"lanes": asdict(self.lanes)}
         return {
-            "spec_version": self._version,
+            "spec_version": SPEC_VERSION,
             "order": self.order,
             "order_version": self.order_version,
             "seed": self.seed,
@@ -211,22 +199,24 @@ class OrderSpec:
             "quarantine": dict(self.quarantine),
             "base": self.base,
             "extra": dict(self.extra),
-            **{key: value for key, value in only_if_there.items() if value},
+            "live": list(self.live),
+            "exclude": {name: [list(one) for one in entries] for name, entries in self.exclude.items()},
+            **lanes,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "OrderSpec":
         """Inverse of to_dict.
 
-        Raises ResumeError if the data are damaged, or come from a later version of this package.
+        Raises ResumeError if the data are damaged, or come from another version of this package.
         """
         if not isinstance(data, Mapping) or "spec_version" not in data:
             raise ResumeError(f"saved order spec: found {str(data)[:80]!r}, expected an object with spec_version")
-        for key, known in (("spec_version", SPEC_VERSION), ("order_version", LANES_VERSION)):
-            if not isinstance(data.get(key), int) or not 1 <= data[key] <= known:
+        for key, known in (("spec_version", [SPEC_VERSION]), ("order_version", [ORDER_VERSION, LANES_VERSION])):
+            if type(data.get(key)) is not int or data[key] not in known:
                 raise ResumeError(
-                    f"saved order spec: {key} is {data.get(key)!r}, this release of conceptloader knows up to {known}; "
-                    "resume with the release that wrote the checkpoint, or a later one"
+                    f"saved order spec: {key} is {data.get(key)!r}, this release of conceptloader reads "
+                    f"{' or '.join(map(str, known))}; resume with the release that wrote the checkpoint"
                 )
         fields = {key: value for key, value in data.items() if key != "spec_version"}
         try:

@@ -238,7 +238,7 @@ def laned(**changes: Any) -> OrderSpec:
 def test_a_spec_with_lanes_comes_back_and_those_without_are_as_they_were() -> None:
     plain, data = spec().to_dict(), laned().to_dict()
     assert (plain["spec_version"], plain["order_version"], "lanes" in plain) == (1, 1, False)
-    assert (data["spec_version"], data["order_version"]) == (5, 2)
+    assert (data["spec_version"], data["order_version"]) == (1, 2)
     again = OrderSpec.from_dict(json.loads(json.dumps(data)))
     assert again == laned()
     assert again.hash == laned().hash != spec().hash

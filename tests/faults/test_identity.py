@@ -25,7 +25,7 @@ from conceptloader.format.spec.paths import Roots
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage import reads as io
 from conceptloader.storage.descriptors import Budget, shared_budget
-from conceptloader.storage.sample import WHOLE, sample_places
+from conceptloader.storage.sample import sample_places
 from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.loader import Loader
@@ -353,22 +353,6 @@ def test_a_remount_heals(data: Path, disk: FaultyDisk, code: int) -> None:
     disk.open_faults = [OSError(code, os.strerror(code))] * 2
     assert ds.tokens(0, 2 * TOKENS).tolist() == wanted
     assert disk.waited == list(io.BACKOFF_S[:3])
-
-
-@ENGINES
-def test_a_shard_of_version_1_is_looked_at_as_far_as_it_can_be(data: Path, engine: str) -> None:
-    """Small files have a checksum of all that is read; of others nothing was recorded."""
-    shutil.rmtree(data)
-    with mock.patch.object(layout, "VERSION", 1):
-        write(data)
-    ds = cl.open_dataset(data)
-    assert ds.manifest.version == 1
-    assert ds.manifest.shards.unsampled() == sum(file.stat().st_size > WHOLE for file in data.glob("0*.bin"))
-    small = data / "00000.concepts.data"
-    assert small.stat().st_size <= WHOLE
-    replace(small, bytes(small.stat().st_size))
-    with pytest.raises(FormatError, match=r"concepts\.data: found sample checksum"):
-        read(make(data, engine), 1)
 
 
 @pytest.mark.parametrize("fault", [ReadError(errno.EACCES, "denied"), FormatError("damaged"), KeyboardInterrupt()])

@@ -5,13 +5,11 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
-from conceptloader.format.spec import layout
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write.build import Build
 from tests.corpora.small import small_corpus
@@ -303,22 +301,3 @@ def test_build_json_can_be_read_by_people(tmp_path: Path) -> None:
     assert read["inputs"] == [{"path": "a.jsonl", "size": 3}]
     assert read["plan"] == [0, 1]
     assert read["options"]["tracks"]["concepts"]["vocabulary"]["count"] == 2
-
-
-def test_a_build_that_an_earlier_release_began_ends_in_its_version(tmp_path: Path) -> None:
-    def finish(path: Path, shards: list[int]) -> None:
-        for shard in shards:
-            with cl.create_build(path, cl.BuildOptions(), plan=[0, 1]).shard(shard) as writer:
-                writer.add_document([shard, 1, 2])
-
-    with mock.patch.object(layout, "VERSION", 1):
-        finish(tmp_path / "old", [0, 1])
-        cl.finalize(tmp_path / "old")
-        finish(tmp_path / "ds", [0])
-    finish(tmp_path / "ds", [1])
-    cl.finalize(tmp_path / "ds")
-    names = sorted(file.name for file in (tmp_path / "old").iterdir())
-    assert sorted(file.name for file in (tmp_path / "ds").iterdir()) == names
-    for name in names:
-        assert (tmp_path / "ds" / name).read_bytes() == (tmp_path / "old" / name).read_bytes()
-    assert cl.open_dataset(tmp_path / "ds").manifest.version == 1

@@ -26,6 +26,7 @@ from tests.format.golden_build import (
 )  # fmt: skip
 from tests.format.spec_reader import SpecReader
 
+
 def test_the_golden_files_are_unchanged() -> None:
     assert facts(golden()) == recorded()
 

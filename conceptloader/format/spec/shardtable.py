@@ -177,9 +177,6 @@ def _check_sizes(head: JsonObject, table: ShardTable, layouts: Sequence[StreamLa
         size, wanted = table.files[kind].size, np.where(present, expected, -1)
         require(size == wanted, f"{where}: {kind}: size", size, wanted)
 
-    for kind, files in table.files.items():
-        sampled = np.array([sample is not None for sample in files.sample])
-        require(sampled == (files.size >= 0), f"{where}: {kind}: size", files.size, "null exactly where sample is null")
     foreign = np.array([item is not None for item in table.foreign])
     itemsize = np.array([layout.itemsize for layout in layouts], np.int64)[table.layout]
     stream = table.files["stream.bin"].size
@@ -216,3 +213,6 @@ def _check_sizes(head: JsonObject, table: ShardTable, layouts: Sequence[StreamLa
         in_range = (column.entries >= least) & (column.entries <= most)
         rule = "1 to the number of tokens with spans, else 0"
         require(in_range, f"{head.at('tracks')}: {name}: entries", column.entries, rule)
+    for kind, files in table.files.items():
+        sampled = np.array([sample is not None for sample in files.sample])
+        require(sampled == (files.size >= 0), f"{where}: {kind}: size", files.size, "null exactly where sample is null")

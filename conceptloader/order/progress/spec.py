@@ -208,15 +208,15 @@ class OrderSpec:
     def from_dict(cls, data: Mapping[str, Any]) -> "OrderSpec":
         """Inverse of to_dict.
 
-        Raises ResumeError if the data are damaged, or come from another version of this package.
+        Raises ResumeError if the data are damaged, or come from a later version of this package.
         """
         if not isinstance(data, Mapping) or "spec_version" not in data:
             raise ResumeError(f"saved order spec: found {str(data)[:80]!r}, expected an object with spec_version")
-        for key, known in (("spec_version", [SPEC_VERSION]), ("order_version", [ORDER_VERSION, LANES_VERSION])):
-            if type(data.get(key)) is not int or data[key] not in known:
+        for key, known in (("spec_version", SPEC_VERSION), ("order_version", LANES_VERSION)):
+            if not isinstance(data.get(key), int) or not 1 <= data[key] <= known:
                 raise ResumeError(
-                    f"saved order spec: {key} is {data.get(key)!r}, this release of conceptloader reads "
-                    f"{' or '.join(map(str, known))}; resume with the release that wrote the checkpoint"
+                    f"saved order spec: {key} is {data.get(key)!r}, this release of conceptloader knows up to {known}; "
+                    "resume with the release that wrote the checkpoint, or a later one"
                 )
         fields = {key: value for key, value in data.items() if key != "spec_version"}
         try:

@@ -129,10 +129,7 @@ def saved_specs(root: Path) -> dict[str, Any]:
     found = {
         "nanotron": [order(nanotron.spec), nanotron.consumed, nanotron.stage, nanotron.stage_start],
         "megatron": [order(OrderState.read(args.conceptloader, "arguments").spec), args.consumed_train_samples],
-        "megatron-loop": [
-            order(OrderState.read(own_loop, "own loop").spec),
-            OrderState.read(own_loop, "own loop").consumed,
-        ],
+        "megatron-loop": [order(own.spec), own.consumed],
     }
     for name in ("spec-megatron", "spec-spliced", "spec-documents"):
         found[name] = [order(OrderSpec.from_dict(json.loads((root / "states" / f"{name}.json").read_text())))]

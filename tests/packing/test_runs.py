@@ -143,10 +143,10 @@ _SAVED = [
     _saved(member=_PACKED, live=[9]),
 ]
 _HASHES = [
-    "919fe3bebe99b5561d096e3ca667ac52",
-    "526b6b64d058b1803f621fdd4e517ae8",
-    "d35dc79462c48617c7d8acd32da95164",
-    "a78dae8f150d82c000a4ac76874b0fa8",
+    "48c03f29197d72dddeb63a7be3ce7e98",
+    "40dff967dbbec7baf82031584a2d0ad9",
+    "e3a8212d02611fc291f3d6336f39aef6",
+    "9a978e33d3b0aa14014d82cf531d7dd9",
 ]
 
 

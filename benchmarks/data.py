@@ -12,6 +12,7 @@ import conceptloader as cl
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable
+from conceptloader.storage.sample import sample_checksum
 
 HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("BENCH_DATA", HERE.parent / "bench-output" / "data"))
@@ -118,9 +119,10 @@ def hollow(name: str, shards: int, tokens_per_shard: int) -> str:
     path.mkdir(parents=True, exist_ok=True)
     with open(path / "hole.bin", "wb") as file:
         file.truncate(size)
-    files = {kind: FileColumn(np.full(shards, -1, np.int64), [None] * shards) for kind in fmt.file_kinds([])}
+    files = {kind: FileColumn.absent(shards) for kind in fmt.file_kinds([])}
     checksums = [f"{shard:016x}" for shard in range(shards)]
-    files["stream.bin"] = FileColumn(np.full(shards, size, np.int64), list(checksums), ["hole.bin"] * shards)
+    samples = [sample_checksum(size, lambda _, count: bytes(count))] * shards
+    files["stream.bin"] = FileColumn(np.full(shards, size, np.int64), list(checksums), samples, ["hole.bin"] * shards)
     manifest = Manifest(
         mode="token-stream", created_by="benchmark", tokenizer=None, block_tokens=fmt.BLOCK_TOKENS,
         layouts=(fmt.StreamLayout((("token", "u2"),)),), tracks={},

@@ -98,8 +98,6 @@ def _overview(dataset: Dataset) -> dict[str, object]:
             for kind, column in sorted(manifest.shards.files.items())
             if (column.size > 0).any()
         },
-        "format_version": manifest.version,
-        "files_without_sample": manifest.shards.unsampled(),
         "created_by": manifest.created_by,
         "stream_fingerprint": dataset.stream_fingerprint,
         "tracks_fingerprint": dataset.tracks_fingerprint,

@@ -14,7 +14,6 @@ Check a dataset. Without --full: every file is there and has its size, and a sam
 anything is wrong.
 
   conceptloader verify data/corpus --full
-  conceptloader verify data/old --full --record      adds samples to a dataset of version 1 of the format
 
 Each finding names the file and the range of tokens that it spoils, ready for the `quarantine` list of a configuration.
 Adopted files of other libraries have no checksum at first: --full writes checksums.json beside the manifest, and later
@@ -27,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--full", action="store_true", help="read every byte")
     add("--threads", type=positive, metavar="N", help="default: one per available CPU")
-    add("--record", action="store_true", help="with --full: note samples of files that lack them, if all is sound")
     add("--no-write", action="store_true", help="write no checksums.json")
 
 
@@ -39,7 +37,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             write_checksums=not arguments.no_write,
             threads=arguments.threads or len(os.sched_getaffinity(0)),
             progress=progress,
-            **chosen(arguments, "full", "record"),
+            **chosen(arguments, "full"),
         )
     lines = [f"{p}" + (f" (tokens {p.tokens[0]} to {p.tokens[1]})" if p.tokens else "") for p in problems]
     kind = "every byte was read" if arguments.full else "sizes and samples; --full reads every byte"

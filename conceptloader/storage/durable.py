@@ -167,10 +167,9 @@ class Spool:
             self._file.close()
             os.rename(self._temporary, self.path)
 
-    def facts(self, sample: bool) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """What a shard's report says about a file that is committed."""
-        facts: dict[str, Any] = {"size": self.size, "checksum": self.checksum}
-        return {**facts, "sample": self.sample} if sample else facts
+        return {"size": self.size, "checksum": self.checksum, "sample": self.sample}
 
     def discard(self) -> None:
         """Close and remove the temporary file. Does nothing after `commit`."""

@@ -127,15 +127,12 @@ class RemoteObjects:
             def read(place: tuple[int, int]) -> bytes:
                 return retrying(lambda: self._attempt(file, *place))
 
-            places = sample_places(file.size)[: 1 if file.sample is None else None]  # one says which version it is
+            places = sample_places(file.size)
             # Threads of their own: their tasks wait for nothing but the store.
             threads = shared_threads("conceptloader samples", self.settings.connections)
             parts = dict(zip(places, threads.map(read, places), strict=True))
             file.admit()  # now: any other version is refused
-            if file.sample is not None:
-                found = sample_checksum(file.size, lambda offset, size: parts[offset, size])
-                if found != file.sample:
-                    raise file.other_sample(found, file.sample)
+            file.check_sample(sample_checksum(file.size, lambda offset, size: parts[offset, size]))
             self._checked.add(file.path)
 
     def _version(self, file: Expected) -> str | None:

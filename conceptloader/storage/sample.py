@@ -18,11 +18,6 @@ WHOLE = (PARTS + 2) * BLOCK
 """Files up to this size are read whole."""
 
 
-def known_sample(size: int, recorded: str | None, checksum: str | None) -> str | None:
-    """The sample checksum of a file, also where it follows from its checksum; None if nothing tells."""
-    return recorded or (checksum if size <= WHOLE else None)
-
-
 @lru_cache(maxsize=1024)  # many shards are equally large
 def sample_places(size: int) -> tuple[tuple[int, int], ...]:
     """(offset, bytes) of what is read of a file of `size` bytes, in rising order."""

@@ -26,14 +26,14 @@ _CHANGED = (
 class Expected:
     """A file as a manifest describes it.
 
-    path: or URL. sample: checksum, None if nobody recorded it. mtime_ns: of a file that was adopted. once: no part of
-    it is likely to be read again soon, so that none is worth a place in memory. admit: asked once the file is open, or
-    if it is not the one expected; raises if no file of its dataset may be read. opener: of a local file.
+    path: or URL. sample: checksum. mtime_ns: of a file that was adopted. once: no part of it is likely to be read again
+    soon, so that none is worth a place in memory. admit: asked once the file is open, or if it is not the one expected;
+    raises if no file of its dataset may be read. opener: of a local file.
     """
 
     path: str
     size: int
-    sample: str | None = None
+    sample: str
     mtime_ns: int | None = None
     once: bool = False
     admit: Callable[[], object] = bool
@@ -42,8 +42,11 @@ class Expected:
     def other_size(self, found: int, remedy: str) -> FormatError:
         return mismatch(self.path, f"{found} bytes", f"{self.size} as the manifest says", remedy)
 
-    def other_sample(self, found: str, sample: str, known: str = "the manifest says") -> FormatError:
-        return mismatch(self.path, f"sample checksum {found}", f"{sample} as {known}", _CHANGED)
+    def check_sample(self, found: str) -> None:
+        """Raises: FormatError unless it is the one that the manifest says."""
+        if found != self.sample:
+            rule = f"{self.sample} as the manifest says"
+            raise mismatch(self.path, f"sample checksum {found}", rule, _CHANGED)
 
     def check(self, found: os.stat_result, opened_ns: int | None = None) -> None:
         """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says, and as old as
@@ -72,17 +75,16 @@ def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A file when it was first opened. inode: with its device; sample: None if it was neither recorded nor taken."""
+    """A file when it was first opened. inode: with its device."""
 
     inode: tuple[int, int]
     mtime_ns: int
-    sample: str | None
 
 
 class LocalFiles:
     """A source of files on this machine, opened when they are first read. Keys of the table are paths.
 
-    check: compare the content of files with the manifest when they are first opened, as far as it says it.
+    check: compare the content of files with the manifest when they are first opened.
     """
 
     def __init__(self, check: bool = True, budget: Budget | None = None) -> None:
@@ -145,23 +147,15 @@ class LocalFiles:
             file.check(found, None if before is None else before.mtime_ns)
             if before is not None and inode == before.inode:
                 return descriptor
-            sample = file.sample if before is None else before.sample
-            if before is not None and sample is None:
-                rule = "the one that was first opened, and nothing recorded tells whether its content is the same"
-                raise mismatch(path, f"another file (inode {found.st_ino})", rule, _REPLACED)
             if before is not None or self._check:
-                content = open_sample(descriptor, found.st_size, path)
-                if sample is not None and content != sample:
-                    known = "when it was first opened" if before else "the manifest says"
-                    raise file.other_sample(content, sample, known)
-                sample = content
+                file.check_sample(open_sample(descriptor, found.st_size, path))
         except BaseException as error:
             if descriptor >= 0:
                 os.close(descriptor)
             if isinstance(error, FormatError) or (isinstance(error, ReadError) and error.errno == errno.ENOENT):
                 file.admit()  # that its dataset was rebuilt says more
             raise
-        self._opened[path] = _Opened(inode, found.st_mtime_ns, sample)
+        self._opened[path] = _Opened(inode, found.st_mtime_ns)
         return descriptor
 
     def look_again(self, file: Expected, descriptor: int) -> None:
@@ -169,11 +163,6 @@ class LocalFiles:
         with named(file.path, "looked at"):
             found = os.fstat(descriptor)
         file.check(found, self._opened[file.path].mtime_ns)
-
-    def sample(self, path: str) -> str | None:
-        """The sample checksum of a file that was opened."""
-        opened = self._opened.get(path)
-        return opened.sample if opened is not None else None
 
     def close(self) -> None:
         """Let go of what is open; it is opened again when needed."""

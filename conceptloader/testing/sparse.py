@@ -35,7 +35,7 @@ def sparse_dataset(path: str | os.PathLike[str], *, shards: int, tokens_per_shar
         first = os.path.join(root, f"{names[0]}.{kind}")
         with opened(first) as descriptor:
             sample = open_sample(descriptor, size, first)
-        files[kind] = FileColumn(np.full(shards, size, np.int64), [_CHECKSUM] * shards, sample=[sample] * shards)
+        files[kind] = FileColumn(np.full(shards, size, np.int64), [_CHECKSUM] * shards, [sample] * shards)
     manifest = Manifest(
         mode="token-stream",
         created_by="conceptloader.testing",

@@ -109,7 +109,8 @@ class Loader:
         self.partition = partition
         self.dp_rank = dp_rank
         self._again = isinstance(blend.order, Sequential)  # each loop is a pass of its own
-        self._schedule, self._tail = schedule, tail
+        self._schedule = schedule
+        self._tail: Tail = tail if tail is not None else "short" if self._again else "drop"
         self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
         self._log: tuple[str | os.PathLike[str], BatchSchedule] | None = None
         self.measured = True  # False: no metrics of this one, as in evaluation
@@ -155,13 +156,13 @@ class Loader:
         """How many that this rank has read, ahead ones included, have a loss mask that is all 0."""
         return self._reader.samples_without_loss if isinstance(self._reader, LossWatch) else 0
 
-    def _begin(self, consumed: int, step_start: int | None = None, default_tail: Tail = "short") -> None:
+    def _begin(self, consumed: int, step_start: int | None = None) -> None:
         """Stand at `consumed`, in the global batch that began at `step_start`. Changes nothing if it raises."""
         plan = Plan(
             partition=self.partition,
             schedule=self._schedule.at(0, consumed),
             num_samples=self.num_samples,
-            tail=self._tail if self._tail is not None else default_tail if self._again else "drop",
+            tail=self._tail,
         )
         self._plan = plan if step_start is None else plan.resumed(consumed, step_start)
         self._consumed, self._fresh = consumed, True
@@ -302,8 +303,7 @@ class Loader:
         blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
         reader = open_reader(blend, self.dp_rank)
         step_start = saved_count(saved.more, "step_start", where) if "step_start" in saved.more else consumed
-        # A release of version 1 dropped the tail by default, and a run that it began goes on so.
-        self._begin(consumed, step_start, "drop" if saved.version == 1 else "short")
+        self._begin(consumed, step_start)
         self.close()
         self.blend, self._reader = blend, reader
 

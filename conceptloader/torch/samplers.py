@@ -149,18 +149,9 @@ class PositionIterator(Iterator[int]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a saved position, on any number of ranks.
 
-        Version 1 did not say of how many ranks it was: it holds on as many, and a warning says so.
         Raises ResumeError if the state is damaged, or of an epoch of another size.
         """
         where, sampler = "sampler iterator state", self._sampler
-        if isinstance(state, Mapping) and set(state) == {"epoch", "given"}:
-            logger.warning(
-                "%s: found one of an earlier release, which does not say how many ranks saved it; it is right for %d",
-                where, sampler.num_replicas,
-            )  # fmt: skip
-            given = saved_count(state, "given", where)
-            self._seek(saved_count(state, "epoch", where), given * sampler.num_replicas)
-            return
         saved = unsealed(state, where, "sampler's iterator")
         epoch, size, consumed = (saved_count(saved, key, where) for key in ("epoch", "epoch_size", "consumed"))
         if size != sampler.epoch_size:

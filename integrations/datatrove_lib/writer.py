@@ -13,7 +13,7 @@ from conceptloader.format.write.build import Build, create_build, open_build
 from conceptloader.ingest.build.builder import IngestOptions, format_options
 from conceptloader.ingest.build.lost import finalize_within
 from conceptloader.ingest.build.shard import Rows, ShardFiller
-from conceptloader.ingest.place.rules import check_fraction, refuse_earlier_rules
+from conceptloader.ingest.place.rules import check_fraction
 from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import RecordParser
 from conceptloader.ingest.rows.tokenizer import TOKENIZER_FILE, load_tokenizer
@@ -112,7 +112,6 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
     def _build(self, options: IngestOptions, shards: int) -> Build:
         """The build of all tasks, begun by whichever comes first."""
         wanted, plan = format_options(options), list(range(shards))
-        refuse_earlier_rules(self.out)
         if os.path.exists(os.path.join(self.out, fmt.MANIFEST)):  # finalized: this task is run again
             found = open_build(self.out)
             if (found.plan, found.options.to_json(found.vocabularies)) != (plan, wanted.to_json(found.vocabularies)):

@@ -157,9 +157,9 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
         if before:
             raise ResumeError(
                 f"checkpoint: found {consumed} consumed samples without a state of conceptloader, but {log.path} says "
-                f"that it gave those from {before[0].consumed} on; either the state was lost, as by releases before in "
-                f"an in-process restart: go on by the log, --conceptloader-accept {LOG}; or another loader has begun "
-                "anew since: move the log away"
+                f"that it gave those from {before[0].consumed} on; either the state was lost, as by converting the "
+                f"checkpoint: go on by the log, --conceptloader-accept {LOG}; or another loader has begun anew since: "
+                "move the log away"
             )
     return None
 

@@ -175,7 +175,7 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     saved = (root.get("checkpoints") or {}).get("checkpoints_path")
     masked = ((root.get("model") or {}).get("model_config") or {}).get("_use_doc_masking")
     outputs = {"position_ids": "document", "loss_mask_borders": True}
-    cache = saved and tables_in(saved, bool(root.get("s3_upload")))
+    cache = saved and os.path.join(saved, f".{TYPE}")  # s3_upload.remove_after_upload removes folders without a dot
     try:
         datasets = datasets_in_place((folders, weights), cache)
     except ConfigError as error:
@@ -185,16 +185,6 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
         **{key: value for key, value in section.items() if key not in NANOSET},
         **datasets,
     }
-
-
-def tables_in(checkpoints: str, uploads: bool) -> str:
-    """Where tables of documents go in the folder of the checkpoints: not where nanotron removes them.
-
-    With s3_upload.remove_after_upload every folder there is removed whose name begins with no dot. Earlier releases had
-    none; a run that began with such a folder, and without `uploads`, stays with it.
-    """
-    before = os.path.join(checkpoints, TYPE)
-    return before if os.path.isdir(before) and not uploads else os.path.join(checkpoints, f".{TYPE}")
 
 
 def no_tokenizer() -> Any:

@@ -35,7 +35,7 @@ class State:
     def read(cls, folder: Path) -> "State | None":
         """The state of a checkpoint, None if it has none.
 
-        Raises ResumeError if it is damaged, was edited, or is of a later version.
+        Raises ResumeError if it is damaged, was edited, or is of another version.
         """
         path = folder / NAME
         try:

@@ -4,15 +4,12 @@ import json
 import os
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.base.hashing import fingerprint as fingerprint_of
 from conceptloader.errors import InputError, ResumeError
-from conceptloader.format.spec import layout
 from conceptloader.ingest.adopt import adopt as adopting
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage.sample import sample_places
@@ -102,22 +99,6 @@ def test_with_full_the_tokens_alone_decide(tmp_path: Path) -> None:
     assert cl.verify(tmp_path / "out") == []
     assert len(cl.verify(tmp_path / "out", full=True)) == 1
     assert take(file, tmp_path / "out", full=True).stream_fingerprint != before.stream_fingerprint
-
-
-def test_what_was_adopted_before_keeps_its_fingerprint(tmp_path: Path) -> None:
-    """Also when it is joined, and when samples are recorded later."""
-    file = flat(tmp_path / "x.bin")
-    with mock.patch.object(layout, "VERSION", 1):
-        old = take(file, tmp_path / "out")
-    assert old.manifest.version == 1
-    fingerprint = old.stream_fingerprint
-    assert fingerprint == fingerprint_of(["conceptstream", 1, False, [["u2", TOKENS, [2 * TOKENS, 0, None]]], None])
-    assert old.manifest.shards.unsampled() == 1
-    cl.join([tmp_path / "out"], tmp_path / "joined")
-    assert cl.open_dataset(tmp_path / "joined").stream_fingerprint == fingerprint
-    assert cl.verify(tmp_path / "out", full=True, record=True) == []
-    new = cl.open_dataset(tmp_path / "out")
-    assert (new.manifest.version, new.manifest.shards.unsampled(), new.stream_fingerprint) == (2, 0, fingerprint)
 
 
 def test_a_file_that_changes_while_it_is_adopted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

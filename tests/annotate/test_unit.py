@@ -53,7 +53,7 @@ def test_characters_are_the_default_where_the_text_is_known(dataset: Path, capsy
     made = attach(dataset, rows)
     assert said(made) == [" bird", "red"]
     assert made.manifest.extra["annotated"]["c"] == {
-        "version": 2, "align": "first", "eos_span": "none", "overlap": "refuse", "levels": 1, "unit": "characters",
+        "version": 1, "align": "first", "eos_span": "none", "overlap": "refuse", "levels": 1, "unit": "characters",
         "loss": {"spans": 2, "lost": 0, "examples": []},
     }  # fmt: skip
     command = ["annotate", str(dataset), str(dataset.parent / "rows.jsonl"), "--track", "c", "--out"]

@@ -202,7 +202,7 @@ def test_a_file_of_other_content_is_refused_when_it_is_opened_again(many, tmp_pa
     shutil.copystat(path, tmp_path / "copy")
     os.replace(tmp_path / "copy", path)
     reader._files.close(0)
-    with pytest.raises(FormatError, match=r"found sample checksum \w+, expected \w+ as when it was first opened"):
+    with pytest.raises(FormatError, match=r"found sample checksum \w+, expected \w+ as the manifest says"):
         read(reader, [0])
 
 

@@ -97,8 +97,9 @@ def join(path: Path, parts: Sequence[Path], truths: Sequence[Truth]) -> Truth:
         return np.concatenate([getattr(table, name) for table in tables])
 
     def files(kind: str) -> FileColumn:
-        found = [t.files.get(kind, FileColumn(np.full(len(t), -1), [None] * len(t))) for t in tables]
-        return FileColumn(np.concatenate([f.size for f in found]), [c for f in found for c in f.checksum])
+        found = [t.files.get(kind, FileColumn.absent(len(t))) for t in tables]
+        checksums, samples = ([one for f in found for one in getattr(f, name)] for name in ("checksum", "sample"))
+        return FileColumn(np.concatenate([f.size for f in found]), checksums, samples)
 
     def column(track: str) -> TrackColumn:
         found = [

@@ -1,6 +1,6 @@
 """What the golden datasets consist of. `python -m tests.format.golden_build` writes golden.tar.xz; see test_golden.py.
 
-All versions are frozen: these bytes may be added to, never changed.
+From the first release on these bytes are frozen: they may be added to, never changed.
 """
 
 import hashlib
@@ -12,13 +12,12 @@ from typing import Any
 from unittest import mock
 
 import conceptloader as cl
-from conceptloader.format.spec import layout, manifest
+from conceptloader.format.spec import manifest
 from tests import archives
 
 ARCHIVE = Path(__file__).with_name("golden.tar.xz")
-FOLDERS = {1: ".", 2: "version2", 3: "version3"}  # of the archive, by version of the format
 MEMBERS = ("stream", "dense", "chat", "joined")
-SCORED = "scored"  # a member of version 3 alone: what is new in it
+SCORED = "scored"  # beside them: scores, groups and details of concepts
 CONCEPTS = ["noun", "verb", "name", "number"]
 
 
@@ -90,32 +89,24 @@ def write_scored(path: Path) -> None:
     cl.finalize(path)
 
 
-def members(root: Path) -> list[str]:
-    return [member for member in (*MEMBERS, SCORED) if (root / member).exists()]
-
-
-def write_all(root: Path, version: int) -> None:
-    """As the package did when this version of the format was its latest.
-
-    The manifest names the writer; golden bytes must not change with every release.
-    """
-    with mock.patch.object(layout, "VERSION", version), mock.patch.object(manifest, "__version__", "golden"):
+def write_all(root: Path) -> None:
+    """The manifest names the writer; golden bytes must not change with every release."""
+    with mock.patch.object(manifest, "__version__", "golden"):
         write(root / "stream", "stream-with-metadata", "spans", 257)
         write(root / "dense", "stream-with-metadata", "dense", 70_000)
         write(root / "chat", "document", "spans", 257)
         cl.join([root / "dense", root / "stream"], root / "joined", allow_mixed_tokenizers=True)
-        if version == layout.CONCEPTS:
-            write_scored(root / SCORED)
+        write_scored(root / SCORED)
 
 
 def sums(root: Path) -> dict[str, str]:
     """SHA-256 of every file of the golden datasets."""
-    files = sorted(file for member in members(root) for file in (root / member).iterdir())
+    files = sorted(file for member in (*MEMBERS, SCORED) for file in (root / member).iterdir())
     return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def facts(root: Path) -> dict[str, Any]:
-    opened = {member: cl.open_dataset(root / member) for member in members(root)}
+    opened = {member: cl.open_dataset(root / member) for member in (*MEMBERS, SCORED)}
     return {
         "sha256": sums(root),
         "stream_fingerprint": {member: ds.stream_fingerprint for member, ds in opened.items()},
@@ -123,25 +114,24 @@ def facts(root: Path) -> dict[str, Any]:
     }
 
 
-def golden(version: int) -> Path:
-    """The golden datasets of a version, as they were written by its first release; to be read only."""
-    return archives.unpacked(ARCHIVE) / FOLDERS[version]
+def golden() -> Path:
+    """The golden datasets, to be read only."""
+    return archives.unpacked(ARCHIVE)
 
 
 @cache
-def recorded(version: int) -> Any:
+def recorded() -> Any:
     """The `facts` that were written beside them."""
-    return json.loads((golden(version) / "facts.json").read_text())
+    return json.loads((golden() / "facts.json").read_text())
 
 
 def everything() -> dict[str, bytes]:
     """The files of the archive, made now."""
     with tempfile.TemporaryDirectory() as folder:
-        for version, name in FOLDERS.items():
-            root = Path(folder) / name
-            write_all(root, version)
-            (root / "facts.json").write_text(json.dumps(facts(root), indent=1) + "\n")
-        return archives.files_below(Path(folder))
+        root = Path(folder)
+        write_all(root)
+        (root / "facts.json").write_text(json.dumps(facts(root), indent=1) + "\n")
+        return archives.files_below(root)
 
 
 if __name__ == "__main__":

@@ -72,10 +72,7 @@ def keys(value: Any, mandatory: str, others: str = "") -> None:
 
 def check_keys(manifest: dict[str, Any]) -> None:
     """The tables of keys, through the whole manifest."""
-    require(
-        manifest.get("format") == "conceptstream" and manifest.get("version") in (1, 2, 3), "another format or version"
-    )
-    later, concepts = manifest["version"] >= 2, manifest["version"] >= 3
+    require(manifest.get("format") == "conceptstream" and manifest.get("version") == 1, "another format or version")
     keys(manifest, MANIFEST, "tokenizer extra")
     if manifest["tokenizer"] is not None:
         keys(manifest["tokenizer"], "name vocab_size", "eos_id")
@@ -83,12 +80,11 @@ def check_keys(manifest: dict[str, Any]) -> None:
     for track in tracks.values():
         keys(track, "codec parameters max_spans", "vocabulary max_items")
         if track["vocabulary"] is not None:
-            keys(track["vocabulary"], "path size checksum count", "groups details" if concepts else "")
-            if track["vocabulary"].get("details") is not None:
+            keys(track["vocabulary"], "path size checksum count", "groups details")
+            if track["vocabulary"]["details"] is not None:
                 keys(track["vocabulary"]["details"], "path size checksum")
-            groups = track["vocabulary"].get("groups") or []
+            groups = track["vocabulary"]["groups"] = track["vocabulary"]["groups"] or []
             require(not groups or sum(n for _, n in groups) == track["vocabulary"]["count"], "groups")
-        require(concepts or track["codec"] != "concepts" or not track["parameters"], "parameters of version 3")
     keys(shards, SHARDS, "foreign")
     keys(shards["tracks"], " ".join(tracks))
     for column in shards["tracks"].values():
@@ -102,12 +98,13 @@ def check_keys(manifest: dict[str, Any]) -> None:
         del shards["files"][kind]
     nothing = [None] * manifest["num_shards"]
     for column in shards["files"].values():
-        keys(column, "size checksum", "path sample" if later else "path")
+        keys(column, "size checksum sample", "path")
         column["path"] = column["path"] or nothing
+        require([size is None for size in column["size"]] == [s is None for s in column["sample"]], "samples")
     shards["foreign"] = shards["foreign"] or nothing
     for entry in shards["foreign"]:
         if entry is not None:
-            keys(entry, "kind mtime_ns", "index index_checksum content" if later else "index index_checksum")
+            keys(entry, "kind mtime_ns", "index index_checksum")
 
 
 class SpecReader:
@@ -193,7 +190,7 @@ class SpecReader:
                 require(xxhash.xxh3_64_hexdigest(data) == track["vocabulary"]["checksum"], "checksum of a vocabulary")
                 require(len(json.loads(data)) == track["vocabulary"]["count"], "count of a vocabulary")
                 count += 1
-                if (more := track["vocabulary"].get("details")) is not None:
+                if (more := track["vocabulary"]["details"]) is not None:
                     data = self.allowed(more["path"]).read_bytes()
                     require(len(data) == more["size"], "size of details")
                     require(xxhash.xxh3_64_hexdigest(data) == more["checksum"], "checksum of details")
@@ -218,12 +215,13 @@ class SpecReader:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def check_samples(self) -> int:
-        """Compares all sample checksums. Returns: how many are known."""
+        """Compares all sample checksums. Returns: how many there are."""
         count = 0
         for kind, column in self.shards["files"].items():
-            for shard, sample in enumerate(column.get("sample") or []):
+            for shard, sample in enumerate(column["sample"]):
                 if sample is not None:
-                    assert sample_checksum(self.path(kind, shard).read_bytes()) == sample
+                    found = sample_checksum(self.path(kind, shard).read_bytes())
+                    require(found == sample, f"{kind} of {shard}: sample")
                     count += 1
         return count
 
@@ -335,11 +333,9 @@ class SpecReader:
         for shard, tokens in enumerate(self.shards["tokens"]):
             content = self.shards["token_checksum"][shard]
             if content is None:
-                foreign = self.shards["foreign"][shard]
-                size = self.shards["files"]["stream.bin"]["size"][shard]
-                content = [size, self.shards["offset"][shard], foreign["index_checksum"]]
-                if foreign.get("content") is not None:
-                    content += [foreign["mtime_ns"], foreign["content"]]
+                foreign = self.shards["foreign"][shard] or {"index_checksum": None, "mtime_ns": 0}
+                stream, origin = self.shards["files"]["stream.bin"], [foreign["index_checksum"], foreign["mtime_ns"]]
+                content = [stream["size"][shard], self.shards["offset"][shard], *origin, stream["sample"][shard]]
             layout = self.manifest["layouts"][self.shards["layout"][shard]]
             streams.append([layout[0][1], tokens, content])
         borders = (
@@ -350,10 +346,10 @@ class SpecReader:
     def tracks_fingerprint(self) -> str:
         tracks = {}
         for name, track in self.manifest["tracks"].items():
-            entry = track["vocabulary"] or {}
-            tracks[name] = [track["codec"], track["parameters"], entry.get("checksum")]
-            if entry.get("groups") or entry.get("details"):
-                tracks[name] += [entry["groups"] or [], entry["details"] and entry["details"]["checksum"]]
+            concepts = entry = track["vocabulary"]
+            if entry is not None:
+                concepts = [entry["checksum"], entry["groups"], entry["details"] and entry["details"]["checksum"]]
+            tracks[name] = [track["codec"], track["parameters"], concepts]
         files = {
             kind: [[-1 if size is None else size for size in column["size"]], column["checksum"]]
             for kind, column in self.shards["files"].items()

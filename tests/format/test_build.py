@@ -3,16 +3,16 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
-from conceptloader.format.spec import layout
-from conceptloader.format.tools.verify import verify
+from conceptloader.format.spec.jsonfile import dump_json, seal
+from conceptloader.format.tools.verify import CHECKSUMS_FORMAT, verify
 from conceptloader.format.write.build import Build
 from tests.corpora.small import small_corpus
 
@@ -305,20 +305,22 @@ def test_build_json_can_be_read_by_people(tmp_path: Path) -> None:
     assert read["options"]["tracks"]["concepts"]["vocabulary"]["count"] == 2
 
 
-def test_a_build_that_an_earlier_release_began_ends_in_its_version(tmp_path: Path) -> None:
-    def finish(path: Path, shards: list[int]) -> None:
-        for shard in shards:
-            with cl.create_build(path, cl.BuildOptions(), plan=[0, 1]).shard(shard) as writer:
-                writer.add_document([shard, 1, 2])
+def test_files_of_another_version_are_refused(tmp_path: Path) -> None:
+    """Those beside the manifest, whose own test is in test_manifest.py."""
+    sums = dump_json({"format": CHECKSUMS_FORMAT, "version": 1, "files": {}})
+    write_shard(begin(tmp_path, shards=1), 0)
 
-    with mock.patch.object(layout, "VERSION", 1):
-        finish(tmp_path / "old", [0, 1])
-        cl.finalize(tmp_path / "old")
-        finish(tmp_path / "ds", [0])
-    finish(tmp_path / "ds", [1])
-    cl.finalize(tmp_path / "ds")
-    names = sorted(file.name for file in (tmp_path / "old").iterdir())
-    assert sorted(file.name for file in (tmp_path / "ds").iterdir()) == names
-    for name in names:
-        assert (tmp_path / "ds" / name).read_bytes() == (tmp_path / "old" / name).read_bytes()
-    assert cl.open_dataset(tmp_path / "ds").manifest.version == 1
+    def refuse(name: str, read: Callable[[Path], object]) -> None:
+        was = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(seal(was[:-36].replace(b'"version": 1', b'"version": 2')))
+        with pytest.raises(
+            FormatError, match=f"{name}: version: found 2, expected 1, .* make the file again with this"
+        ):
+            read(tmp_path)
+        (tmp_path / name).write_bytes(was)
+        read(tmp_path)
+
+    refuse("build.json", cl.open_build)
+    refuse("00000.shard.json", cl.finalize)
+    (tmp_path / "checksums.json").write_bytes(sums)
+    refuse("checksums.json", verify)

@@ -1,6 +1,5 @@
-"""The versions of the format are frozen: bytes, their meaning to an independent reader, and the fingerprints."""
+"""The format is frozen: bytes, their meaning to an independent reader, and the fingerprints."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.format.spec import layout
 from conceptloader.format.tools.verify import verify
 from tests import archives
 from tests.corpora.drawn import Corpus, corpora
 from tests.format.golden_build import (
     ARCHIVE,
     CONCEPTS,
-    FOLDERS,
     MEMBERS,
     SCORED,
     documents,
@@ -29,42 +26,25 @@ from tests.format.golden_build import (
 )  # fmt: skip
 from tests.format.spec_reader import SpecReader
 
-VERSIONS = pytest.mark.parametrize("version", FOLDERS)
+
+def test_the_golden_files_are_unchanged() -> None:
+    assert facts(golden()) == recorded()
 
 
-def test_every_version_has_golden_bytes() -> None:
-    assert list(FOLDERS) == list(layout.VERSIONS)
-    assert layout.VERSION == 2
-
-
-@VERSIONS
-def test_the_golden_files_are_unchanged(version: int) -> None:
-    assert facts(golden(version)) == recorded(version)
-
-
-def test_fingerprints_do_not_depend_on_the_version() -> None:
-    """A training goes on when its dataset is written again by a later release."""
-    for name in ("stream_fingerprint", "tracks_fingerprint"):
-        found = [{member: recorded(version)[name][member] for member in MEMBERS} for version in FOLDERS]
-        assert len({json.dumps(one, sort_keys=True) for one in found}) == 1
-
-
-@VERSIONS
-def test_the_writer_writes_the_golden_bytes(tmp_path: Path, version: int) -> None:
-    write_all(tmp_path, version)
-    assert sums(tmp_path) == recorded(version)["sha256"]
+def test_the_writer_writes_the_golden_bytes(tmp_path: Path) -> None:
+    write_all(tmp_path)
+    assert sums(tmp_path) == recorded()["sha256"]
 
 
 def test_the_script_makes_the_archive() -> None:
-    """Byte for byte, the facts too: every file, and nothing that no version wrote."""
+    """Byte for byte, the facts too: every file, and nothing else."""
     assert archives.tar(everything()) == archives.read_tar(ARCHIVE)
 
 
-@VERSIONS
 @pytest.mark.parametrize("member", MEMBERS)
-def test_the_golden_datasets_are_sound(member: str, version: int) -> None:
-    assert verify(golden(version) / member, full=True) == []
-    assert verify(golden(version) / member) == []
+def test_the_golden_datasets_are_sound(member: str) -> None:
+    assert verify(golden() / member, full=True) == []
+    assert verify(golden() / member) == []
 
 
 def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
@@ -74,7 +54,7 @@ def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
     assert ours.stream_fingerprint == theirs.stream_fingerprint()
     assert ours.tracks_fingerprint == theirs.tracks_fingerprint()
     assert theirs.check_files() > 0
-    assert theirs.check_samples() == sum(sum(map(bool, c.sample)) for c in ours.manifest.shards.files.values())
+    assert theirs.check_samples() == sum(int((c.size >= 0).sum()) for c in ours.manifest.shards.files.values())
     for start, stop in ranges:
         sample = ours.read(start, stop, sorted(ours.tracks), documents=True)
         assert sample["tokens"].tolist() == theirs.field("token", start, stop)
@@ -89,11 +69,10 @@ def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
             assert list(rows) == theirs.spans(track, start, stop)
 
 
-@VERSIONS
 @pytest.mark.parametrize("member", MEMBERS)
-def test_an_independent_reader_reads_the_golden_datasets(member: str, version: int) -> None:
-    n = cl.open_dataset(golden(version) / member).num_tokens
-    compare(golden(version) / member, [(a, b) for a in range(n) for b in range(a + 1, n + 1)])
+def test_an_independent_reader_reads_the_golden_datasets(member: str) -> None:
+    n = cl.open_dataset(golden() / member).num_tokens
+    compare(golden() / member, [(a, b) for a in range(n) for b in range(a + 1, n + 1)])
 
 
 @settings(max_examples=25)
@@ -106,10 +85,9 @@ def test_an_independent_reader_reads_any_dataset(
     compare(Path(ds.path), [(a, b), (0, ds.num_tokens)])
 
 
-@VERSIONS
 @pytest.mark.parametrize("member", ["stream", "dense", "chat"])
-def test_the_golden_datasets_hold_what_was_put_in(member: str, version: int) -> None:
-    ds, theirs = cl.open_dataset(golden(version) / member), SpecReader(golden(version) / member)
+def test_the_golden_datasets_hold_what_was_put_in(member: str) -> None:
+    ds, theirs = cl.open_dataset(golden() / member), SpecReader(golden() / member)
     assert [sample["tokens"].tolist() for sample in ds.documents()] == [d["tokens"] for d in documents()]
     assert [ds.document_id(i) for i in range(4)] == ["greeting", None, "zürich", "greeting"]
     for name, numbers in {"greeting": [0, 3], "zürich": [2], "": [], "nobody": []}.items():
@@ -126,8 +104,8 @@ def test_the_golden_datasets_hold_what_was_put_in(member: str, version: int) -> 
 
 
 def test_the_scored_dataset() -> None:
-    """What version 3 adds, read by both readers."""
-    path = golden(3) / SCORED
+    """Scores, groups and details, read by both readers."""
+    path = golden() / SCORED
     assert verify(path, full=True) == []
     compare(path, [(a, b) for a in range(18) for b in range(a + 1, 19)])
     ds, theirs = cl.open_dataset(path), SpecReader(path)
@@ -149,6 +127,6 @@ def test_the_scored_dataset() -> None:
 
 
 def test_a_window_of_the_chat_dataset_is_refused() -> None:
-    ds: Any = cl.open_dataset(golden(1) / "chat")
+    ds: Any = cl.open_dataset(golden() / "chat")
     with pytest.raises(ValueError, match=r"mode: found document, expected a stream; use documents\(\) instead"):
         ds.windows(4)

@@ -67,7 +67,7 @@ FILES = ("shards", "files")
 FAULTS = {
     "magic": (put("format", "parquet"), r'format: found "parquet", expected "conceptstream"'),
     "no magic": (drop("format"), "format: found nothing, expected a string"),
-    "version": (put("version", 4), "version: found 4, expected 1 or 2 or 3; upgrade conceptloader"),
+    "version": (put("version", 4), "version: found 4, expected 1, which this release of conceptloader reads; make the"),
     "version type": (put("version", "1"), 'version: found "1", expected an integer'),
     "boolean": (put("version", True), "version: found true, expected an integer"),
     "mode": (put("mode", "stream"), 'mode: found "stream", expected one of stream-with-metadata'),
@@ -139,6 +139,7 @@ FAULTS = {
         put(*FILES, "documents.hash", "size", 0, None),
         r"documents.hash: size\[0\]: found -1, expected a multiple of 16 exactly where there are ids",
     ),
+    "no sample": (put(*FILES, "stream.bin", "sample", 0, None), r"stream.bin: size\[0\].* null exactly where sample"),
     "hash size": (put(*FILES, "documents.hash", "size", 0, 17), r"documents.hash: size\[0\]: found 17"),
     "ids size": (put(*FILES, "documents.ids", "size", 0, 31), r"documents.ids: size\[0\]: found 31, expected null, or"),
     "documents": (put("shards", "documents", 0, 4), "num_documents|documents.bin: size"),

@@ -4,23 +4,19 @@ import os
 import shutil
 import struct
 from pathlib import Path
-from unittest import mock
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, FormatError
+from conceptloader.errors import FormatError
 from conceptloader.format.read.files import Files
-from conceptloader.format.spec import layout
 from conceptloader.format.tools import checks
 from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.tools.verify import verify
 from tests.corpora.drawn import Corpus, corpora
 from tests.corpora.small import small_corpus
-from tests.format.test_golden import compare
 
 BUILD_FILES = ("build.json", ".shard.json")  # of interest to finalize only
 
@@ -131,54 +127,6 @@ def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
         assert [(problem.shard, problem.tokens) for problem in problems] == [(0, (0, 3)), (1, (3, 6))]
         assert "checksum" in str(problems[0])
         assert str(first) in str(problems[0])
-
-
-def old_dataset(path: Path) -> Path:
-    """Of version 1, one file large enough to be sampled."""
-    with mock.patch.object(layout, "VERSION", 1):
-        build = cl.create_build(path, cl.BuildOptions(token_type="u2", tracks={"a": cl.TrackOptions()}))
-        with build.shard(0) as writer:
-            writer.add_document(np.arange(30_000), spans={"a": [(0, 9, [1])]})
-        cl.finalize(path)
-    return path
-
-
-def test_record_adds_samples_to_a_dataset_of_version_1_in_use(tmp_path: Path) -> None:
-    path = old_dataset(tmp_path / "ds")
-    ds = cl.open_dataset(path)
-    with cl.make_dataloader({"seq_len": 9, "datasets": {"a": {"path": str(path)}}}, micro_batch_size=2) as loader:
-        batches = iter(loader)
-        assert verify(path, full=True, record=True) == []
-        next(batches)
-        loader.blend.datasets["a"].close()
-        next(batches)
-    new = cl.open_dataset(path)
-    assert (ds.manifest.version, ds.manifest.shards.unsampled()) == (1, 1)
-    assert (new.manifest.version, new.manifest.shards.unsampled()) == (2, 0)
-    assert (new.stream_fingerprint, new.tracks_fingerprint) == (ds.stream_fingerprint, ds.tracks_fingerprint)
-    assert new.manifest.identity == ds.manifest.identity
-    assert ds.tokens(0, 9).tolist() == new.tokens(0, 9).tolist() == list(range(9)), "readers go on"
-    compare(path, [(0, 100)])
-    before = (path / "manifest.json").read_bytes()
-    assert verify(path, full=True, record=True) == []
-    assert (path / "manifest.json").read_bytes() == before
-    content = bytearray((path / "00000.stream.bin").read_bytes())
-    content[:] = content[::-1]
-    (path / "00000.stream.bin").write_bytes(content)
-    (problem,) = verify(path)
-    assert "sample checksum" in problem.message
-
-
-def test_nothing_is_recorded_of_damage(tmp_path: Path) -> None:
-    path = old_dataset(tmp_path / "ds")
-    before = (path / "manifest.json").read_bytes()
-    content = bytearray((path / "00000.stream.bin").read_bytes())
-    content[0] ^= 1
-    (path / "00000.stream.bin").write_bytes(content)
-    assert len(verify(path, full=True, record=True)) == 1
-    assert (path / "manifest.json").read_bytes() == before
-    with pytest.raises(ConfigError, match="found record without full, expected both"):
-        verify(path, record=True)
 
 
 def test_files_are_read_in_pieces(dataset: cl.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

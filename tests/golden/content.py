@@ -19,6 +19,7 @@ from conceptloader.order.progress.state import OrderState
 from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
 from conceptloader.trace import read_record
 
+ARCHIVE = Path(__file__).with_name("v1.tar.xz")
 LOADER: dict[str, Any] = {"micro_batch_size": 4, "scheme": "contiguous", "tail": "drop"}
 STATES = {  # name -> configuration that goes on, whether as a new stage, consumed samples
     "plain": ("plain", False, 12),
@@ -95,7 +96,7 @@ def resumed(root: Path, name: str, state: Any) -> list[Any]:
     """What comes next after a saved loader state."""
     config, stage, consumed = STATES[name]
     loader = cl.make_dataloader(root / f"{config}.yaml", **LOADER)
-    loader.load_state_dict(state, new_stage=stage and not state["spec"]["base"])
+    loader.load_state_dict(state, new_stage=stage and not OrderState.read(state, name).spec.base)
     assert loader.consumed_samples == consumed
     return batches(loader, 3)
 
@@ -124,10 +125,11 @@ def saved_specs(root: Path) -> dict[str, Any]:
     folder = root / "megatron" / "iter_0000003" / "mp_rank_00"
     args = torch.load(folder / "model_optim_rng.pt", weights_only=False)["args"]
     own_loop = torch.load(folder / "train_dataloader_dprank000.pt")["dataloader_state_dict"]
+    own = OrderState.read(own_loop, "own loop")
     found = {
         "nanotron": [order(nanotron.spec), nanotron.consumed, nanotron.stage, nanotron.stage_start],
         "megatron": [order(OrderState.read(args.conceptloader, "arguments").spec), args.consumed_train_samples],
-        "megatron-loop": [order(OrderState.read(own_loop, "own loop").spec), own_loop["consumed_samples"]],
+        "megatron-loop": [order(own.spec), own.consumed],
     }
     for name in ("spec-megatron", "spec-spliced", "spec-documents"):
         found[name] = [order(OrderSpec.from_dict(json.loads((root / "states" / f"{name}.json").read_text())))]

@@ -1,15 +1,12 @@
-"""Files of every kind as version 0.1.0 wrote them, and what it read from them: how v0_1_0.tar.xz was made.
+"""Files of every kind as they are written, and what is read from them: python -m tests.golden.make
 
-python -m tests.golden.make tests/golden/v0_1_0.tar.xz
-
-The archive is never made again: it holds what users of that version have on their disks. A later version gets a file
-of its own beside it. Everything in it is read by test_golden_files.py.
+The archive is made again with each change of a file's form until the first release, and never after it: then it holds
+what users have on their disks, and a later form gets an archive of its own. test_golden_files.py reads all of it.
 """
 
 import json
 import os
 import shutil
-import sys
 import tarfile
 import tempfile
 from argparse import Namespace
@@ -31,6 +28,7 @@ from conceptloader.integrations.nanotron_lm.state import State
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec
+from conceptloader.order.progress.state import OrderState
 from conceptloader.trace import Recorder
 from tests.golden import content
 
@@ -205,7 +203,7 @@ def states(root: Path) -> None:
                 after.load_state_dict(made[name], new_stage=name == "stage")
                 next(iter(after))
                 made[name] = after.state_dict()
-        assert made[name]["consumed_samples"] == consumed, (name, made[name]["consumed_samples"])
+        assert OrderState.read(made[name], name).consumed == consumed, name
         (root / "states" / f"{name}.json").write_text(json.dumps(made[name]))
         torch.save({"loader": made[name], "step": 3}, root / "states" / f"{name}.pt")
     samplers = {name: make() for name, make in content.SAMPLERS.items()}
@@ -227,11 +225,9 @@ def frameworks(root: Path) -> None:
     State(spec=spec, consumed=12, stage="second", stage_start=8).write(folder)
     folder = root / "megatron" / "iter_0000003" / "mp_rank_00"
     folder.mkdir(parents=True)
-    from conceptloader.integrations.megatron_lm.resume import make_state  # only version 0.1.0 has it
-
-    args = Namespace(conceptloader=make_state(spec), consumed_train_samples=12, iteration=3, seq_length=8)
+    args = Namespace(conceptloader=OrderState(spec=spec).leaf(), consumed_train_samples=12, iteration=3, seq_length=8)
     torch.save({"args": args, "iteration": 3}, folder / "model_optim_rng.pt")
-    own_loop = {"dataloader_state_dict": make_state(spec, 12)}
+    own_loop = {"dataloader_state_dict": OrderState(spec=spec, consumed=12).leaf()}
     torch.save(own_loop, folder / "train_dataloader_dprank000.pt")
     member = Member(dataset="web", seq_len=8, windows=100, stream_fingerprint="ab" * 16, token_range=(0, 801))
     identity = {"megatron": {"datasets": ["0" * 32], "samples": 100}}
@@ -290,7 +286,7 @@ def make(root: Path) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory) / "v0_1_0"
+        root = Path(directory) / content.ARCHIVE.name.removesuffix(".tar.xz")
         root.mkdir()
         make(root)
 
@@ -300,7 +296,7 @@ def main() -> None:
             entry.mtime = MTIME + (entry.name.endswith("build.json") and 1)
             return entry
 
-        with tarfile.open(sys.argv[1], "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
+        with tarfile.open(content.ARCHIVE, "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
             archive.add(root, root.name, filter=plain)
 
 

@@ -43,10 +43,8 @@ class States:
         with loader:
             next(iter(loader))
         spec = self._blend.spec
-        nanotron = {
-            "version": 1, "spec_hash": spec.hash, "spec": spec.to_dict(), "consumed_samples": 4, "data_stage": "one",
-            "data_stage_start": 0,
-        }  # fmt: skip
+        stage = {"data_stage": "one", "data_stage_start": 0}
+        nanotron = sealed(OrderState(spec=spec, consumed=4, more=stage).fields())
         states = {
             "loader_state": loader.state_dict(),
             "sampler_state": self.sampler().state_dict(),
@@ -56,8 +54,7 @@ class States:
         plain = sealed(OrderState(spec=spec, consumed=4).fields())  # the leaf's content, where a mutation meets a field
         found = {name: [json.dumps(state).encode()] for name, state in states.items()}
         for name in ("loader_state", "megatron_state"):
-            first = {key: value for key, value in plain.items() if key != "checksum"} | {"version": 1}
-            found[name] += [json.dumps(state).encode() for state in (plain, first)]
+            found[name].append(json.dumps(plain).encode())
         return found
 
     def targets(self) -> dict[str, Callable[[Path, bytes], Any]]:

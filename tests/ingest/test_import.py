@@ -92,7 +92,6 @@ def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.Ca
     assert first["chunks"]["wrong"] == {"chunks with another text than the document has there": 1}
     assert first["chunks"]["annotated"] == sum(map(len, corpus.spans.values()))
     ds = cl.open_dataset(out)
-    assert ds.manifest.version == 3
     assert ds.tracks["concepts"].parameters == {"ids": "u2"}
     assert dict(ds.tracks["concepts"].vocabulary.groups) == {"content": 30, "tone": 30}  # type: ignore[union-attr]
     assert ds.concept("concept 7").details["description"] == f"is {corpus.concepts[7]['concept_id']}"

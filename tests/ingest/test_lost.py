@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.tools.verify import verify
@@ -143,33 +142,3 @@ def test_spans_of_white_space_within_a_token_are_lost_and_shown() -> None:
     assert losses.lines() == [
         "a: 1 of 3 spans (33.33%) got no token, such as [3, 4) of document 'x' (' '); they were left out"
     ]
-
-
-def test_what_an_earlier_version_began_is_not_continued(tmp_path: Path) -> None:
-    """build.json as version 1 of the rules wrote it: unfinished, finished, and of tokens without spans."""
-    source = write(tmp_path / "in", records(4, 0))
-    bare = write(tmp_path / "bare", [{"text": "a"}])
-
-    def begin(path: Path, tracks: dict[str, str]) -> None:
-        columns = {"text": "text", "tokens": None, "id": "id", "tracks": tracks, "metadata": None}
-        columns = {**columns, "metadata_columns": [], "fields": {}, "ignored": []}
-        ingest = {"version": 1, "append_eos": True, "overlap": "refuse", "levels": 1, "columns": columns}
-        mode = "stream-with-metadata" if tracks else "token-stream"
-        tokenizer = cl.BuildOptions().tokenizer
-        cl.create_build(path, cl.BuildOptions(mode=mode, tokenizer=tokenizer, extra={"ingest": ingest}))
-
-    begin(tmp_path / "out", {"concepts": "spans"})
-    before = content(tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"out: found a build of an earlier version.*finish it with that version"):
-        build([source], tmp_path / "out")
-    with open_build(tmp_path / "out").shard(0) as writer:
-        writer.add_document([1])
-    cl.finalize(tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"found a dataset of an earlier version.*it can be used as it is"):
-        build([source], tmp_path / "out")
-    assert before.items() <= content(tmp_path / "out").items()
-    build([bare], tmp_path / "tokens")
-    assert cl.open_dataset(tmp_path / "tokens").manifest.extra["ingest"]["version"] == 1  # as it was: it can go on
-    build([source], tmp_path / "new", align="majority", eos_span="last")
-    made = cl.open_dataset(tmp_path / "new").manifest.extra["ingest"]
-    assert [made[key] for key in ("version", "align", "eos_span")] == [2, "majority", "last"]

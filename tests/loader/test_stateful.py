@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import logging
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -119,46 +117,3 @@ def test_the_state_of_another_kind_of_sampler_is_refused():
     mixed = cl.MixtureSampler([0, 100, SIZE], [3, 1], 1, 0).state_dict()
     with pytest.raises(ResumeError, match="order_version: saved 1, now None"):
         cl.EpochSampler(SIZE, 1, 0).load_state_dict(mixed)
-
-
-def test_states_of_the_first_release_are_read(caplog):
-    sampler = cl.MixtureSampler([0, 100, SIZE], [3, 1], 2, 1, seed=4)
-    old = {
-        "version": 1, "epoch": 3, "epoch_size": SIZE, "seed": 4, "shuffle": True, "sizes": [100, 140],
-        "order_version": 1, "phases": [{"start": 0, "weights": {"000000": 3, "000001": 1}}],
-    }  # fmt: skip
-    sampler.set_epoch(3)
-    whole = list(sampler)
-    resumed = cl.MixtureSampler([0, 100, SIZE], [3, 1], 2, 1, seed=4)
-    resumed.load_state_dict(old)
-    iterator = iter(resumed)
-    with caplog.at_level(logging.WARNING, "conceptloader"):
-        iterator.load_state_dict({"epoch": 3, "given": 20})
-    assert list(iterator) == whole[20:]
-    assert "does not say how many ranks saved it; it is right for 2" in caplog.text
-    for change in ({"seed": 5}, {"epoch": -1}, {"phases": [{}]}, {"version": 7}):
-        with pytest.raises(ResumeError, match="sampler state"):
-            resumed.load_state_dict({**old, **change})
-    for damaged in ({"epoch": 3, "given": -1}, {"epoch": None, "given": 1}, {}, {"given": 1}):
-        with pytest.raises(ResumeError, match="sampler iterator state"):
-            iterator.load_state_dict(damaged)
-
-
-def test_a_whole_state_of_the_first_release_resumes():
-    """As torchdata nests it: that of the sampler is version 1's too."""
-    [made] = loaders(1)
-    _, [state] = run([made], 4)
-
-    def older(value: Any) -> Any:
-        if isinstance(value, Mapping) and "conceptloader" in value:
-            fields = json.loads(value["conceptloader"])
-            if "consumed" in fields:
-                return {"epoch": fields["epoch"], "given": fields["consumed"]}
-            return {"version": 1, "epoch": fields["epoch"], "epoch_size": fields["epoch_size"]}
-        return {k: older(v) for k, v in value.items()} if isinstance(value, Mapping) else value
-
-    old = older(state)
-    assert old != state
-    [resumed] = loaders(1)
-    resumed.load_state_dict(old)
-    assert run([resumed])[0] == list(range(20, SIZE))

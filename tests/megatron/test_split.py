@@ -122,13 +122,10 @@ def test_a_run_that_was_cut_by_tokens_is_told_the_rule_and_goes_on_as_it_was(tmp
     for path, split in ((cut, {"split": [0, 0.9]}), (whole, {}), (rest, {"split": [0.9, 1]})):
         path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web", **split}}}))
     config = dataset_config(LENGTH)
-    # What a release before cut --split 90,10,0 to: the same share of tokens.
+    # The same share of tokens, not of documents.
     before = MegatronData(cut, config, micro_batch_size=1, valid=rest)
     by_tokens = before.state(4)
-    with pytest.raises(
-        ResumeError,
-        match=r"datasets\.web\.token_range: saved \[0, 1160\], now \[0, 360\]\n.*by number of documents, as",
-    ) as e:
+    with pytest.raises(ResumeError, match=r"datasets\.web\.token_range: saved \[0, 1160\], now \[0, 360\]") as e:
         MegatronData(whole, config, micro_batch_size=1, split="90,10,0", consumed=4, saved=by_tokens)
     assert "extra.split_documents: saved None, now [0.0, 0.9]" in str(e.value)
     assert MegatronData(cut, config, micro_batch_size=1, valid=rest, consumed=4, saved=by_tokens).spec == before.spec

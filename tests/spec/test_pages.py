@@ -28,4 +28,4 @@ def test_the_example_shows_the_golden_files(checkout: Path) -> None:
     files = shown((checkout / "docs/format.md").read_text("utf-8"))
     assert len(files) == 7
     for name, data in files.items():
-        assert bytes(data) == (golden(1) / "stream" / name).read_bytes(), name
+        assert bytes(data) == (golden() / "stream" / name).read_bytes(), name

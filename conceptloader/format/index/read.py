@@ -52,7 +52,7 @@ class ConceptIndex:
         self._rows_of = lru_cache(maxsize=64)(self._read_rows)
         self._postings_of = lru_cache(maxsize=64)(self._decode)
 
-    def _expected(self, name: str, size: int, sample: str | None) -> Expected:
+    def _expected(self, name: str, size: int, sample: str) -> Expected:
         return Expected(os.path.join(self._directory, name), size, sample)
 
     def count(self, concept: int) -> tuple[int, int]:
@@ -140,7 +140,7 @@ def open_index(dataset: Dataset, track: str) -> ConceptIndex | None:
         return None
     try:
         report = load_json(path)
-        expect_format(report, ix.FORMAT, (ix.VERSION,))
+        expect_format(report, ix.FORMAT, ix.VERSION)
         found: Mapping[str, str] = report.taken(source=str, track=str)
     except FormatError as error:
         raise FormatError(f"{error}; {_ANEW}") from error

@@ -67,7 +67,7 @@ def write_shard(dataset: Dataset, track: str, shard: int) -> None:
         spool.commit()
         table.commit()
         sync_directory(directory)
-        facts = {"postings": spool.facts(sample=True), "rows": table.facts(sample=True)}
+        facts = {"postings": spool.facts(), "rows": table.facts()}
     head = {"format": ix.FORMAT, "version": ix.VERSION, "source": source, "track": track, "shard": shard}
     write_file(names["json"], dump_json({**head, **facts}))
 
@@ -140,7 +140,7 @@ def join_shards(dataset: Dataset, track: str) -> None:
             heads.write(found)
         table.commit()
         heads.commit()
-        facts = {"heads": heads.facts(sample=True), "rows": table.facts(sample=True)}
+        facts = {"heads": heads.facts(), "rows": table.facts()}
     sync_directory(directory)
     postings = {key: [report["postings"][key] for report in done] for key in ("size", "checksum", "sample")}
     head = {"format": ix.FORMAT, "version": ix.VERSION, "source": source, "track": track}

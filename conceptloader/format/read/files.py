@@ -17,7 +17,6 @@ from conceptloader.format.spec.viewfile import FORMAT as VIEW
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, parse_view
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.reads import named, retrying
-from conceptloader.storage.sample import known_sample
 from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.storage.stores import is_url, object_version
 
@@ -135,10 +134,12 @@ class Files:
             name, size = column.path[shard] or f"{self.table.path[shard]}.{kind}", int(column.size[shard])
             path = self.roots.resolve(name)
             foreign = self.table.foreign[shard] if stream else None
+            sample = column.sample[shard]
+            assert sample is not None, path  # as of every file that is there
             known = self._expected[kind, shard] = Expected(
                 path,
                 size,
-                known_sample(size, column.sample[shard], column.checksum[shard]),
+                sample,
                 foreign.mtime_ns or None if foreign is not None else None,
                 stream,
                 self.require_unchanged,

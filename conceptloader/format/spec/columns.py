@@ -68,9 +68,9 @@ def text_column(head: JsonObject, key: str, count: int, nullable: bool = False, 
     return values
 
 
-def checksum_column(head: JsonObject, key: str, count: int, optional: bool = False) -> list[Any]:
+def checksum_column(head: JsonObject, key: str, count: int) -> list[Any]:
     """xxh3-64 checksums, 16 lower-case hexadecimal digits each, or null; the list itself."""
-    values = text_column(head, key, count, nullable=True, optional=optional)
+    values = text_column(head, key, count, nullable=True)
     present = [value for value in values if value is not None]
     if not set(map(len, present)) <= {16} or not set("".join(present)) <= set("0123456789abcdef"):
         rule = "16 lower-case hexadecimal digits or null"

@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import xxhash
@@ -149,7 +149,7 @@ class JsonObject:
         for key in self.value:
             if key not in self._read:
                 near = difflib.get_close_matches(key, self._read, 1)
-                hint = f"did you mean {near[0]!r}?" if near else "it may be of a later version of the format"
+                hint = f"did you mean {near[0]!r}?" if near else DAMAGED
                 raise bad(self.at(key), "an unknown key", f"only {', '.join(sorted(self._read))}", hint)
 
 
@@ -165,13 +165,12 @@ def describe(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def expect_format(head: JsonObject, name: str, versions: Collection[int]) -> int:
-    """Check the two keys that every file of this format begins with. Returns: the version, one of `versions`."""
+def expect_format(head: JsonObject, name: str, version: int) -> None:
+    """Check the two keys that every file of this format begins with. Raises: FormatError."""
     found = head.take("format", str)
     if found != name:
         raise bad(head.at("format"), describe(found), f'"{name}"', "this is not such a file; check the path")
     number = head.take("version", int)
-    if number not in versions:
-        known = " or ".join(map(str, sorted(versions)))
-        raise bad(head.at("version"), number, known, "upgrade conceptloader, or rebuild with this version")
-    return int(number)
+    if number != version:
+        rule = f"{version}, which this release of conceptloader reads"
+        raise bad(head.at("version"), number, rule, "make the file again with this release, or read it with its own")

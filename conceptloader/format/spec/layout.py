@@ -12,6 +12,8 @@ from conceptloader.base.lazy import lazy
 from conceptloader.errors import FormatError
 
 FORMAT = "conceptstream"
+VERSION = 1
+"""Of manifests, of builds and of their shards."""
 MANIFEST = "manifest.json"
 BUILD = "build.json"
 CHECKSUMS = "checksums.json"
@@ -21,20 +23,6 @@ READABLE_TOKENS = ("u1", "u2", "u4", "i4", "i8")
 WRITTEN_TOKENS = ("u2", "u4")
 FIELD_TYPES = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Version:
-    """What a version of the format has that the ones before it lack. samples: sample checksums of files. concepts: ids
-    of other sizes, scores, groups and details of concepts."""
-
-    samples: bool
-    concepts: bool = False
-
-
-VERSIONS = {1: Version(samples=False), 2: Version(samples=True), 3: Version(samples=True, concepts=True)}
-VERSION = 2
-"""The version of new datasets, unless they need what only `CONCEPTS` has."""
-CONCEPTS = 3
 
 NO_RECORD = 2**32 - 1  # the record of a gap: no record belongs to these tokens
 MAX_TRACKS = 16

@@ -18,7 +18,7 @@ from conceptloader.format.spec.layout import DAMAGED, StreamLayout, bad
 from conceptloader.format.spec.shardtable import ShardTable, parse_shards
 from conceptloader.format.spec.vocabulary import Vocabulary, parse_vocabulary
 
-_FINGERPRINTS = 1  # the version of how they are computed
+_FINGERPRINTS = 1  # the version of how they are computed, whatever that of the files is
 PREFIX_TRACK = "prefix"  # of what a build put in front of documents
 LADDER_STEPS = 21  # windows of 2**0 to 2**20 tokens
 
@@ -67,12 +67,6 @@ class Track:
             raise ConfigError(problem)
         return ConceptsCodec(self.parameters, self.num_ids)
 
-    @property
-    def needs_concepts(self) -> bool:
-        """Whether it has something that only versions with `concepts` can say."""
-        entry = self.vocabulary
-        return bool(self.codec == "concepts" and self.parameters) or bool(entry and (entry.groups or entry.details))
-
     def spans_in(self, tokens: int) -> int:
         """A bound on the number of spans that a window of `tokens` tokens touches; exact for 2**k up to 2**20.
 
@@ -93,11 +87,8 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The parsed manifest.json. `extra` is free for whoever built the dataset; readers carry it along.
+    """The parsed manifest.json. `extra` is free for whoever built the dataset; readers carry it along."""
 
-    version: 0 when it is made stands for the one that a new dataset with these tracks has."""
-
-    version: int = 0
     mode: str
     created_by: str = field(default_factory=lambda: f"conceptloader {__version__}")
     tokenizer: Tokenizer | None
@@ -106,11 +97,6 @@ class Manifest:
     tracks: Mapping[str, Track]
     shards: ShardTable
     extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.version:
-            needs = any(track.needs_concepts for track in self.tracks.values())
-            object.__setattr__(self, "version", max(fmt.VERSION, fmt.CONCEPTS if needs else 0))
 
     @property
     def num_tokens(self) -> int:
@@ -137,15 +123,14 @@ class Manifest:
     def stream_fingerprint(self) -> str:
         """Covers what decides the tokens and their order; equal for dense and spans, and however tracks change."""
         table = self.shards
-        sizes, offsets = table.files["stream.bin"].size.tolist(), table.offset.tolist()
+        column, offsets = table.files["stream.bin"], table.offset.tolist()
         streams = []
         for shard, (layout, tokens) in enumerate(zip(table.layout.tolist(), table.tokens.tolist(), strict=True)):
             content: Any = table.token_checksum[shard]
             if content is None:
-                source = table.foreign[shard]
-                content = [sizes[shard], offsets[shard], source.index_checksum if source else None]
-                if source and source.content:  # a sample may miss a change; the time tells that there was one
-                    content += [source.mtime_ns, source.content]
+                source = table.foreign[shard]  # a sample may miss a change; the time tells that there was one
+                known = [source.index_checksum, source.mtime_ns] if source else [None, 0]
+                content = [int(column.size[shard]), offsets[shard], *known, column.sample[shard]]
             streams.append([self.layouts[layout].token_type, tokens, content])
         borders = None
         if self.mode == "document":  # there the document table decides what a sample is
@@ -159,22 +144,22 @@ class Manifest:
         tracks: dict[str, Any] = {}
         for name, track in self.tracks.items():
             entry = track.vocabulary
-            tracks[name] = [track.codec, dict(track.parameters), entry.checksum if entry else None]
-            if entry and (entry.groups or entry.details):
-                tracks[name] += [[list(group) for group in entry.groups], entry.details and entry.details.checksum]
+            concepts = entry and [
+                entry.checksum, [list(group) for group in entry.groups], entry.details and entry.details.checksum
+            ]  # fmt: skip
+            tracks[name] = [track.codec, dict(track.parameters), concepts]
         return fingerprint([fmt.FORMAT, _FINGERPRINTS, tracks, files])
 
     @lazy
     def identity(self) -> str:
-        """Of what the manifest says; equal for one to which only sample checksums were added. 16 hexadecimal digits."""
-        version = self.version if fmt.VERSIONS[self.version].concepts else 1
-        return xxhash.xxh3_64_hexdigest(replace(self, version=version).dump(samples=False))
+        """Of what the manifest says: 16 hexadecimal digits."""
+        return xxhash.xxh3_64_hexdigest(self.dump())
 
-    def dump(self, samples: bool = True) -> bytes:
+    def dump(self) -> bytes:
         return dump_json(
             {
                 "format": fmt.FORMAT,
-                "version": self.version,
+                "version": fmt.VERSION,
                 "mode": self.mode,
                 "created_by": self.created_by,
                 "tokenizer": asdict(self.tokenizer) if self.tokenizer else None,
@@ -185,7 +170,7 @@ class Manifest:
                 "layouts": [[list(pair) for pair in layout.fields] for layout in self.layouts],
                 "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
                 "extra": dict(self.extra),
-                "shards": self.shards.to_json(fmt.VERSIONS[self.version if samples else 1]),
+                "shards": self.shards.to_json(),
             }
         )
 
@@ -195,21 +180,20 @@ def parse_manifest(head: JsonObject) -> Manifest:
 
     Raises: FormatError naming file and key, what was found, what was expected and what to do.
     """
-    version = expect_format(head, fmt.FORMAT, fmt.VERSIONS)
+    expect_format(head, fmt.FORMAT, fmt.VERSION)
     mode = head.take("mode", str)
     if mode not in fmt.MODES:
         raise bad(head.at("mode"), describe(mode), f"one of {', '.join(fmt.MODES)}", DAMAGED)
     block_tokens = head.natural("block_tokens", 1 << 20, least=1)
     count = head.natural("num_shards", fmt.MAX_SHARDS, least=1)
-    tracks = _parse_tracks(head.object("tracks"), fmt.VERSIONS[version])
+    tracks = _parse_tracks(head.object("tracks"))
     if mode == "token-stream" and tracks:
         raise bad(head.at("tracks"), f"{len(tracks)} tracks", "none in mode token-stream", DAMAGED)
     layouts = _parse_layouts(head, list(tracks))
-    shards = parse_shards(head.object("shards"), fmt.VERSIONS[version], count, layouts, sorted(tracks), block_tokens)
+    shards = parse_shards(head.object("shards"), count, layouts, sorted(tracks), block_tokens)
     if mode == "document" and (shards.files["documents.bin"].size < 0).any():
         raise bad(head.at("shards"), "a shard without documents.bin", "one in each shard in mode document", DAMAGED)
     manifest = Manifest(
-        version=version,
         mode=mode,
         created_by=head.take("created_by", str),
         tokenizer=head.optional("tokenizer", parse_tokenizer),
@@ -269,7 +253,7 @@ def _parse_layouts(head: JsonObject, tracks: Sequence[str]) -> tuple[StreamLayou
     return tuple(result)
 
 
-def _parse_tracks(head: JsonObject, version: fmt.Version) -> dict[str, Track]:
+def _parse_tracks(head: JsonObject) -> dict[str, Track]:
     names = list(head.value)
     if len(names) > fmt.MAX_TRACKS:
         raise bad(head.where, f"{len(names)} tracks", f"at most {fmt.MAX_TRACKS}", DAMAGED)
@@ -282,12 +266,9 @@ def _parse_tracks(head: JsonObject, version: fmt.Version) -> dict[str, Track]:
         tracks[name] = Track(
             codec=entry.take("codec", str),
             parameters=entry.take("parameters", dict),
-            vocabulary=entry.optional("vocabulary", lambda found: parse_vocabulary(found, version)),
+            vocabulary=entry.optional("vocabulary", parse_vocabulary),
             max_spans=parse_ladder(entry, "max_spans"),
             max_items=entry.natural("max_items", fmt.MAX_RECORD_BYTES, default=None),
         )
         entry.done()
-        problem = parameter_problem("concepts", tracks[name].parameters)
-        if tracks[name].needs_concepts and not version.concepts and not problem:
-            raise bad(entry.at("parameters"), tracks[name].parameters, "none before version 3", DAMAGED)
     return tracks

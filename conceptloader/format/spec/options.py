@@ -28,11 +28,6 @@ class TrackOptions:
     groups: Sequence[tuple[str, int]] = ()
     details: Sequence[Mapping[str, Any]] | None = None
 
-    @property
-    def needs_concepts(self) -> bool:
-        """Whether only versions of the format with `concepts` can say what is asked for."""
-        return bool((self.codec == "concepts" and self.parameters) or self.groups or self.details is not None)
-
     def check(self, name: str) -> None:
         problem = fmt.name_problem(name)
         if problem:

@@ -1,7 +1,7 @@
 """The columnar shard table of the manifest: one array or list per property, one element per shard."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,33 +9,29 @@ import numpy as np
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, checksum_column, int_column, list_column, require, text_column
 from conceptloader.format.spec.jsonfile import JsonObject, describe
-from conceptloader.format.spec.layout import DAMAGED, StreamLayout, Version, bad
-from conceptloader.storage.sample import known_sample
+from conceptloader.format.spec.layout import DAMAGED, StreamLayout, bad
 
 
 @dataclass
 class FileColumn:
-    """All files of one kind: size in bytes (-1: the shard has no such file), checksum, path if not the usual one,
-    sample checksum as far as it was recorded."""
+    """All files of one kind: size in bytes (-1: the shard has no such file), checksum, None if not known, sample
+    checksum of every file, path if not the usual one."""
 
     size: Ints
     checksum: list[str | None]
+    sample: list[str | None]
     path: list[str | None] = field(default_factory=list)
-    sample: list[str | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.path = self.path or [None] * len(self.size)
-        self.sample = self.sample or [None] * len(self.size)
 
     @classmethod
     def absent(cls, shards: int) -> "FileColumn":
-        return cls(np.full(shards, -1, np.int64), [None] * shards)
+        return cls(np.full(shards, -1, np.int64), [None] * shards, [None] * shards)
 
-    def to_json(self, version: Version) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         sizes = [None if size < 0 else size for size in self.size.tolist()]
-        value: dict[str, Any] = {"size": sizes, "checksum": self.checksum}
-        if version.samples and any(self.sample):
-            value["sample"] = self.sample
+        value: dict[str, Any] = {"size": sizes, "checksum": self.checksum, "sample": self.sample}
         if any(self.path):
             value["path"] = self.path
         return value
@@ -44,20 +40,12 @@ class FileColumn:
 @dataclass(frozen=True, kw_only=True)
 class Foreign:
     """Where a token file of another library came from. `mtime_ns` is that of the token file when it was adopted, 0 if
-    it was not recorded, and `content` its sample checksum; None: adopted by version 1, whose fingerprint does not cover
-    the content."""
+    it was not recorded."""
 
     kind: str
     mtime_ns: int
     index: str | None = None
     index_checksum: str | None = None
-    content: str | None = None
-
-    def to_json(self, version: Version) -> dict[str, Any]:
-        value = dict(vars(self))
-        if not version.samples:
-            del value["content"]
-        return value
 
 
 @dataclass
@@ -97,15 +85,7 @@ class ShardTable:
     def __len__(self) -> int:
         return len(self.path)
 
-    def unsampled(self) -> int:
-        """How many files can be replaced by others of their size unnoticed, short of a full verification."""
-        return sum(
-            file[0] >= 0 and known_sample(*file) is None
-            for column in self.files.values()
-            for file in zip(column.size.tolist(), column.sample, column.checksum, strict=True)
-        )
-
-    def to_json(self, version: Version) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
             "path": self.path,
             "tokens": self.tokens.tolist(),
@@ -114,20 +94,15 @@ class ShardTable:
             "documents": self.documents.tolist(),
             "token_checksum": self.token_checksum,
             "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
-            "files": {kind: column.to_json(version) for kind, column in self.files.items() if (column.size >= 0).any()},
+            "files": {kind: column.to_json() for kind, column in self.files.items() if (column.size >= 0).any()},
         }
         if any(self.foreign):
-            value["foreign"] = [item.to_json(version) if item else None for item in self.foreign]
+            value["foreign"] = [asdict(item) if item else None for item in self.foreign]
         return value
 
 
 def parse_shards(
-    head: JsonObject,
-    version: Version,
-    count: int,
-    layouts: Sequence[StreamLayout],
-    tracks: Sequence[str],
-    block_tokens: int,
+    head: JsonObject, count: int, layouts: Sequence[StreamLayout], tracks: Sequence[str], block_tokens: int
 ) -> ShardTable:
     """Check and convert the "shards" object. Every size that follows from other numbers must agree with them."""
     table = ShardTable(
@@ -137,9 +112,9 @@ def parse_shards(
         offset=int_column(head, "offset", count),
         documents=int_column(head, "documents", count, 1 << 48),
         token_checksum=checksum_column(head, "token_checksum", count),
-        files=_parse_files(head.object("files"), version, count, tracks),
+        files=_parse_files(head.object("files"), count, tracks),
         tracks=_parse_tracks(head.object("tracks"), count, tracks),
-        foreign=_parse_foreign(head, version, count),
+        foreign=_parse_foreign(head, count),
     )
     total = sum(table.tokens.tolist())
     if not 0 < total <= fmt.MAX_SIZE:
@@ -149,13 +124,13 @@ def parse_shards(
     return table
 
 
-def _parse_files(head: JsonObject, version: Version, count: int, tracks: Sequence[str]) -> dict[str, FileColumn]:
+def _parse_files(head: JsonObject, count: int, tracks: Sequence[str]) -> dict[str, FileColumn]:
     def parse(entry: JsonObject) -> FileColumn:
         return FileColumn(
             size=int_column(entry, "size", count, nullable=True),
             checksum=checksum_column(entry, "checksum", count),
+            sample=checksum_column(entry, "sample", count),
             path=text_column(entry, "path", count, nullable=True, optional=True),
-            sample=checksum_column(entry, "sample", count, optional=True) if version.samples else [],
         )
 
     files = {kind: head.optional(kind, parse) or FileColumn.absent(count) for kind in fmt.file_kinds(tracks)}
@@ -181,14 +156,13 @@ def _parse_tracks(head: JsonObject, count: int, tracks: Sequence[str]) -> dict[s
     return columns
 
 
-def _parse_foreign(head: JsonObject, version: Version, count: int) -> list[Foreign | None]:
+def _parse_foreign(head: JsonObject, count: int) -> list[Foreign | None]:
     def parse(entry: JsonObject) -> Foreign:
         return Foreign(
             kind=entry.take("kind", str),
             mtime_ns=entry.natural("mtime_ns", (1 << 63) - 1),
             index=entry.take("index", str, None),
             index_checksum=entry.checksum("index_checksum", None),
-            content=entry.checksum("content", None) if version.samples else None,
         )
 
     values = enumerate(list_column(head, "foreign", count, optional=True))
@@ -239,3 +213,6 @@ def _check_sizes(head: JsonObject, table: ShardTable, layouts: Sequence[StreamLa
         in_range = (column.entries >= least) & (column.entries <= most)
         rule = "1 to the number of tokens with spans, else 0"
         require(in_range, f"{head.at('tracks')}: {name}: entries", column.entries, rule)
+    for kind, files in table.files.items():
+        sampled = np.array([sample is not None for sample in files.sample])
+        require(sampled == (files.size >= 0), f"{where}: {kind}: size", files.size, "null exactly where sample is null")

@@ -110,7 +110,7 @@ class ViewManifest:
 
 def parse_view(head: JsonObject) -> ViewManifest:
     """Raises: FormatError."""
-    expect_format(head, FORMAT, (VERSION,))
+    expect_format(head, FORMAT, VERSION)
     source, ladders = head.object("source"), head.object("max_spans")
     head.take("created_by", str)
     view = ViewManifest(

@@ -39,9 +39,7 @@ class Vocabulary:
         return replace(self, path=path(self.path), details=details)
 
     def to_json(self) -> dict[str, Any]:
-        """What version 2 does not know is left out where there is none."""
-        found = {**asdict(self), "groups": [list(group) for group in self.groups]}
-        return {key: value for key, value in found.items() if key not in ("groups", "details") or value}
+        return {**asdict(self), "groups": [list(group) for group in self.groups]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +125,9 @@ def load_vocabulary(roots: Roots, entry: Vocabulary) -> list[str]:
     return names
 
 
-def parse_vocabulary(entry: JsonObject, version: fmt.Version) -> Vocabulary:
+def parse_vocabulary(entry: JsonObject) -> Vocabulary:
     count = entry.natural("count", 1 << 32)
-    listed: list[Any] = entry.take("groups", list, []) if version.concepts else []
+    listed: list[Any] = entry.take("groups", list, [])
     pairs = [group for group in listed if isinstance(group, list) and [type(part) for part in group] == [str, int]]
     names = [name for name, _ in pairs]
     rule = f"[name, number] pairs of distinct names, whose numbers have the sum {count}"
@@ -137,7 +135,7 @@ def parse_vocabulary(entry: JsonObject, version: fmt.Version) -> Vocabulary:
     if not distinct or any(n < 0 for _, n in pairs) or (listed and sum(n for _, n in pairs) != count):
         raise bad(entry.at("groups"), describe(listed), rule, DAMAGED)
     groups = tuple((name, n) for name, n in pairs)
-    details = entry.optional("details", lambda found: Details(**_file(found))) if version.concepts else None
+    details = entry.optional("details", lambda found: Details(**_file(found)))
     return Vocabulary(**_file(entry), count=count, groups=groups, details=details)
 
 

@@ -61,14 +61,9 @@ def join(
     firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()
     manifest = with_border_windows(manifest, every, firsts)
     make_directories(target)
-    replace_manifest(manifest, target)
+    write_manifest(manifest, target)
+    warn_of_roots(manifest, target)
     return manifest
-
-
-def replace_manifest(manifest: Manifest, directory: str) -> None:
-    """Write the manifest of a dataset whose shards may lie elsewhere. Warns if it then takes roots to open it."""
-    write_manifest(manifest, directory)
-    warn_of_roots(manifest, directory)
 
 
 def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
+from conceptloader.errors import ConceptloaderError, FormatError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.read.files import Files, FoundView, guard_directory, load_manifest
 from conceptloader.format.read.lookup import read_items
@@ -18,10 +18,8 @@ from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, parameter_problem
 from conceptloader.format.spec.jsonfile import dump_json, expect_format, load_json
-from conceptloader.format.spec.manifest import Manifest
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
-from conceptloader.format.tools.join import replace_manifest
 from conceptloader.format.write.ladder import PIECE, count_windows
 from conceptloader.format.write.view import count_spans
 from conceptloader.storage.durable import write_file
@@ -29,6 +27,7 @@ from conceptloader.storage.reads import opened
 from conceptloader.storage.source import LocalFiles
 
 CHECKSUMS_FORMAT = "conceptstream-checksums"
+CHECKSUMS_VERSION = 1
 _RECORDS = 1 << 19  # whose sizes are looked at at a time
 _NEEDS = {"hash": "ids", "data": "index"}  # without a sound one there is nothing to compare with
 
@@ -52,32 +51,27 @@ def verify(
     roots: Sequence[str | os.PathLike[str]] | None = None,
     codecs: Mapping[str, Codec] | None = None,
     write_checksums: bool = True,
-    record: bool = False,
     threads: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Problem]:
     """Check a dataset; an empty list means that it is sound.
 
-    Without full: sizes, times and samples of files, as far as the manifest says them. full: read all files, compare
+    Without full: sizes, times and samples of files. full: read all files, compare
     checksums, check order and range of everything in them. Token files of other libraries may have no checksum at
     first: their checksums are written to checksums.json in the dataset's directory (unless write_checksums is False)
     and compared from then on. Records of pickle and of codecs that are neither built in nor given are not decoded.
 
-    record: if all is sound, replace a manifest that lacks samples of files by one that has them, of the latest version
-    of the format; what else it says stays, fingerprints included. progress(done, total): called per shard.
+    Of a view its source is checked, and ranges of tokens are those of the view. progress(done, total): called per
+    shard.
 
-    Of a view its source is checked, and ranges of tokens are those of the view.
-
-    Raises: ConfigError for record without full; FormatError, ConfigError or ReadError if the manifest cannot be read.
+    Raises: FormatError, ConfigError or ReadError if the manifest cannot be read.
     """
-    if record and not full:
-        raise ConfigError("verify: found record without full, expected both: what is recorded has to be sound")
     try:
         manifest, allowed = load_manifest(path, roots)
     except FoundView as view:
-        of_source = verify(view.source, full, view.roots.roots, codecs, write_checksums, record, threads, progress)
+        of_source = verify(view.source, full, view.roots.roots, codecs, write_checksums, threads, progress)
         return _check_view(view, of_source, full)
-    source = LocalFiles(check=record or not full)
+    source = LocalFiles(check=not full)
     files = Files(manifest, allowed, source)
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
     checks = _Shards(files, source, manifest.starts().tolist(), full, codecs, known, fresh)
@@ -97,10 +91,8 @@ def verify(
     files.close()
     if fresh and write_checksums:
         entries = dict(sorted({**known, **fresh}.items()))
-        content = {"format": CHECKSUMS_FORMAT, "version": 1, "files": entries}
+        content = {"format": CHECKSUMS_FORMAT, "version": CHECKSUMS_VERSION, "files": entries}
         write_file(os.path.join(allowed.directory, fmt.CHECKSUMS), dump_json(content))
-    if record and not problems and manifest.shards.unsampled():
-        _record(manifest, files, source)
     return problems
 
 
@@ -123,22 +115,13 @@ def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> li
     return placed
 
 
-def _record(manifest: Manifest, files: Files, source: LocalFiles) -> None:
-    """Replace the manifest by one with the samples that were taken when the files were opened."""
-    table = manifest.shards
-    shards = range(len(table))
-    samples = {kind: [source.sample(files.path(kind, shard)) for shard in shards] for kind in table.files}
-    columns = {kind: replace(column, sample=samples[kind]) for kind, column in table.files.items()}
-    replace_manifest(replace(manifest, version=0, shards=replace(table, files=columns)), files.roots.directory)
-
-
 def _load_checksums(directory: str) -> dict[str, Any]:
     """Checksums of foreign files by their path in the manifest, from an earlier full verification."""
     path = os.path.join(directory, fmt.CHECKSUMS)
     if not os.path.exists(path):
         return {}
     head = load_json(path)
-    expect_format(head, CHECKSUMS_FORMAT, [1])
+    expect_format(head, CHECKSUMS_FORMAT, CHECKSUMS_VERSION)
     files = head.object("files")
     head.done()
     for name in files.value:

@@ -68,13 +68,13 @@ def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
             layouts.append(layout)
         numbers.append(layouts.index(layout))
 
-    files, samples = {}, fmt.VERSIONS[build.version].samples
+    files = {}
     for kind in fmt.file_kinds(sorted(build.options.tracks)):
         found = [report.take("files", dict).get(kind) for report in reports]
         files[kind] = FileColumn(
             np.array([entry["size"] if entry else -1 for entry in found], np.int64),
             [entry["checksum"] if entry else None for entry in found],
-            sample=[entry["sample"] if entry and samples else None for entry in found],
+            [entry["sample"] if entry else None for entry in found],
         )
     tracks, columns = {}, {}
     for name, options in build.options.tracks.items():
@@ -102,7 +102,6 @@ def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
         tracks=columns,
     )
     return Manifest(
-        version=build.version,
         mode=build.options.mode,
         tokenizer=build.options.tokenizer,
         block_tokens=build.options.block_tokens,

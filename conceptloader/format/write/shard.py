@@ -48,7 +48,6 @@ class ShardWriter:
         self.notes: dict[str, Any] = {}
         self._directory = directory
         self._identity = dict(identity)
-        self._has_samples = fmt.VERSIONS[identity["version"]].samples
         self._limit = options.token_limit
         self._type = np.dtype("<" + options.written_type)
         self._field_types = {field: np.dtype("<" + code) for field, code in options.fields.items()}
@@ -241,7 +240,7 @@ class ShardWriter:
                 "layout": [list(pair) for pair in layout.fields],
                 "documents": self.documents,
                 "token_checksum": token_checksum,
-                "files": {kind: files[kind].facts(self._has_samples) for kind in sorted(files)},
+                "files": {kind: files[kind].facts() for kind in sorted(files)},
                 "tracks": facts,
                 **({"notes": self.notes} if self.notes else {}),
             }

@@ -201,13 +201,13 @@ def _assemble(
             "stream.bin": FileColumn(
                 np.array([file.found.st_size for file in files], np.int64),
                 [content.checksum for content in contents],
-                [os.path.relpath(file.path, out) for file in files],
                 [content.sample for content in contents],
+                [os.path.relpath(file.path, out) for file in files],
             ),
             "documents.bin": FileColumn(
                 np.array([-1 if spool is None else spool.size for _, spool in tables], np.int64),
                 [None if spool is None else spool.checksum for _, spool in tables],
-                sample=[None if spool is None else spool.sample for _, spool in tables],
+                [None if spool is None else spool.sample for _, spool in tables],
             ),
         },
         foreign=[
@@ -216,9 +216,8 @@ def _assemble(
                 mtime_ns=file.found.st_mtime_ns if times else 0,
                 index=os.path.relpath(file.index, out) if file.index else None,
                 index_checksum=file_checksum(file.index) if file.index else None,
-                content=content.sample,
             )
-            for file, content in zip(files, contents, strict=True)
+            for file in files
         ],
     )
     noted = sorted({file.tokenizer for file in files if file.tokenizer})

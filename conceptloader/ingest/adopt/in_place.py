@@ -58,17 +58,18 @@ def _name(path: str, paths: Sequence[str]) -> str:
 def _adopted(path: str, home: str, name: str, found: Mapping[str, os.stat_result], roots: Collection[str]) -> str:
     """The dataset over `path` in `home`, which is there as a whole or not at all; made unless it is."""
     times = {os.path.realpath(file): [status.st_size, status.st_mtime_ns] for file, status in found.items()}
-    key = f"{name}-{fingerprint(times)[:16]}"
-    before, note = os.path.join(home, key), Path(home, f".{key}")  # of earlier releases, which knew files by their time
-    if not os.path.isdir(before) and not _noted(note):
-        with build_lock(home, wait=True):
-            if not _noted(note):
-                contents = {os.path.realpath(file): _content(file) for file in found}
-                target = f"{name}-{fingerprint(contents)[:16]}"
-                if not os.path.exists(os.path.join(home, target)):
-                    adopt([path], os.path.join(home, target), roots=roots, times=False)
-                write_file(str(note), target.encode())
-    return _noted(note) or before
+    note = Path(home, f".{name}-{fingerprint(times)[:16]}")
+    if (target := _noted(note)) is not None:
+        return target
+    with build_lock(home, wait=True):
+        if (target := _noted(note)) is not None:  # another rank was faster
+            return target
+        contents = {os.path.realpath(file): _content(file) for file in found}
+        target = os.path.join(home, f"{name}-{fingerprint(contents)[:16]}")
+        if not os.path.exists(target):
+            adopt([path], target, roots=roots, times=False)
+        write_file(str(note), os.path.basename(target).encode())
+    return target
 
 
 def _noted(note: Path) -> str | None:

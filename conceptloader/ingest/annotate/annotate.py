@@ -261,4 +261,4 @@ def _assemble(
     files = {kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))}
     shards = replace(old.shards, files=files, tracks=columns)
     mode = "stream-with-metadata" if old.mode == "token-stream" else old.mode
-    return replace(old, version=0, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards)
+    return replace(old, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards)

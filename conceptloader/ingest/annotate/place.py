@@ -54,7 +54,7 @@ class Placer:
         raise ConfigError(
             f"{self.sources[0].path}: found offsets that may count characters or tokens: of the first "
             f"{len(items):,} annotations none ends behind the tokens of its document; say which (--unit characters, as "
-            "in build, or --unit tokens, as annotate took them in earlier versions)"
+            "in build, or --unit tokens)"
         )
 
     def _by_shard(self, items: NDArray[np.void]) -> Iterator[tuple[int, Ints]]:

@@ -21,7 +21,7 @@ from conceptloader.ingest.build.lost import Losses, check_losses
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
 from conceptloader.ingest.build.workers import run_tasks
-from conceptloader.ingest.place.rules import SpanRules, refuse_earlier_rules
+from conceptloader.ingest.place.rules import SpanRules
 from conceptloader.ingest.place.spans import level_names
 from conceptloader.ingest.rows.batch import BadRecord
 from conceptloader.ingest.rows.chat import ChatRules
@@ -126,7 +126,6 @@ def build_dataset(
     content = format_options(options)
     if overwrite:
         make_room(path, sources)
-    refuse_earlier_rules(path)
     target = os.path.join(path, fmt.MANIFEST)
     with contextlib.nullcontext() if os.path.exists(target) else build_lock(path, shared=task is not None):
         if os.path.exists(target):  # perhaps of another build that has just ended
@@ -204,7 +203,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
         tracks=tracks,
         extra={
             "ingest": {
-                **options.to_json(bool(columns.tracks)),
+                **options.to_json(),
                 "append_eos": options.eos is not None,
                 **({} if options.bos is None else {"bos": options.bos}),
                 **({} if columns.prefix is None else {"prefix": columns.prefix}),

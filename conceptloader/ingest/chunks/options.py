@@ -89,10 +89,8 @@ class Chunks:
         """Without the files."""
         found = {key: value for key, value in asdict(self).items() if key != "files"}
         del found["concepts"]["path"]
-        scores = found.pop("scores"), found.pop("score_type")
-        if self.scores:  # else nothing differs from what earlier releases joined
-            found["scores"] = [[list(pair) for pair in scores[0].items()], scores[1]]
-        return {**found, "labels": [list(pair) for pair in self.labels.items()], "annotated": list(self.annotated)}
+        ordered = {name: [list(pair) for pair in found[name].items()] for name in ("labels", "scores")}
+        return {**found, **ordered, "annotated": list(self.annotated)}
 
 
 def check_path(path: str) -> None:

@@ -1,20 +1,16 @@
 """How spans become tokens: the options that every way of attaching spans shares, and the version of their meaning."""
 
-import os
 from dataclasses import dataclass, fields
 from typing import Any
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import load_json
 
 ALIGNS = ("first", "any", "majority")
 EOS_SPANS = ("none", "last")
 OVERLAPS = ("refuse", "levels", "union")
 
-# 1: a token belonged to the span that holds its first character, white space or not, and eos to the last span.
-# 2: `align` and `eos_span` decide. Spans that are given in version 1 are not; datasets without spans are of version 1.
-VERSION = 2
+VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +44,9 @@ class SpanRules:
             raise ConfigError(f"levels: found {self.levels}, expected 1 to {fmt.MAX_TRACKS}")
         check_fraction(self.max_lost_spans)
 
-    def to_json(self, spans: bool = True) -> dict[str, Any]:
-        """What decides the result; spans: whether there are any."""
-        placing = {"version": VERSION, "align": self.align, "eos_span": self.eos_span} if spans else {"version": 1}
+    def to_json(self) -> dict[str, Any]:
+        """What decides the result."""
+        placing = {"version": VERSION, "align": self.align, "eos_span": self.eos_span}
         return {**placing, "overlap": self.overlap, "levels": self.levels if self.overlap == "levels" else 1}
 
 
@@ -58,23 +54,3 @@ def check_fraction(value: float) -> None:
     """Raises: ConfigError if `value` is no `max_lost_spans`."""
     if not 0 <= value <= 1:
         raise ConfigError(f"max_lost_spans: found {value}, expected a fraction from 0 to 1")
-
-
-def refuse_earlier_rules(path: str) -> None:
-    """What was begun in the directory `path`, if anything, has spans of today's version.
-
-    Raises: ConfigError for a build, finished or not, whose spans were given to tokens by other rules.
-    """
-    file = os.path.join(path, fmt.BUILD)
-    if not os.path.exists(file):
-        return
-    ingest = load_json(file).take("options", dict).get("extra", {}).get("ingest", {})
-    if ingest.get("version") == 1 and ingest.get("columns", {}).get("tracks"):
-        finished = os.path.exists(os.path.join(path, fmt.MANIFEST))
-        raise ConfigError(
-            f"{path}: found a {'dataset' if finished else 'build'} of an earlier version of conceptloader, which gave "
-            "tokens to spans by other rules (the first character of a token counted even if it was white space, and "
-            "eos belonged to the last span), expected today's rules (--align, --eos-span); "
-            + ("it can be used as it is: " if finished else "finish it with that version, or ")
-            + "build into another directory; nothing was changed"
-        )

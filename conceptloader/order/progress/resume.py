@@ -13,11 +13,6 @@ from conceptloader.order.progress.spec import Member, OrderSpec
 
 logger = logging.getLogger(__name__)
 
-_RULE = (
-    "  Megatron-LM's --split cuts every dataset by number of documents, as Megatron does; releases before cut by share "
-    "of tokens, and their checkpoints name no split_documents. To go on as such a run began, leave --split out, give "
-    "each dataset its share of tokens in the YAML (split: [0, 0.99]), and the rest in the YAML of the evaluation data"
-)
 OnNewSeqLen = Literal["refuse", "restart"]
 
 
@@ -243,8 +238,6 @@ class ChangedPast(ResumeError):
 
     def __init__(self, refused: Sequence[Difference], consumed: int, decided: int) -> None:
         lines = "\n".join(f"  {difference}" for difference in refused)
-        if any(one.key == "extra.split_documents" and one.saved is None for one in refused):
-            lines += f"\n{_RULE}"
         self.keys = [difference.key for difference in refused]
         self.refusal = (
             f"what decided the first {consumed} samples has changed since the checkpoint:\n{lines}\n"

@@ -16,7 +16,7 @@ from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
-SPEC_VERSION = 4  # with excluded documents; without, 3 with packing, 2 with live phases, and 1 for others
+SPEC_VERSION = 1
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 
 
@@ -45,8 +45,8 @@ class Member:
     def identity(self) -> dict[str, Any]:
         """What decides which tokens a draw is."""
         found = {name: getattr(self, name) for name in ("dataset", "seq_len", "windows", "stream_fingerprint")}
-        packing = {} if self.packing is None else {"packing": dict(self.packing)}
-        return {**found, "token_range": list(self.token_range), **packing}
+        packing = None if self.packing is None else dict(self.packing)
+        return {**found, "token_range": list(self.token_range), "packing": packing}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,20 +166,10 @@ class OrderSpec:
         counts = replace(self, skips=()).build().counts(self.decided(consumed))
         return {name: draws for name, draws in zip(self.members, counts, strict=True) if draws}
 
-    @property
-    def _version(self) -> int:
-        if self.exclude:
-            return 4
-        return 3 if any(member.packing for member in self.members.values()) else 2 if self.live else 1
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved and hashed."""
-        only_if_there = {
-            "live": list(self.live),
-            "exclude": {name: [list(one) for one in entries] for name, entries in self.exclude.items()},
-        }
         return {
-            "spec_version": self._version,
+            "spec_version": SPEC_VERSION,
             "order": self.order,
             "order_version": self.order_version,
             "seed": self.seed,
@@ -193,7 +183,8 @@ class OrderSpec:
             "quarantine": dict(self.quarantine),
             "base": self.base,
             "extra": dict(self.extra),
-            **{key: value for key, value in only_if_there.items() if value},
+            "live": list(self.live),
+            "exclude": {name: [list(one) for one in entries] for name, entries in self.exclude.items()},
         }
 
     @classmethod

@@ -16,11 +16,10 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import OrderSpec
 
 KEY = "conceptloader"
-VERSION = 2
+VERSION = 1
 
 Plain = dict[str, Any]
 _OWN = ("version", "spec", "spec_hash", "consumed_samples", "checksum")
-_EMPTY: Plain = {"phases": [], "skips": [], "quarantine": {}, "extra": {}}  # what DCP loses of a nested state
 _ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_at gives"
 
 
@@ -37,8 +36,8 @@ def as_leaf(fields: Mapping[str, Any]) -> dict[str, str]:
 def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
     """The fields of a state, as a leaf or as plain data, without their checksum. kind: whose state it should be.
 
-    Version 1 had no checksum. Raises ResumeError if the state is no object with a version that is known here, does not
-    have the checksum of what it says, or is that of another kind.
+    Raises ResumeError if the state is no object with the version that is known here, does not have the checksum of what
+    it says, or is that of another kind.
     """
     if isinstance(state, Mapping) and isinstance(state.get(KEY), str):
         try:
@@ -46,11 +45,11 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
         except (ValueError, RecursionError) as error:
             raise ResumeError(f"{where}: damaged ({error}); {_ELSEWHERE}") from error
     version = state.get("version") if isinstance(state, Mapping) else None
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= VERSION:
+    if type(version) is not int or version != VERSION:
         found, fix = _stranger(state)
-        raise ResumeError(f"{where}: expected a state of version 1 to {VERSION}, found {found}; {fix}")
+        raise ResumeError(f"{where}: expected a state of version {VERSION}, found {found}; {fix}")
     fields = {key: value for key, value in state.items() if key != "checksum"}
-    if (version > 1 or "checksum" in state) and _fingerprint(fields, where) != state.get("checksum"):
+    if _fingerprint(fields, where) != state.get("checksum"):
         raise ResumeError(
             f"{where}: it is damaged, or it was edited: the checksum {state.get('checksum')} is not that of what it "
             f"says; {_ELSEWHERE}"
@@ -69,7 +68,7 @@ def _stranger(state: Any) -> tuple[str, str]:
     if not isinstance(state, Mapping):
         return type(state).__name__, "give the dict that state_dict() returned"
     if "version" in state:
-        fix = "resume from what conceptloader has saved, with the release that saved it or a later one"
+        fix = "resume with the release of conceptloader that saved it"
         return f"version {state['version']!r}", fix
     inside = next((key for key, value in state.items() if isinstance(value, Mapping) and KEY in value), None)
     fix = "give what conceptloader's own state_dict() returned" if inside is None else f"give its {inside!r}"
@@ -81,13 +80,12 @@ class OrderState:
     """What a checkpoint keeps of a run's data.
 
     spec: the order from sample 0 of the run on. consumed: samples of it that are behind, over all ranks; None where the
-    framework's own count is saved beside. more: what an adapter keeps as well. version: of the state that was read.
+    framework's own count is saved beside. more: what an adapter keeps as well.
     """
 
     spec: OrderSpec
     consumed: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
-    version: int = VERSION
 
     def __post_init__(self) -> None:
         if self.consumed is not None:
@@ -104,13 +102,11 @@ class OrderState:
 
     @classmethod
     def read(cls, state: Any, where: str) -> "OrderState":
-        """A state of any release, as a leaf or as plain data. where: what it is, for messages.
+        """A state as a leaf or as plain data. where: what it is, for messages.
 
-        Raises ResumeError if it is damaged, was edited, does not belong to its own spec, or is of a later release.
+        Raises ResumeError if it is damaged, was edited, does not belong to its own spec, or is of another version.
         """
         fields = unsealed(state, where)
-        if fields["version"] == 1 and isinstance(fields.get("spec"), Mapping):
-            fields["spec"] = {**_EMPTY, **fields["spec"]}
         found, saved = _fingerprint(fields.get("spec"), where), fields.get("spec_hash")
         if found != saved:
             raise ResumeError(
@@ -121,7 +117,6 @@ class OrderState:
             spec=OrderSpec.from_dict(fields["spec"]),
             consumed=saved_count(fields, "consumed_samples", where) if "consumed_samples" in fields else None,
             more={key: value for key, value in fields.items() if key not in _OWN},
-            version=fields["version"],
         )
 
     def position(self, where: str) -> int:

@@ -24,8 +24,7 @@ settings.load_profile("conceptloader")
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_code() -> None:
-    """Loaded before the first test: readers otherwise begin with plain batches, and which engine a test sees would
-    depend on when it runs. How that goes is tested in processes of their own (batch/test_start.py)."""
+    """Loaded before the first test, which has a time limit."""
     load_engine()
 
 

@@ -172,7 +172,7 @@ except Exception as error:
         (("NUMBA_BOUNDSCHECK", "NUMBA_FULL_TRACEBACKS"), "debug: IndexError: index 5 is out of bounds for axis 0"),
         (
             ("NUMBA_DISABLE_JIT",),
-            "RuntimeError found NUMBA_DISABLE_JIT in the environment; unset it, or set loader",
+            "RuntimeError found NUMBA_DISABLE_JIT in the environment; unset it",
         ),
     ],
 )

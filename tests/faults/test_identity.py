@@ -31,7 +31,6 @@ from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
 
-ENGINES = pytest.mark.parametrize("engine", ["reference", "compiled"])
 SEQ_LEN = 16
 TOKENS = 40_000  # of a shard: 80 kB, of which 32 KiB are its sample
 
@@ -64,14 +63,14 @@ def data(tmp_path: Path) -> Path:
     return write(tmp_path / "ds")
 
 
-def make(data: Path, engine: str, **options: Any) -> Loader:
+def make(data: Path, **options: Any) -> Loader:
     config = {
         "seq_len": SEQ_LEN,
         "order": "sequential",
         "datasets": {"a": {"path": str(data)}},
         "concepts": {"concepts": {}},
         "outputs": {"document_ids": True},
-        "loader": {"engine": engine, "prefetch": 0, **options},
+        "loader": {"prefetch": 0, **options},
     }
     return cl.make_dataloader(config, micro_batch_size=100)
 
@@ -105,13 +104,10 @@ def forget(loader: Loader) -> None:
             loader._reader._files.close(row)
 
 
-@ENGINES
 @pytest.mark.parametrize("kind", ["stream.bin", "documents.bin", "concepts.spans", "concepts.data"])
-def test_a_file_replaced_before_its_first_opening_is_never_read(
-    data: Path, tmp_path: Path, engine: str, kind: str
-) -> None:
-    wanted = read(make(data, engine), 4)
-    loader = make(data, engine)
+def test_a_file_replaced_before_its_first_opening_is_never_read(data: Path, tmp_path: Path, kind: str) -> None:
+    wanted = read(make(data), 4)
+    loader = make(data)
     assert read(loader, 2) == wanted[:2]
     file = data / f"00001.{kind}"
     other = bytearray(file.read_bytes())
@@ -126,11 +122,10 @@ def test_a_file_replaced_before_its_first_opening_is_never_read(
     assert problem.file == str(file)
 
 
-@ENGINES
-def test_the_check_can_be_switched_off(data: Path, engine: str) -> None:
+def test_the_check_can_be_switched_off(data: Path) -> None:
     file = data / "00000.stream.bin"
     replace(file, bytes(file.stat().st_size))
-    loader = make(data, engine, check_files=False)
+    loader = make(data, check_files=False)
     assert read(loader, 1) == [[0] * 1600]
 
 
@@ -142,9 +137,8 @@ def rebuild(data: Path, changed: bool = True) -> None:
         os.replace(file, data / file.name)
 
 
-@ENGINES
-def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path, engine: str) -> None:
-    loader = make(data, engine)
+def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path) -> None:
+    loader = make(data)
     read(loader, 2)
     sizes = {file.name: file.stat().st_size for file in data.iterdir()}
     old = cl.open_dataset(data)
@@ -161,9 +155,8 @@ def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path, 
         read_samples(loader, at)
 
 
-@ENGINES
-def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = make(data, engine)
+def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = make(data)
     plain = Roots.open
 
     def late(roots: Roots, path: str) -> int:
@@ -228,10 +221,9 @@ def test_one_rank_looks_for_all(data: Path) -> None:
         open_reader(blend, dp_rank=0).read(np.arange(8, dtype=np.uint64))
 
 
-@ENGINES
-def test_the_same_dataset_put_in_place_again_is_read_on(data: Path, engine: str) -> None:
-    wanted = read(make(data, engine), 30)
-    loader = make(data, engine)
+def test_the_same_dataset_put_in_place_again_is_read_on(data: Path) -> None:
+    wanted = read(make(data), 30)
+    loader = make(data)
     rebuild(data, changed=False)
     assert read(loader, 30) == wanted
 
@@ -245,13 +237,11 @@ def test_a_dataset_rebuilt_before_it_is_unpickled_is_refused(data: Path) -> None
         pickle.loads(copy)
 
 
-@ENGINES
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_workers_that_start_after_a_rebuild_say_so(data: Path, method: str, engine: str) -> None:
+def test_workers_that_start_after_a_rebuild_say_so(data: Path, method: str) -> None:
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(data)}},
-        "loader": {"engine": engine},
     }
     samples = SampleDataset(config, num_samples=200)
     loader = DataLoader(
@@ -266,11 +256,10 @@ def test_workers_that_start_after_a_rebuild_say_so(data: Path, method: str, engi
             list(loader)
 
 
-@ENGINES
-def test_a_joined_dataset_whose_source_changed(data: Path, tmp_path: Path, engine: str) -> None:
+def test_a_joined_dataset_whose_source_changed(data: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", seed=5)
     cl.join([data, other], tmp_path / "joined")
-    loader = make(tmp_path / "joined", engine)
+    loader = make(tmp_path / "joined")
     file = other / "00000.stream.bin"
     replace(file, file.read_bytes()[::-1])
     read(loader, 2)
@@ -290,10 +279,9 @@ def derive(how: str, data: Path, out: Path) -> Path:
     return out
 
 
-@ENGINES
 @pytest.mark.parametrize("how", ["joined", "annotated"])
-def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, engine: str, how: str) -> None:
-    loader = make(derive(how, data, tmp_path / "derived"), engine)
+def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, how: str) -> None:
+    loader = make(derive(how, data, tmp_path / "derived"))
     read(loader, 2)
     rebuild(data)
     with pytest.raises(FormatError, match=rf"{data}/manifest.json: found checksum \w+ of 00001.stream.bin, expected"):
@@ -315,17 +303,16 @@ def test_a_source_rebuilt_in_place_before_it_is_opened(data: Path, tmp_path: Pat
     assert any("of 00001.stream.bin" in problem.message for problem in cl.verify(derived))
 
 
-@ENGINES
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("same", [True, False])
-def test_a_mount_with_other_inode_numbers(data: Path, tmp_path: Path, engine: str, version: int, same: bool) -> None:
+def test_a_mount_with_other_inode_numbers(data: Path, tmp_path: Path, version: int, same: bool) -> None:
     """The same content under another inode number is the same file; other content is not."""
     if version == 1:
         shutil.rmtree(data)
         with mock.patch.object(layout, "VERSION", 1):
             write(data)
-    wanted = read(make(data, engine), 5)
-    loader = make(data, engine)
+    wanted = read(make(data), 5)
+    loader = make(data)
     batches = iter(loader)
     assert read(batches, 2) == wanted[:2]
     for file in data.glob("0*.stream.bin"):
@@ -355,8 +342,7 @@ def test_a_remount_heals(data: Path, disk: FaultyDisk, code: int) -> None:
     assert disk.waited == list(io.BACKOFF_S[:3])
 
 
-@ENGINES
-def test_a_shard_of_version_1_is_looked_at_as_far_as_it_can_be(data: Path, engine: str) -> None:
+def test_a_shard_of_version_1_is_looked_at_as_far_as_it_can_be(data: Path) -> None:
     """Small files have a checksum of all that is read; of others nothing was recorded."""
     shutil.rmtree(data)
     with mock.patch.object(layout, "VERSION", 1):
@@ -368,7 +354,7 @@ def test_a_shard_of_version_1_is_looked_at_as_far_as_it_can_be(data: Path, engin
     assert small.stat().st_size <= WHOLE
     replace(small, bytes(small.stat().st_size))
     with pytest.raises(FormatError, match=r"concepts\.data: found sample checksum"):
-        read(make(data, engine), 1)
+        read(make(data), 1)
 
 
 @pytest.mark.parametrize("fault", [ReadError(errno.EACCES, "denied"), FormatError("damaged"), KeyboardInterrupt()])

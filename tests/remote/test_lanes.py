@@ -14,7 +14,7 @@ from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.storage import objects
 from conceptloader.trace.select.views import Ask, select
-from tests.batch.compare import assert_same
+from tests.batch.compare import assert_same, plain_reader
 from tests.remote.conftest import Server
 
 SEQ_LEN, WINDOWS = 16, 12_000
@@ -66,7 +66,7 @@ def test_a_block_is_one_request_and_batches_are_those_of_a_disk(
     path, url = corpus
     assert requests(reader(url), reader(str(path)), 1400, monkeypatch) <= 0.02
     monkeypatch.undo()
-    requests(reader(url), reader(str(path), loader={"engine": "reference"}), 100, monkeypatch)
+    requests(reader(url), plain_reader(blend(str(path))), 100, monkeypatch)
     monkeypatch.undo()
     assert requests(reader(url, order="shuffled"), reader(str(path), order="shuffled"), 100, monkeypatch) > 0.7
 

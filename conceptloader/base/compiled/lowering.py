@@ -45,7 +45,7 @@ def compile_kernel(function: Callable[..., Any], kinds: tuple[Any, ...]) -> Made
     returns, the others are its arguments one after another, as `lay_out` of kernel.py has put them there.
     """
     if config.DISABLE_JIT:
-        raise RuntimeError("found NUMBA_DISABLE_JIT in the environment; unset it, or set loader.engine: reference")
+        raise RuntimeError("found NUMBA_DISABLE_JIT in the environment; unset it")
     given = tuple(map(_type_of, kinds))
     body, arguments = _dispatcher(function), _unpack(types.Tuple(given))
 

@@ -11,19 +11,30 @@ from conceptloader.base.compiled.code import inner
 from conceptloader.base.compiled.kernel import kernel
 from conceptloader.batch.kernels.items import add_document, fill_track, walk_items
 from conceptloader.batch.kernels.native import (
-    ABSENT,
-    DAMAGED,
     DOCUMENTS,
+    HALF,
     NOT_OPEN,
     OK,
     STREAM,
     Code,
     array_at,
+    first_wrong,
     load,
     read,
     take,
+    wrong,
 )
-from conceptloader.batch.kernels.records import DENSE, NONE, Call, Piece
+from conceptloader.batch.kernels.records import (
+    ABSENT_MEMBER,
+    ABSENT_WINDOW,
+    BAD_DOCUMENT,
+    BAD_TOKEN,
+    BAD_WEIGHT,
+    DENSE,
+    NONE,
+    Call,
+    Piece,
+)
 from conceptloader.order.kernels import locate_many, windows_many
 
 NO_DOCUMENT = np.int64(-1)
@@ -70,7 +81,9 @@ def find_tokens(call: Call, member: Any, window: int, sample: Any) -> tuple[Code
         start = base + load(np.int64(call.buffer.ctypes.data), np.int64)
         stop = base + load(np.int64(call.buffer.ctypes.data) + 8, np.int64)
         if not base <= start <= stop <= top:
-            return DAMAGED, 0, 0, row, run
+            call.state[0].other = stop - base
+            ordinal = number - shards[row].first_document
+            return wrong(call, BAD_DOCUMENT, ordinal, start - base, top - base), 0, 0, row, run
         stop = min(stop, start + size + 1)
     low, high = member.first_range, member.end_range
     while low < high:  # the first one that ends behind `start`
@@ -178,7 +191,8 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     if code == OK and not shared:
         code = take(source + at, item, shard.code, shard.top_id, labels.ctypes.data, len(labels))
     if code != OK:
-        return code
+        k, token = first_wrong(source + (start - low) * item, item, shard.code, shard.top_id, stop - start)
+        return wrong(call, BAD_TOKEN, start + k, token, shard.top_id + 1)
 
     for k in range(len(call.columns)):
         out, field = call.columns[k], call.fields[row, k]
@@ -193,7 +207,8 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
             continue
         code = take(source + begin + field.at, item, field.code, 0, out.address + out.width * place, taken)
         if code != OK:
-            return code
+            k, bits = first_wrong(source + begin + field.at, item, field.code, 0, taken)
+            return wrong(call, BAD_WEIGHT, low + begin // item + k, bits, 2 if field.code == HALF else 4)
 
     mask = array_at(batch.loss_mask, first - piece.sample * (length - size), count, np.float32)
     eos, field = member.eos, shard.loss
@@ -260,8 +275,10 @@ def fill_samples(call: Call, picks: Any, order: Any) -> Code:
     while state.sample < len(samples):
         sample, window = state.sample, np.int64(windows[state.sample])
         member = call.members[members[sample]]
-        if member.first_shard < 0 or window >= member.count:
-            return ABSENT
+        if member.first_shard < 0:
+            return wrong(call, ABSENT_MEMBER, members[sample], 0, 0)
+        if not 0 <= window < member.count:
+            return wrong(call, ABSENT_WINDOW, window, 0, member.count)
         if state.position == 0:
             state.sequences_before = state.sequences
         code, start, stop, row, run = find_tokens(call, member, window, samples[sample])
@@ -279,6 +296,8 @@ def fill_samples(call: Call, picks: Any, order: Any) -> Code:
                 end = min(stop, call.runs[run + 1].first)
                 shift = call.runs[run].source - call.runs[run].first
                 number = run - member.first_run
+                if at + shift < shards[row].base:  # only those of a view rise in its source
+                    row = member.first_shard
             base = shards[row].base - shift
             end = min(end, base + shards[row].tokens)
             if at >= end:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.code import Lowered, inner
-from conceptloader.batch.kernels.records import HELD, Call
+from conceptloader.base.compiled.code import Lowered, inlined, inner
+from conceptloader.batch.kernels.records import HELD, NO_ROOM, Call
 from conceptloader.batch.layout import Array
 
 Code = Any
@@ -13,12 +13,11 @@ Code = Any
 OK: Code = np.int64(0)
 NOT_OPEN: Code = np.int64(1)  # the stream of shard `row`; nothing was done yet at `position`
 CLOSED: Code = np.int64(2)  # any of its files, in the midst of what is at `position`
-FAILED: Code = np.int64(3)  # a read; see `error`
-FULL: Code = np.int64(4)  # the values of ragged track `track`, of which there are `needed`
-DAMAGED: Code = np.int64(5)  # a file breaks the format, and the plain reader will say how
-ABSENT: Code = np.int64(6)  # a sample of a member that has left
-MORE: Code = np.int64(7)  # there are more pieces of documents in a block than there is room for
-MISSING: Code = np.int64(8)  # the bytes of the read at hand: of an object in a store, or announced, to be read later
+FAILED: Code = np.int64(3)  # a read; `value` is its errno, or -1 if the file ends early
+FULL: Code = np.int64(4)  # the values of ragged track `track`, of which there are `value`
+WRONG: Code = np.int64(5)  # a file breaks the format, or the order cannot be followed; see `wrong`
+MORE: Code = np.int64(6)  # there are more pieces of documents in a block than there is room for
+MISSING: Code = np.int64(7)  # the bytes of the read at hand: of an object in a store, or announced, to be read later
 
 # What `take` makes float32 of; the codes before are the READABLE_TOKENS.
 HALF: Code = np.int64(5)
@@ -44,11 +43,57 @@ load: Any = Lowered("load")
 
 
 @inner
+def wrong(call: Call, kind: int, place: int, value: int, limit: int) -> Code:
+    """WRONG, and in the state what is; of which file, `row` and `column` say there."""
+    state = call.state[0]
+    state.kind = kind
+    state.place = place
+    state.value = value
+    state.limit = limit
+    return WRONG
+
+
+@inlined
+def number_at(at: int, code: int) -> Any:
+    """The number of a token type, see `take`, at an address."""
+    if code == 0:
+        number = np.int64(load(at, np.uint8))
+    elif code == 1:
+        number = np.int64(load(at, np.uint16))
+    elif code == 2:
+        number = np.int64(load(at, np.uint32))
+    elif code == 3:
+        number = np.int64(load(at, np.int32))
+    else:
+        number = load(at, np.int64)
+    return number
+
+
+@inner
+def first_wrong(source: int, step: int, code: int, top: int, count: int) -> tuple[int, int]:
+    """(k, number) of the first number that `take` does not take; of a float its bits."""
+    for k in range(count):
+        at = source + k * step
+        if code == HALF:
+            number = np.int64(load(at, np.uint16))
+            fine = number & 0x7FFF <= 0x7BFF
+        elif code == SINGLE:
+            number = np.int64(load(at, np.uint32))
+            fine = number & 0x7FFFFFFF <= 0x7F7FFFFF
+        else:
+            number = number_at(at, code)
+            fine = number | top - number >= 0
+        if not fine:
+            return k, number
+    return 0, 0
+
+
+@inner
 def take(source: int, step: int, code: int, top: int, target: int, count: int) -> Code:
     """`count` numbers that are `step` bytes apart, from address `source` on, to address `target`, one after another.
 
     code: position of a token type in READABLE_TOKENS, which becomes int64; HALF or SINGLE, which become float32; or the
-    bytes of a number that stays what it is, below 0. DAMAGED if an integer is not in [0, top], or a float not finite.
+    bytes of a number that stays what it is, below 0. WRONG if an integer is not in [0, top], or a float not finite.
     `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
     still become vector instructions.
     """
@@ -85,20 +130,10 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
                 signs = np.int64(-1)
     else:
         for i in range(len(out)):
-            at = source + i * step
-            if code == 0:
-                token = np.int64(load(at, np.uint8))
-            elif code == 1:
-                token = np.int64(load(at, np.uint16))
-            elif code == 2:
-                token = np.int64(load(at, np.uint32))
-            elif code == 3:
-                token = np.int64(load(at, np.int32))
-            else:
-                token = load(at, np.int64)
+            token = number_at(source + i * step, code)
             out[i] = token
             signs |= token | top - token
-    return DAMAGED if signs < 0 else OK
+    return WRONG if signs < 0 else OK
 
 
 @inner
@@ -136,7 +171,7 @@ def read(call: Call, row: int, column: int, target: Array, size: int, offset: in
     state.at = offset
     state.size = size
     if size > len(target) or offset < 0:
-        return DAMAGED
+        return wrong(call, NO_ROOM, offset, size, len(target))
     descriptor = call.files[row, column]
     if descriptor < 0:
         return CLOSED
@@ -158,6 +193,6 @@ def read(call: Call, row: int, column: int, target: Array, size: int, offset: in
             continue
         error = array_at(_errno_location(), 0, 1, np.int32)[0] if got < 0 else np.int32(-1)
         if error != EINTR:
-            state.error = error
+            state.value = error
             return FAILED
     return OK

@@ -71,14 +71,25 @@ SLOT = record("key begin count taken target")
 
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
-# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. announced: of samples behind this one,
-# the first read is only announced to the system, so that those of a batch are under way together. packed_member,
-# packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of
-# all calls so far. clock: of this call. held, num_held: address and number of HELD records.
+# hand; track: the one at hand. kind, place, value, other, limit: what is WRONG, see below; value also: see FAILED and
+# FULL. announced: of samples behind this one, the first read is only announced to the system, so that those of a batch
+# are under way together. packed_member, packed_block: whose parts are known, from earlier calls too; pieces, parts: how
+# many they are. reads, read_bytes: of all calls so far. clock: of this call. held, num_held: address and number of HELD
+# records.
 STATE = record(
-    "sample position sequences sequences_before longest row column at size error track needed announced "
-    "reads read_bytes packed_member packed_block pieces parts clock held num_held"
+    "sample position sequences sequences_before longest row column at size track kind place value other limit "
+    "announced reads read_bytes packed_member packed_block pieces parts clock held num_held"
 )
+
+# What is wrong where a kernel returns WRONG: in the order, in the stream, in tables of documents and spans, in spans,
+# in records, in packs, in what `native.read` is asked for. What place, value, other and limit are: see messages.py.
+ABSENT_MEMBER, ABSENT_WINDOW = map(np.int64, range(2))
+BAD_TOKEN, BAD_WEIGHT = map(np.int64, range(2, 4))
+BAD_DOCUMENT, BAD_BLOCKS, BEGINS_LATE, FALLS, ENDS_EARLY = map(np.int64, range(4, 9))
+NO_SUCH_RECORD, MANY_SPANS, BAD_CONCEPT, BAD_SCORE = map(np.int64, range(9, 13))
+BAD_OFFSET, OFFSETS_FALL, NO_LIST, NO_NUMBER, LARGE_RECORD, MANY_CONCEPTS = map(np.int64, range(13, 19))
+LONG_DOCUMENT, NO_PLACE, MORE_TOKENS = map(np.int64, range(19, 22))
+NO_ROOM = np.int64(22)
 
 # Of a document that ends at token `end` of the dataset: tokens [start, start + tokens). And where they are packed, once
 # that is known: in which pack of the block, at which place.

@@ -21,28 +21,24 @@ _RESTORE = "the dataset is damaged: run `conceptloader verify --full`, restore o
 _REFUSED = "set it to split or crop, raise packing.bins, or take the document out"
 
 
-def _offset(value: int, limit: int) -> int:
-    return value % (1 << 64)  # what files have is unsigned
+def _unsigned(value: int) -> int:
+    return value % (1 << 64)  # as numbers of 8 bytes are in files, but for tokens
 
 
-def _number(value: int, limit: int) -> int:
-    return value
-
-
-def _real(bits: int, size: int) -> Any:
-    return np.array(bits, f"u{size}").view(f"f{size}")
+def _real(bits: int) -> Any:
+    return np.uint32(bits).view(np.float32)
 
 
 class Words(NamedTuple):
     """`found`, `expected` and `remedy` name facts in braces, see `explain`; so does `where`: what they are of. shown:
-    the found value, of (value, limit)."""
+    the value that was found, of that in the state."""
 
     found: str
     expected: str
     remedy: str = DAMAGED
     where: str = "{path}"
     error: type[ConfigError | FormatError] = FormatError
-    shown: Callable[[int, int], Any] = _offset
+    shown: Callable[[int], Any] = _unsigned
 
 
 WORDS = {
@@ -61,9 +57,9 @@ WORDS = {
     kinds.BAD_TOKEN: Words(
         "id {value} as token {place} of shard {shard}, token {token} of the dataset",
         "ids in [0, {limit}), {vocabulary}",
-        shown=_number,
+        shown=int,
     ),
-    kinds.BAD_WEIGHT: Words(  # limit: bytes of a weight
+    kinds.BAD_WEIGHT: Words(
         "{value} in field {field} as the weight of token {place} of shard {shard}, token {token} of the dataset",
         "finite ones",
         "build it again, or quarantine this token",
@@ -99,7 +95,7 @@ WORDS = {
         "ids below {limit}, the size of the vocabulary",
         where="{path} (shard {shard})",
     ),
-    kinds.BAD_SCORE: Words(  # limit: bytes of a score
+    kinds.BAD_SCORE: Words(
         "score {value} in the span of track {track} at token {token} of the dataset", "finite ones", shown=_real
     ),
     # place: record
@@ -153,7 +149,7 @@ def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None
         int(state[name]) for name in ("row", "column", "place", "value", "other", "limit")
     )
     facts: dict[str, Any] = {"who": who, "place": place, "limit": limit}
-    facts |= {"value": words.shown(value, limit), "other": _offset(other, limit)}
+    facts |= {"value": words.shown(value), "other": _unsigned(other)}
     if view is not None:
         dataset, shard = files.owner(row)
         facts |= {

@@ -175,10 +175,7 @@ class PlainReader:
             blank = field.outside if field.field in view.tracks else field.missing
             values = sample[field.field] if field.field in sample else np.full(len(tokens), blank, field.dtype)
             if field.name == LOSS_WEIGHT and not np.isfinite(values[1:]).all():
-                raise FormatError(
-                    f"field {field.field}: found a weight that is no finite number in tokens {part.start} to "
-                    f"{part.stop} of the dataset, expected finite ones; build it again, or quarantine these tokens"
-                )
+                raise FormatError(f"field {field.field}: found {values[1:]}, expected finite weights")
             arrays[field.name][row, where] = values[1:] if field.labels else values[: part.inputs]
         if "loss_mask" not in arrays:
             return
@@ -210,22 +207,16 @@ class PlainReader:
         sizes = np.array([len(record) for record in spans.records], np.int64)
         single = track.numbers is not None
         if (sizes % item).any() or (single and (sizes != item).any()):
-            expected = "single number" if single else "list of concept ids"
-            raise FormatError(
-                f"dataset {view.name}, tokens {start} to {stop}: found a record of track {source} that is no "
-                f"{expected} of {item} bytes; run `conceptloader verify --full`, restore or rebuild the dataset"
-                + ", or set layout: records"
-                * single
-            )
+            expected = "a single number" if single else "lists of concept ids"
+            raise FormatError(f"track {source}: found records of {sizes} bytes, expected {expected} of {item} bytes")
         counts = sizes // item
         most = int(counts.max(initial=0))
         if (before + len(spans) > track.max_spans and not track.cut_spans) or (
             most > track.max_concepts and not track.cut_concepts
         ):
             raise FormatError(
-                f"dataset {view.name}, tokens {start} to {stop}: found {len(spans)} spans of track {source} and up to "
-                f"{most} concepts in one, expected at most {track.max_spans} and {track.max_concepts} as the manifest "
-                "says; the dataset is damaged: run `conceptloader verify --full`, restore or rebuild it"
+                f"track {source}: found {before + len(spans)} spans and up to {most} concepts in one, expected at most "
+                f"{track.max_spans} and {track.max_concepts}"
             )
         used = min(len(spans), track.max_spans - before)
         counts = np.minimum(counts[:used], track.max_concepts)
@@ -241,7 +232,7 @@ class PlainReader:
         if track.mark:
             for k in range(used, len(spans)):
                 arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = CUT_OFF
-        values, scores = self._values(view, track, spans, counts.tolist(), start)
+        values, scores = self._values(view, track, spans, counts.tolist())
         if track.ragged:
             first = row * track.max_spans + before + 1  # lengths for now; summed up at the end
             arrays[f"{name}_offsets"][first : first + used] = counts
@@ -255,7 +246,7 @@ class PlainReader:
                 arrays[f"{name}_scores"][row, k, : len(found)] = found
         return values, scores
 
-    def _values(self, view: View, track: TrackLayout, spans: Spans, counts: list[int], start: int) -> _Values:
+    def _values(self, view: View, track: TrackLayout, spans: Spans, counts: list[int]) -> _Values:
         """What the first `counts` of the items of each record are: ids, numbers or bytes; and their scores, if any."""
         name, kept = track.track, list(zip(spans.records, counts, strict=False))
         if not track.holds_concepts:
@@ -266,14 +257,8 @@ class PlainReader:
             values = [codec.ids_of(record)[:n] for record, n in kept]
             scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
         except ValueError as error:
-            where = f"dataset {view.name}, tokens from {start} on: track {name}"
-            raise FormatError(f"{where}: {error}; run `conceptloader verify --full`, restore or rebuild it") from error
-        for k, ids in enumerate(values):
+            raise FormatError(f"track {name}: {error}") from error
+        for ids in values:
             if ids.max(initial=0) >= limit and len(ids):
-                token = start + int(spans.start[k])
-                raise FormatError(
-                    f"{view.dataset.file_of(f'{name}.data', token)}: found concept id {ids.max()} in the span of track "
-                    f"{name} at token {token} of the dataset, expected ids below {limit}, the size of the vocabulary; "
-                    "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
-                )
+                raise FormatError(f"track {name}: found concept id {ids.max()}, expected ids below {limit}")
         return [ids.astype(np.int64) for ids in values], scores

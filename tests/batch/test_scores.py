@@ -1,4 +1,4 @@
-"""Ids of 2 and 4 bytes and scores of concepts, in both engines, against what was written."""
+"""Ids of 2 and 4 bytes and scores of concepts, by both readers, against what was written."""
 
 from pathlib import Path
 from typing import Any

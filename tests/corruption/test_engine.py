@@ -1,4 +1,4 @@
-"""Damage under the compiled engine: it says and gives what the plain reader does, and never leaves its buffers."""
+"""Damage under the compiled reader: it gives, or refuses, what the plain one does, and never leaves its buffers."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Trainings with the compiled engine and faults below it: what runs in a process of its own, and what comes back."""
+"""Trainings and faults below it: what runs in a process of its own, and what comes back."""
 
 import logging
 import threading
@@ -91,7 +91,7 @@ def block(config: dict[str, Any], file: str, after: int, *, steps: int, until_lo
 
 @contextmanager
 def _training(config: dict[str, Any], micro_batch_size: int) -> Iterator[Loader]:
-    """A loader, none of whose threads meets the faults of the next one; no plain batches at the start of a process."""
+    """A loader, none of whose threads meets the faults of the next one."""
     load_engine()
     with cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=micro_batch_size) as loader:
         assert isinstance(loader._reader, CompiledReader)

@@ -12,13 +12,11 @@ from conceptloader.base.compiled.kernel import kernel
 from conceptloader.batch.kernels.items import add_document, fill_track, walk_items
 from conceptloader.batch.kernels.native import (
     DOCUMENTS,
-    HALF,
     NOT_OPEN,
     OK,
     STREAM,
     Code,
     array_at,
-    first_wrong,
     load,
     read,
     take,
@@ -180,7 +178,9 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     at = (start - low) * item
     inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
     source = np.int64(call.scratch.ctypes.data)
-    code = take(source + at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
+    bad = take(source + at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
+    if bad != OK:
+        return wrong(call, BAD_TOKEN, start + bad - 1, inputs[bad - 1], shard.top_id + 1)
     if piece.place == 0 or piece.document >= 0:  # the first token of a row or a document is no label
         at += item
         count = stop - start - 1
@@ -188,11 +188,10 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
         first -= 1
         count = stop - start
     labels = array_at(batch.labels, first, count, np.int64)
-    if code == OK and not shared:
-        code = take(source + at, item, shard.code, shard.top_id, labels.ctypes.data, len(labels))
-    if code != OK:
-        k, token = first_wrong(source + (start - low) * item, item, shard.code, shard.top_id, stop - start)
-        return wrong(call, BAD_TOKEN, start + k, token, shard.top_id + 1)
+    if not shared:
+        bad = take(source + at, item, shard.code, shard.top_id, labels.ctypes.data, len(labels))
+        if bad != OK:
+            return wrong(call, BAD_TOKEN, stop - count + bad - 1, labels[bad - 1], shard.top_id + 1)
 
     for k in range(len(call.columns)):
         out, field = call.columns[k], call.fields[row, k]
@@ -205,10 +204,10 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
             for i in range(len(blank)):
                 blank[i] = np.int32(field.code)
             continue
-        code = take(source + begin + field.at, item, field.code, 0, out.address + out.width * place, taken)
-        if code != OK:
-            k, bits = first_wrong(source + begin + field.at, item, field.code, 0, taken)
-            return wrong(call, BAD_WEIGHT, low + begin // item + k, bits, 2 if field.code == HALF else 4)
+        bad = take(source + begin + field.at, item, field.code, 0, out.address + out.width * place, taken)
+        if bad != OK:
+            bits = array_at(out.address, place + bad - 1, 1, np.uint32)[0]
+            return wrong(call, BAD_WEIGHT, low + begin // item + bad - 1, np.int64(bits), 0)
 
     mask = array_at(batch.loss_mask, first - piece.sample * (length - size), count, np.float32)
     eos, field = member.eos, shard.loss

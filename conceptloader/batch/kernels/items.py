@@ -6,13 +6,11 @@ from conceptloader.base.compiled.code import inner
 from conceptloader.batch.kernels.native import (
     DOCUMENTS,
     FULL,
-    HALF,
     MORE,
     OK,
     STREAM,
     Code,
     array_at,
-    first_wrong,
     load,
     read,
     take,
@@ -332,13 +330,15 @@ def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> C
                     skipped = max(0, (done - begin) // width)
                     taken = max(0, min(slot.taken, (done + size - begin) // width) - skipped)
                     at = address + begin + width * skipped - done
-                    code = take(at, width, kind, track.top_concept, target + wide * (slot.target + skipped), taken)
-                    if code != OK:
-                        _, found = first_wrong(at, width, kind, track.top_concept, taken)
+                    place = target + wide * (slot.target + skipped)
+                    bad = take(at, width, kind, track.top_concept, place, taken)
+                    if bad != OK:
                         span = array_at(out.spans, 2 * (piece.sample * out.max_spans + number), 1, np.int32)
                         token = piece.start + span[0] - piece.place
                         if scored:
-                            return wrong(call, BAD_SCORE, token, found, 2 if kind == HALF else 4)
+                            bits = array_at(place, bad - 1, 1, np.uint32)[0]
+                            return wrong(call, BAD_SCORE, token, np.int64(bits), 0)
+                        found = array_at(place, bad - 1, 1, np.int64)[0]
                         return wrong(call, BAD_CONCEPT, token, found, track.top_concept + 1)
             low = high
     return OK

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.base.compiled.code import Lowered, inlined, inner
+from conceptloader.base.compiled.code import Lowered, inner
 from conceptloader.batch.kernels.records import HELD, NO_ROOM, Call
 from conceptloader.batch.layout import Array
 
@@ -53,51 +53,17 @@ def wrong(call: Call, kind: int, place: int, value: int, limit: int) -> Code:
     return WRONG
 
 
-@inlined
-def number_at(at: int, code: int) -> Any:
-    """The number of a token type, see `take`, at an address."""
-    if code == 0:
-        number = np.int64(load(at, np.uint8))
-    elif code == 1:
-        number = np.int64(load(at, np.uint16))
-    elif code == 2:
-        number = np.int64(load(at, np.uint32))
-    elif code == 3:
-        number = np.int64(load(at, np.int32))
-    else:
-        number = load(at, np.int64)
-    return number
-
-
-@inner
-def first_wrong(source: int, step: int, code: int, top: int, count: int) -> tuple[int, int]:
-    """(k, number) of the first number that `take` does not take; of a float its bits."""
-    for k in range(count):
-        at = source + k * step
-        if code == HALF:
-            number = np.int64(load(at, np.uint16))
-            fine = number & 0x7FFF <= 0x7BFF
-        elif code == SINGLE:
-            number = np.int64(load(at, np.uint32))
-            fine = number & 0x7FFFFFFF <= 0x7F7FFFFF
-        else:
-            number = number_at(at, code)
-            fine = number | top - number >= 0
-        if not fine:
-            return k, number
-    return 0, 0
-
-
 @inner
 def take(source: int, step: int, code: int, top: int, target: int, count: int) -> Code:
     """`count` numbers that are `step` bytes apart, from address `source` on, to address `target`, one after another.
 
     code: position of a token type in READABLE_TOKENS, which becomes int64; HALF or SINGLE, which become float32; or the
-    bytes of a number that stays what it is, below 0. WRONG if an integer is not in [0, top], or a float not finite.
-    `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
-    still become vector instructions.
+    bytes of a number that stays what it is, below 0. Returns: OK, or k if the k-th number, from 1 on, is the first that
+    is not in [0, top], or not finite. `token | top - token` has its sign bit set if the token is negative or above
+    `top`: no branch, so that the loops still become vector instructions.
     """
     out = array_at(target, 0, count * (code >= 0 and code < HALF), np.int64)
+    floats = array_at(target, 0, count * (code >= HALF), np.float32)
     signs = np.int64(0)
     if code == 1 and step == 2:
         shorts = array_at(source, 0, len(out), np.uint16)
@@ -116,7 +82,6 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
         for i in range(len(raw)):
             raw[i] = load(source + i // -code * step + i % -code, np.uint8)
     elif code >= HALF:
-        floats = array_at(target, 0, count, np.float32)
         words = array_at(target, 0, count, np.uint32)
         for i in range(len(floats)):
             if code == SINGLE:
@@ -125,15 +90,33 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
                 half = load(source + i * step, np.uint16)  # which compiled code has no type for
                 words[i] = np.uint32(half & 0x7FFF) << np.uint32(13) | np.uint32(half >> 15) << np.uint32(31)
                 floats[i] *= np.float32(2.0**112)  # the exponents' offsets differ by it
-                signs |= np.int64(0x7BFF) - np.int64(half & 0x7FFF)
+                if half & 0x7FFF > 0x7BFF:
+                    words[i] |= np.uint32(0x7F800000)  # nor is it a finite number there
             if not np.isfinite(floats[i]):
                 signs = np.int64(-1)
     else:
         for i in range(len(out)):
-            token = number_at(source + i * step, code)
+            at = source + i * step
+            if code == 0:
+                token = np.int64(load(at, np.uint8))
+            elif code == 1:
+                token = np.int64(load(at, np.uint16))
+            elif code == 2:
+                token = np.int64(load(at, np.uint32))
+            elif code == 3:
+                token = np.int64(load(at, np.int32))
+            else:
+                token = load(at, np.int64)
             out[i] = token
             signs |= token | top - token
-    return WRONG if signs < 0 else OK
+    if signs < 0:
+        for i in range(len(out)):
+            if out[i] | top - out[i] < 0:
+                return np.int64(i + 1)
+        for i in range(len(floats)):
+            if not np.isfinite(floats[i]):
+                return np.int64(i + 1)
+    return OK
 
 
 @inner

@@ -193,10 +193,6 @@ class Dataset(Shown, Viewable):
         holder = self.documents_in(token, token + 1)
         return int(holder.first[0]) if holder.ids[0] >= 0 else token
 
-    def ahead(self, start: int, stop: int) -> Iterator[tuple["Dataset", int, int]]:
-        """What `reading_ahead` takes to begin a read of the tokens [start, stop)."""
-        yield self, start, stop
-
     def show(self, i: int = 0, **options: Any) -> Any:
         """Window `i` for a notebook, text with its spans; see conceptloader.view.show for the options."""
         return drawn(self, i, **options)

@@ -189,7 +189,7 @@ def write_over(data: Path, *names: str) -> None:
     "name", ["manifest.json", "00001.stream.bin", "00001.documents.bin", "00001.concepts.data", "00001.concepts.spans"]
 )
 def test_an_open_file_that_is_written_over(data: Path, name: str) -> None:
-    loader = make(data, "compiled")
+    loader = make(data)
     wanted = [read_samples(loader, at) for at in (0, TOKENS // SEQ_LEN + 10)]
     assert read_samples(loader, 0) == wanted[0]
     write_over(data, name)
@@ -212,7 +212,7 @@ def test_an_adopted_file_that_is_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("always")
 def test_one_rank_looks_for_all(data: Path) -> None:
-    blend = make(data, "compiled").blend
+    blend = make(data).blend
     reader = open_reader(blend, dp_rank=1)
     reader.read(np.arange(8, dtype=np.uint64))
     write_over(data, "manifest.json")
@@ -299,7 +299,7 @@ def test_a_source_rebuilt_in_place_before_it_is_opened(data: Path, tmp_path: Pat
     with pytest.raises(FormatError, match=rf"{data}/manifest.json: found checksum \w+ of 00001.stream.bin, expected"):
         cl.open_dataset(derived)
     with pytest.raises(FormatError, match="join, annotate or convert anew"):
-        make(derived, "compiled")
+        make(derived)
     assert any("of 00001.stream.bin" in problem.message for problem in cl.verify(derived))
 
 
@@ -369,7 +369,7 @@ def test_an_opening_that_fails_half_way_leaves_nothing_open(
             raise fault
         return opened(self, file)
 
-    loader = make(data, "compiled")
+    loader = make(data)
     reader = loader._reader
     assert isinstance(reader, CompiledReader)
     budget = Budget(100)

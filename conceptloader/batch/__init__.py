@@ -1,4 +1,4 @@
-"""Batches in numpy: a compiled engine, and a plain one that defines what it must give.
+"""Batches in numpy.
 
-Open layout.py first: the arrays of a batch. Then plain.py, and compiled.py with kernels/.
+Open layout.py first: the arrays of a batch. Then compiled.py, with kernels/, and messages.py: what is wrong with data.
 """

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from conceptloader.batch.descriptors import Held, OpenFiles
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
-from conceptloader.batch.plain import ReferenceReader
+from conceptloader.batch.messages import explain
 from conceptloader.batch.reader import (
     CompiledOrder,
     I64Array,
@@ -34,7 +35,7 @@ from conceptloader.kernels import system
 from conceptloader.kernels.fill import fill_samples
 from conceptloader.kernels.order import NO_TABLES, KernelTables
 from conceptloader.kernels.packs import fill_packs, make_room
-from conceptloader.kernels.records import ARRAYS, COLUMN, OUTPUT, SLOT, STATE, Call, PickBy, Picks, Room
+from conceptloader.kernels.records import ARRAYS, COLUMN, OUTPUT, RUN, SLOT, STATE, Call, PickBy, Picks, Room
 from conceptloader.storage.descriptors import Budget
 from conceptloader.storage.reads import retrying
 
@@ -50,14 +51,15 @@ _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for 
 
 
 class CompiledReader:
-    """Reads the samples of an order; views[k] is its member k. See BatchReader. budget: of descriptors."""
+    """Reads batches of the samples of an order; views[k] is its member k. Safe to use from many threads, after a fork,
+    and to pickle. dp_rank: named in errors, with the sample, if it is given. budget: of descriptors."""
 
     def __init__(
         self,
         order: Order,
         views: Sequence[View | None],
         layout: BatchLayout,
-        dp_rank: int = 0,
+        dp_rank: int | None = None,
         budget: Budget | None = None,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
@@ -77,15 +79,30 @@ class CompiledReader:
         self._due_ns = sys.maxsize if dp_rank else perf_counter_ns() + self._pause_ns
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CompiledReader, (self.order, self.views, self.layout, self.dp_rank)
+        return type(self), (self.order, self.views, self.layout, self.dp_rank)
 
     def follow(self, order: Order) -> None:
-        """See BatchReader."""
+        """Read on in another order of the same members, which agrees with this one on what is being read."""
         compiled = order if isinstance(order, CompiledOrder) and not self._packed else None
         self.order, self._kernel_tables = order, None if compiled is None else compiled.kernel_tables
 
-    def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
-        """See BatchReader; by default in memory that is used again once the batch is gone."""
+    def read(
+        self,
+        samples: U64Array,
+        allocate: Allocate | None = None,
+        picked: Picked | None = None,
+        pieces: Sequence[Sequence[range]] | None = None,
+    ) -> Batch:
+        """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`; by default in
+        memory that is used again once the batch is gone.
+
+        picked: the windows to read for them; by default those that the order says. pieces: for each sample, in place of
+        the window that is picked, seq_len + 1 tokens of its member's dataset, or more, that are read end to end. Each
+        piece counts as a document, whose number is its place among those of the sample.
+
+        Raises: FormatError for damaged data, ReadError if the operating system fails; ConfigError for a sample of a
+        member that has left the configuration.
+        """
         order = self._kernel_tables if picked is None else None
         shape = self._shapes.get(len(samples))
         if shape is None:
@@ -103,6 +120,9 @@ class CompiledReader:
             work.start(shape, block, NO_TABLES if order is None else order, samples)
             if order is None:
                 work.members[:], work.windows[:] = picked or self.order.sample_many(samples)[::2]
+            if pieces is not None:
+                self._check_pieces(work, pieces)
+                work.use_pieces(pieces)
             if self.layout.outputs.cu_seqlens:
                 batch["cu_seqlens"][0] = 0
                 work.state["sequences"] = 1
@@ -152,7 +172,7 @@ class CompiledReader:
             kernel(work.call, work.picks, work.order)
 
     def where(self, thread: int) -> str:
-        """See BatchReader."""
+        """What the thread of this identifier is reading at this moment, for a log: sample, file, offset."""
         work = self._running.get(thread)
         return "nothing" if work is None else self._describe(work)
 
@@ -199,13 +219,12 @@ class CompiledReader:
                     column = int(state["column"])
                     if files.files[row, column] == system.OBJECT:
                         place = row, column, int(state["at"]), int(state["size"])
-                        if not work.held.want(*place, self._who(work, sample)):
-                            raise self._damage(work, sample)
+                        work.held.want(*place, self._who(work, sample))
                     work.leave_out_sample()
                 elif work.code == system.OK:  # but for samples that were left out: all that they miss is known
                     work.next_round()
                 elif work.code == system.FAILED:
-                    error, message = int(state["error"]), f"cannot read {self._describe(work)}"
+                    error, message = int(state["value"]), f"cannot read {self._describe(work)}"
                     work.restart_sample()
                     files.close(row)
                     work.code = system.NOT_OPEN
@@ -214,7 +233,8 @@ class CompiledReader:
                         raise ReadError(errno.ENODATA, f"{message}: {ended}")
                     raise ReadError(error, f"{message}: {os.strerror(error)}")
                 else:
-                    raise self._damage(work, sample)
+                    view = self.views[work.members[sample]]
+                    raise explain(state, files, self.layout, view, self._who(work, sample))
                 self._call(work)
             opened = files.unproven.copy()
             for dataset in {dataset for dataset, _ in opened}:
@@ -224,23 +244,19 @@ class CompiledReader:
             files.unpin(pinned)
 
     def _who(self, work: "_Workspace", sample: int) -> str:
-        return f"sample {work.samples[sample]}, dp_rank {self.dp_rank}"
+        return f"sample {work.samples[sample]}" + ("" if self.dp_rank is None else f", dp_rank {self.dp_rank}")
 
-    def _damage(self, work: "_Workspace", sample: int) -> Exception:
-        """What is wrong with a sample, in the words of the plain reader."""
-        present(self.views, int(work.members[sample]))
-        one, picks = slice(sample, sample + 1), work.picks
-        where = self._who(work, sample)
-        try:
-            ReferenceReader(self.order, self.views, self.layout).read(
-                picks.samples[one], picked=(picks.members[one], picks.windows[one])
-            )
-        except (FormatError, ConfigError) as error:
-            return type(error)(f"{where}: {error}")
-        return FormatError(
-            f"{where}: {self._describe(work)}: found bytes that are not what the format promises; run "
-            "`conceptloader verify --full`, restore or rebuild the dataset"
-        )
+    def _check_pieces(self, work: "_Workspace", pieces: Sequence[Sequence[range]]) -> None:
+        """Raises: ConfigError for what kernels must not be given."""
+        for sample, (member, parts) in enumerate(zip(work.members.tolist(), pieces, strict=True)):
+            tokens, wanted = present(self.views, member).dataset.num_tokens, self.layout.seq_len + 1
+            outside = [part for part in parts if not 0 <= part.start <= part.stop <= tokens]
+            if outside or sum(map(len, parts)) < wanted:
+                raise ConfigError(
+                    f"{self._who(work, sample)}: found {sum(map(len, parts))} tokens in {len(parts)} pieces, of which "
+                    f"{len(outside)} {outside[:1]} are not in the dataset, expected {wanted} of its {tokens}; correct "
+                    "the order"
+                )
 
     def _describe(self, work: "_Workspace") -> str:
         """What a call is reading."""
@@ -362,6 +378,19 @@ class _Workspace:
         for t in shape.ragged:
             self.use_values(t, self.values[t], self.scores[t])
 
+    def use_pieces(self, pieces: Sequence[Sequence[range]]) -> None:
+        """Let the samples of this batch be these tokens of their members, as if each were a view with such runs."""
+        self.shape = None  # the next batch begins anew
+        members, runs = self.call.members[self.members], list[tuple[int, int]]()
+        for member, parts in zip(members, pieces, strict=True):
+            member["start"], member["count"], member["by_document"] = 0, 1, 0
+            member["first_run"], member["runs"] = len(runs), len(parts)
+            sources = [part.start for part in parts]
+            runs += zip(accumulate(map(len, parts), initial=0), [*sources, 0], strict=True)
+        call = self.call._replace(members=members, runs=np.array(runs, RUN))
+        numbers, windows = np.arange(len(members)), np.zeros(len(members), np.uint64)
+        self.run = self.kernel.bind(call, Picks(self.samples, numbers, windows, self.picks.draws), self.order)
+
     def place(self) -> list[int]:
         """Of the read that is under way."""
         return [int(self.state[name]) for name in ("sample", "row", "column", "at")]
@@ -414,7 +443,7 @@ class _Workspace:
 
     def grow(self) -> None:
         """More room for ragged values, and the batch from its beginning."""
-        room = 2 * int(self.state["needed"])
+        room = 2 * int(self.state["value"])
         track = int(self.state["track"])
         self.use_values(track, np.empty(room, self.values[track].dtype), np.empty(room, np.float32))
         self.restart()

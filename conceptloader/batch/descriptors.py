@@ -11,9 +11,10 @@ import numpy.typing as npt
 from conceptloader.batch.layout import Array
 from conceptloader.batch.reader import in_sample
 from conceptloader.batch.tables import Tables
-from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
+from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.kernels.records import HELD
 from conceptloader.kernels.system import OBJECT, STREAM
 from conceptloader.storage.descriptors import Budget, OpenTable
@@ -50,13 +51,9 @@ class OpenFiles(OpenTable):
         Raises: FormatError for a file of another size than the manifest says, or that was replaced since it was first
         opened; ReadError.
         """
-        dataset, shard = self._owner(row)
+        dataset, shard = self.owner(row)
         local = dataset.files.descriptors
-        if local is None:
-            raise ConfigError(
-                f"{dataset.path}: found a source without files of this machine for the compiled reader; set "
-                "loader.engine: reference"
-            )
+        assert local is not None  # else it is an OBJECT
         with self.budget.lock:
             self.pins[row] += 1
         opened: list[tuple[int, int]] = []
@@ -91,7 +88,7 @@ class OpenFiles(OpenTable):
         try:
             rows = cursor + np.flatnonzero(self.files[cursor:, STREAM] >= 0)[:_LOOKS]
             for row in rows.tolist():
-                dataset, shard = self._owner(row)
+                dataset, shard = self.owner(row)
                 local = dataset.files.descriptors
                 for kind, descriptor in zip(self.tables.kinds, self.files[row].tolist(), strict=True):
                     if descriptor >= 0 and local is not None:  # still
@@ -108,17 +105,17 @@ class OpenFiles(OpenTable):
     def path(self, row: int, column: int) -> str:
         """The file in a column of a row, for messages; the stream if there is none, since the row and the column of a
         thread that reads on may not belong together."""
-        dataset, shard = self._owner(row)
+        dataset, shard = self.owner(row)
         kind = self.tables.kinds[column]
         return dataset.files.path(kind if kind in dataset.manifest.shards.files else self.tables.kinds[STREAM], shard)
 
     def object(self, row: int, column: int) -> tuple[RemoteObjects, Expected]:
         """Where an object is, and what is expected of it."""
-        dataset, shard = self._owner(row)
+        dataset, shard = self.owner(row)
         assert dataset.files.waiting is not None
         return dataset.files.waiting, dataset.files.expected(self.tables.kinds[column], shard)
 
-    def _owner(self, row: int) -> tuple[Dataset, int]:
+    def owner(self, row: int) -> tuple[Dataset, int]:
         """(dataset, shard) of a row."""
         dataset, first = next(owner for owner in reversed(self.tables.owners) if owner[1] <= row)
         return dataset, row - first
@@ -144,17 +141,18 @@ class Held:
         """Whether something is wanted."""
         return bool(self._wanted)
 
-    def want(self, row: int, column: int, offset: int, size: int, who: str) -> bool:
-        """Have `fetch` get bytes of an object. who: wants them, for messages. Returns: whether there are so many."""
+    def want(self, row: int, column: int, offset: int, size: int, who: str) -> None:
+        """Have `fetch` get bytes of an object. who: wants them, for messages. Raises: FormatError if there are not so
+        many."""
         self.touched = True
         source, file = self._files.object(row, column)
         number = row * self._files.files.shape[1] + column
         if offset + size > file.size:
-            return False
+            found = f"bytes [{offset}, {offset + size}) to be read"
+            raise bad(f"{who}: {file.path}", found, f"no more than its {file.size}", DAMAGED)
         for start, stop in source.blocks(file, offset, size):
             if (number, start, stop) not in self._blocks:
                 self._wanted[source].setdefault((number, start, stop), (file, who))
-        return True
 
     def fetch(self) -> None:
         """All at the same time. Raises: FormatError, ReadError, and then nothing is wanted any more."""

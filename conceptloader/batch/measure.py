@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.prefetch import Prefetcher
-from conceptloader.batch.reader import BatchReader, U64Array
+from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend
 
 _TRACK_FILES = ("index", "data", "spans")
@@ -47,7 +48,15 @@ class Pass:
 
 
 def measure(
-    blend: Blend, reader: BatchReader, *, first: int, last: int, seconds: float, batch: int, threads: int, prefetch: int
+    blend: Blend,
+    reader: CompiledReader,
+    *,
+    first: int,
+    last: int,
+    seconds: float,
+    batch: int,
+    threads: int,
+    prefetch: int,
 ) -> Pass:
     """Read as the loader does, from sample `first` on: for so many seconds or up to `last`, and one batch at least.
 

@@ -16,14 +16,12 @@ from conceptloader.batch.layout import (
     LOSS_FIELD,
     LOSS_WEIGHT,
     U1,
-    Allocate,
     Batch,
     BatchLayout,
     FieldLayout,
     TrackLayout,
 )
-from conceptloader.batch.plain import ReferenceReader
-from conceptloader.batch.reader import BatchReader, Order, Picked, U64Array
+from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend, ConceptOptions, LossWeight, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
@@ -38,10 +36,9 @@ _TELL = {10**k for k in range(12)}
 logger = logging.getLogger(__name__)
 
 
-def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
-    """A reader of the samples of `blend`, with the engine that its configuration names; the compiled one may begin with
-    plain batches, see warm.py. dp_rank: for messages. layout: of its batches, if others decide it with theirs.
-    """
+def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> CompiledReader:
+    """A reader of the samples of `blend`. dp_rank: for messages. layout: of its batches, if others decide it with
+    theirs."""
     layout = layout or batch_layout(blend)
     # Members of an earlier sequence length or packing are part of the order, but none of their samples lies ahead.
     packed = blend.config.packing is not None
@@ -49,44 +46,29 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
         None if view is None or view.member.seq_len not in (None, layout.seq_len) or bool(view.member.packing) != packed
         else view for view in blend.views
     ]  # fmt: skip
-    reader: BatchReader
-    if blend.config.loader.engine == "reference":
-        reader = ReferenceReader(blend.order, views, layout, dp_rank)
-    else:
-        reader = CompiledReader(blend.order, views, layout, dp_rank)
     present = [view for view in views if view is not None]
     masked = any(kind_of(view) != "window" or LOSS_FIELD in view.dataset.field_names for view in present)
     masked = masked and layout.outputs.loss_mask
-    return LossWatch(reader, dp_rank) if masked else reader
+    return (LossWatch if masked else CompiledReader)(blend.order, views, layout, dp_rank)
 
 
-class LossWatch:
+class LossWatch(CompiledReader):
     """A reader that counts the samples in which nothing is learnt, and says so: of packs, documents, masked tokens."""
 
-    def __init__(self, reader: BatchReader, dp_rank: int) -> None:
-        self.layout, self.samples_without_loss = reader.layout, 0
-        self._reader, self._dp_rank = reader, dp_rank
+    samples_without_loss = 0
 
-    def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
-        """See BatchReader."""
-        batch = self._reader.read(samples, allocate, picked)
+    def read(self, samples: U64Array, *how: Any, **more: Any) -> Batch:
+        """See CompiledReader."""
+        batch = super().read(samples, *how, **more)
         for row in np.flatnonzero(~batch["loss_mask"].any(1)).tolist():
             self.samples_without_loss += 1
             if self.samples_without_loss in _TELL:
                 logger.warning(
                     "dp_rank %d: %d samples so far have a loss mask that is all 0, the last one is sample %d: "
                     "empty packs, documents of one token, quarantined ones, or such whose tokens are all masked",
-                    self._dp_rank, self.samples_without_loss, samples[row],
+                    self.dp_rank, self.samples_without_loss, samples[row],
                 )  # fmt: skip
         return batch
-
-    def follow(self, order: Order) -> None:
-        """See BatchReader."""
-        self._reader.follow(order)
-
-    def where(self, thread: int) -> str:
-        """See BatchReader."""
-        return self._reader.where(thread)
 
 
 def batch_layout(blend: Blend) -> BatchLayout:

@@ -1,4 +1,4 @@
-"""What both engines have in common."""
+"""What is told a reader of batches, and what it does with them after its kernels."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.layout import LOSS_WEIGHT, Allocate, Batch, BatchLayout, TrackLayout
+from conceptloader.batch.layout import LOSS_WEIGHT, Batch, BatchLayout, TrackLayout
 from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.errors import FormatError
@@ -90,27 +90,3 @@ class CompiledOrder(Order, Protocol):
 
     @property
     def kernel_tables(self) -> KernelTables | None: ...
-
-
-class BatchReader(Protocol):
-    """Reads batches. Safe to use from many threads, after a fork, and to pickle."""
-
-    layout: BatchLayout
-
-    def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
-        """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`.
-
-        picked: the windows to read for them; by default those that the order says.
-
-        Raises: FormatError for damaged data, ReadError if the operating system fails; ConfigError for a sample of a
-        member that has left the configuration.
-        """
-        ...
-
-    def follow(self, order: Order) -> None:
-        """Read on in another order of the same members, which agrees with this one on what is being read."""
-        ...
-
-    def where(self, thread: int) -> str:
-        """What the thread of this identifier is reading at this moment, for a log: sample, file, offset."""
-        ...

@@ -180,7 +180,6 @@ class LoaderConfig(Section):
     prefetch: Annotated[int, within(0, 1 << 16)] = 4
     prefetch_bytes: Natural = 1 << 29
     pin_memory: bool = False
-    engine: Literal["compiled", "reference"] = "compiled"
     check_files: bool = True
     warn_after_s: Positive = 30
     timeout_s: Positive = 300

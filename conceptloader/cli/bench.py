@@ -82,7 +82,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         "tracks": [track.name for track in reader.layout.tracks],
         "seq_len": reader.layout.seq_len,
         "seed": blend.config.seed,
-        "engine": type(reader).__name__.removesuffix("Reader").lower(),
         "threads": threads,
         "prefetch": prefetch,
         "cold": arguments.cold,
@@ -134,7 +133,7 @@ def _lines(value: dict[str, Any], seconds: float) -> Iterator[str]:
         f"{value['source']}: {sum(value['samples'].values()):,} samples of {value['seq_len']:,} tokens, "
         f"tracks: {', '.join(value['tracks']) or 'none'}"
     )
-    yield f"{value['engine']} engine, {value['threads']} threads, {value['prefetch']} batches ahead"
+    yield f"{value['threads']} threads, {value['prefetch']} batches ahead"
     yield ""
     passes = {"one by one": value["single"], f"batches of {value['batches']['batch']}": value["batches"]}
     header = "", "tokens/s", "a thread", "p50 ms", "p99 ms", "samples", "bytes read each", "fetched/read", "came from"

@@ -1,6 +1,6 @@
 """Kernels: whole batches, from windows or from sample indices, into the arrays of a batch. One call, no GIL.
 
-All arithmetic is int64. A kernel returns OK or another code of native.py; Call.state says what it was doing.
+All arithmetic is int64. A kernel returns OK or another code of system.py; Call.state says what it was doing.
 """
 
 from typing import Any
@@ -10,10 +10,20 @@ import numpy as np
 from conceptloader.kernels.items import add_document, fill_track, walk_items
 from conceptloader.kernels.kernel import inner, kernel
 from conceptloader.kernels.order import locate_many, windows_many
-from conceptloader.kernels.records import DENSE, NONE, Call, PickBy, Picks, Piece
+from conceptloader.kernels.records import (
+    ABSENT_MEMBER,
+    ABSENT_WINDOW,
+    BAD_DOCUMENT,
+    BAD_TOKEN,
+    BAD_WEIGHT,
+    DENSE,
+    NONE,
+    Call,
+    PickBy,
+    Picks,
+    Piece,
+)
 from conceptloader.kernels.system import (
-    ABSENT,
-    DAMAGED,
     DOCUMENTS,
     NOT_OPEN,
     OK,
@@ -23,6 +33,7 @@ from conceptloader.kernels.system import (
     load,
     read,
     take,
+    wrong,
 )
 
 NO_DOCUMENT = np.int64(-1)
@@ -69,7 +80,9 @@ def find_tokens(call: Call, member: Any, window: int, sample: Any) -> tuple[Code
         start = base + load(np.int64(call.buffer.ctypes.data), np.int64)
         stop = base + load(np.int64(call.buffer.ctypes.data) + 8, np.int64)
         if not base <= start <= stop <= top:
-            return DAMAGED, 0, 0, row, run
+            call.state[0].other = stop - base
+            ordinal = number - shards[row].first_document
+            return wrong(call, BAD_DOCUMENT, ordinal, start - base, top - base), 0, 0, row, run
         stop = min(stop, start + size + 1)
     low, high = member.first_range, member.end_range
     while low < high:  # the first one that ends behind `start`
@@ -166,7 +179,9 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
     at = (start - low) * item
     inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
     source = np.int64(call.scratch.ctypes.data)
-    code = take(source + at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
+    bad = take(source + at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
+    if bad != OK:
+        return wrong(call, BAD_TOKEN, start + bad - 1, inputs[bad - 1], shard.top_id + 1)
     if piece.place == 0 or piece.document >= 0:  # the first token of a row or a document is no label
         at += item
         count = stop - start - 1
@@ -174,10 +189,10 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
         first -= 1
         count = stop - start
     labels = array_at(batch.labels, first, count, np.int64)
-    if code == OK and not shared:
-        code = take(source + at, item, shard.code, shard.top_id, labels.ctypes.data, len(labels))
-    if code != OK:
-        return code
+    if not shared:
+        bad = take(source + at, item, shard.code, shard.top_id, labels.ctypes.data, len(labels))
+        if bad != OK:
+            return wrong(call, BAD_TOKEN, stop - count + bad - 1, labels[bad - 1], shard.top_id + 1)
 
     for k in range(len(call.columns)):
         out, field = call.columns[k], call.fields[row, k]
@@ -190,9 +205,10 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
             for i in range(len(blank)):
                 blank[i] = np.int32(field.code)
             continue
-        code = take(source + begin + field.at, item, field.code, 0, out.address + out.width * place, taken)
-        if code != OK:
-            return code
+        bad = take(source + begin + field.at, item, field.code, 0, out.address + out.width * place, taken)
+        if bad != OK:
+            bits = array_at(out.address, place + bad - 1, 1, np.uint32)[0]
+            return wrong(call, BAD_WEIGHT, low + begin // item + bad - 1, np.int64(bits), 0)
 
     mask = array_at(batch.loss_mask, first - piece.sample * (length - size), count, np.float32)
     eos, field = member.eos, shard.loss
@@ -255,8 +271,10 @@ def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
     while state.sample < len(samples):
         sample, window = state.sample, np.int64(windows[state.sample])
         member = call.members[members[sample]]
-        if member.first_shard < 0 or window >= member.count:
-            return ABSENT
+        if member.first_shard < 0:
+            return wrong(call, ABSENT_MEMBER, members[sample], 0, 0)
+        if not 0 <= window < member.count:
+            return wrong(call, ABSENT_WINDOW, window, 0, member.count)
         if state.position == 0:
             state.sequences_before = state.sequences
         code, start, stop, row, run = find_tokens(call, member, window, samples[sample])
@@ -274,6 +292,8 @@ def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
                 end = min(stop, call.runs[run + 1].first)
                 shift = call.runs[run].source - call.runs[run].first
                 number = run - member.first_run
+                if at + shift < shards[row].base:  # only those of a view rise in its source
+                    row = member.first_shard
             base = shards[row].base - shift
             end = min(end, base + shards[row].tokens)
             if at >= end:

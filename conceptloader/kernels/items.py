@@ -3,8 +3,39 @@
 import numpy as np
 
 from conceptloader.kernels.kernel import inner
-from conceptloader.kernels.records import CUT_OFF, DENSE, Call, Piece
-from conceptloader.kernels.system import DAMAGED, DOCUMENTS, FULL, MORE, OK, Code, array_at, load, read, take
+from conceptloader.kernels.records import (
+    BAD_BLOCKS,
+    BAD_CONCEPT,
+    BAD_OFFSET,
+    BAD_SCORE,
+    BEGINS_LATE,
+    CUT_OFF,
+    DENSE,
+    ENDS_EARLY,
+    FALLS,
+    LARGE_RECORD,
+    MANY_CONCEPTS,
+    MANY_SPANS,
+    NO_LIST,
+    NO_NUMBER,
+    NO_SUCH_RECORD,
+    OFFSETS_FALL,
+    Call,
+    Piece,
+)
+from conceptloader.kernels.system import (
+    DOCUMENTS,
+    FULL,
+    MORE,
+    OK,
+    STREAM,
+    Code,
+    array_at,
+    load,
+    read,
+    take,
+    wrong,
+)
 
 PIECES = np.int64(-2)
 NO_RECORD = np.int64((1 << 32) - 1)
@@ -35,7 +66,10 @@ def find_items(call: Call, piece: Piece, column: int, table_at: int, count: int)
         near = 1
     high = load(address + 8 * (near - 1), np.int64)
     high = high + 1 if 0 <= high < count else count
-    return OK if 0 <= low < high else DAMAGED, low, high
+    if 0 <= low < high:
+        return OK, low, high
+    call.state[0].other = high - 1
+    return wrong(call, BAD_BLOCKS, first, low, count), low, high
 
 
 @inner
@@ -72,9 +106,10 @@ def walk_items(call: Call, piece: Piece, t: int) -> Code:
             at += 1
         if entry == low:
             if not 0 <= end <= piece.start:
-                return DAMAGED
+                return wrong(call, BEGINS_LATE, entry, end, piece.start)
         elif end < begin or end > shard.tokens or (end == begin and t >= 0):
-            return DAMAGED
+            call.state[0].other = begin
+            return wrong(call, FALLS, entry, end, shard.tokens)
         elif begin < end and piece.start < end and begin < piece.stop:
             if t == PIECES:
                 state, parts = call.state[0], call.room.parts
@@ -91,7 +126,7 @@ def walk_items(call: Call, piece: Piece, t: int) -> Code:
                 if code != OK:
                     return code
         begin, number = end, following
-    return OK if begin >= piece.stop else DAMAGED
+    return OK if begin >= piece.stop else wrong(call, ENDS_EARLY, high, begin, piece.stop)
 
 
 @inner
@@ -120,18 +155,19 @@ def add_document(call: Call, piece: Piece, number: int, first: int, end: int) ->
 def add_span(call: Call, piece: Piece, t: int, record: int, first: int, end: int) -> Code:
     """A span of tokens [first, end) of the shard; it may begin before the piece, and end after it."""
     out = call.outputs[t]
-    if record >= call.tracks[piece.row, t].records:
-        return DAMAGED
+    records, from_start = call.tracks[piece.row, t].records, max(first, piece.start)
+    if record >= records:
+        return wrong(call, NO_SUCH_RECORD, from_start, record, records)
     count = array_at(out.num_spans, piece.sample, 1, np.int32)
     slot = np.int64(count[0])
-    begin = piece.place + max(first, piece.start) - piece.start
+    begin = piece.place + from_start - piece.start
     stop = piece.place + min(end, piece.stop) - piece.start
     index = array_at(out.span_index, piece.sample * call.arrays[0].seq_len + begin, stop - begin, np.int32)
     if slot >= out.max_spans:
         if out.mark:
             for i in range(len(index)):
                 index[i] = np.int32(CUT_OFF)
-        return OK if out.cut_spans else DAMAGED
+        return OK if out.cut_spans else wrong(call, MANY_SPANS, from_start, slot + 1, out.max_spans)
     count[0] = np.int32(slot + 1)
     for i in range(len(index)):
         index[i] = np.int32(slot)
@@ -164,6 +200,7 @@ def dense_spans(call: Call, piece: Piece, t: int, low: int) -> Code:
         if record != NO_RECORD:
             code = add_span(call, piece, t, record, begin, token + (following == record))
             if code != OK:
+                call.state[0].column = STREAM
                 return code
         begin = token
         record = following
@@ -173,6 +210,7 @@ def dense_spans(call: Call, piece: Piece, t: int, low: int) -> Code:
 @inner
 def fill_track(call: Call, piece: Piece, t: int, low: int) -> Code:
     """Spans and concepts of a piece of a row's inputs. low: see dense_spans."""
+    call.state[0].track = t
     number = array_at(call.outputs[t].num_spans, piece.sample, 1, np.int32)
     first = np.int64(number[0])
     code = dense_spans(call, piece, t, low) if call.tracks[piece.row, t].kind == DENSE else walk_items(call, piece, t)
@@ -214,20 +252,25 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
         code = read(call, piece.row, out.index_file, buffer, 8 * (last - record + 2), 8 * record)
         if code != OK:
             return code
-        if words[0] < 0 or words[last - record + 1] > track.data_size:
-            return DAMAGED
+        if words[0] < 0:
+            return wrong(call, BAD_OFFSET, record, words[0], track.data_size)
         for i in range(last - record + 1):
             if words[i + 1] < words[i]:
-                return DAMAGED
+                call.state[0].other = words[i]
+                return wrong(call, OFFSETS_FALL, record + i, words[i + 1], track.data_size)
+        if words[last - record + 1] > track.data_size:
+            return wrong(call, BAD_OFFSET, last + 1, words[last - record + 1], track.data_size)
         for k in range(low, high):
             slot = slots[slots[k].key & SLOT_MASK]
             at = (slots[k].key >> SLOT_BITS) - record
             size = words[at + 1] - words[at]
             slot.count = size // item
-            if size % item or size > MAX_RECORD_BYTES or (slot.count > out.max_concepts and not out.cut_concepts):
-                return DAMAGED
-            if out.single and slot.count != 1:
-                return DAMAGED
+            if size % item or (out.single and slot.count != 1):
+                return wrong(call, NO_NUMBER if out.single else NO_LIST, record + at, size, item)
+            if size > MAX_RECORD_BYTES:
+                return wrong(call, LARGE_RECORD, record + at, size, MAX_RECORD_BYTES)
+            if slot.count > out.max_concepts and not out.cut_concepts:
+                return wrong(call, MANY_CONCEPTS, record + at, slot.count, out.max_concepts)
             slot.begin = words[at]
             slot.taken = min(slot.count, out.max_concepts)
         low = high
@@ -245,8 +288,7 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
         offsets[k + 1] = offsets[k] + slots[k].taken
     for k in range(count, limit):
         offsets[k + 1] = offsets[count]
-    call.state[0].track = t
-    call.state[0].needed = offsets[count]
+    call.state[0].value = offsets[count]
     return FULL if offsets[count] > out.capacity else OK
 
 
@@ -282,13 +324,21 @@ def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> C
                 if code != OK:
                     return code
                 for k in range(low, high):
-                    slot = slots[slots[k].key & SLOT_MASK]
+                    number = slots[k].key & SLOT_MASK
+                    slot = slots[number]
                     begin = slot.begin + before * slot.count
                     skipped = max(0, (done - begin) // width)
                     taken = max(0, min(slot.taken, (done + size - begin) // width) - skipped)
                     at = address + begin + width * skipped - done
-                    code = take(at, width, kind, track.top_concept, target + wide * (slot.target + skipped), taken)
-                    if code != OK:
-                        return code
+                    place = target + wide * (slot.target + skipped)
+                    bad = take(at, width, kind, track.top_concept, place, taken)
+                    if bad != OK:
+                        span = array_at(out.spans, 2 * (piece.sample * out.max_spans + number), 1, np.int32)
+                        token = piece.start + span[0] - piece.place
+                        if scored:
+                            bits = array_at(place, bad - 1, 1, np.uint32)[0]
+                            return wrong(call, BAD_SCORE, token, np.int64(bits), 0)
+                        found = array_at(place, bad - 1, 1, np.int64)[0]
+                        return wrong(call, BAD_CONCEPT, token, found, track.top_concept + 1)
             low = high
     return OK

@@ -10,8 +10,22 @@ import numpy as np
 from conceptloader.kernels.fill import NO_DOCUMENT, blank_row, fill_piece, ignore_labels
 from conceptloader.kernels.items import PIECES, walk_items
 from conceptloader.kernels.kernel import Array, inner, kernel
-from conceptloader.kernels.records import PART, REFUSE, SPLIT, Call, PickBy, Picks, Piece, Room
-from conceptloader.kernels.system import ABSENT, DAMAGED, MORE, NOT_OPEN, OK, STREAM, Code, array_at
+from conceptloader.kernels.records import (
+    ABSENT_MEMBER,
+    ABSENT_WINDOW,
+    LONG_DOCUMENT,
+    MORE_TOKENS,
+    NO_PLACE,
+    PART,
+    REFUSE,
+    SPLIT,
+    Call,
+    PickBy,
+    Picks,
+    Piece,
+    Room,
+)
+from conceptloader.kernels.system import MORE, NOT_OPEN, OK, STREAM, Code, array_at, wrong
 
 
 @inner
@@ -21,7 +35,7 @@ def cut_documents(call: Call, first: int, last: int, overflow: int) -> Code:
     for k in range(state.parts):
         found = room.parts[k]
         if overflow == REFUSE and found.end - found.start > size:
-            return DAMAGED
+            return wrong(call, LONG_DOCUMENT, found.document, found.end - found.start, size)
         at = found.start + max(0, -(-(first - found.start) // size)) * size
         while at < min(found.end, last):
             if at == found.start or overflow == SPLIT:
@@ -72,9 +86,9 @@ def put(room: Room, rooms: Array, at: int, piece: Any, part: Any) -> None:
 
 
 @inner
-def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> int:
-    """Pack the first `count` pieces. Returns: how many parts there are; -1 for a piece that is refused, or that fits
-    nowhere since the documents are not those for which the packs were counted."""
+def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> Any:
+    """Pack the first `count` pieces. Returns: how many parts there are; -1 - k for piece k that is refused, or that
+    fits nowhere since the documents are not those for which the packs were counted."""
     rooms, size = room.rooms[:packs], len(room.tally) - 1
     sort_pieces(room, count)
     for b in range(packs):
@@ -96,7 +110,7 @@ def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> int:
             put(room, rooms, low, piece, part)
             parts += 1
         elif overflow == REFUSE:
-            return -1
+            return -1 - room.order[k]
         else:
             room.order[left] = room.order[k]
             left += 1
@@ -108,7 +122,7 @@ def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> int:
             part.start = start
             part.tokens = min(stop - start, rooms[packs - 1] // packs)
             if part.tokens == 0:
-                return -1
+                return -1 - room.order[k]
             start = start + part.tokens if overflow == SPLIT else stop
             put(room, rooms, packs - 1, piece, part)
             parts += 1
@@ -116,7 +130,7 @@ def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> int:
 
 
 @kernel
-def pack_block(room: Room, count: int, packs: int, overflow: int) -> int:
+def pack_block(room: Room, count: int, packs: int, overflow: int) -> Any:
     """pack_pieces, for who is not a kernel."""
     return pack_pieces(room, count, packs, overflow)
 
@@ -209,7 +223,9 @@ def find_parts(call: Call, number: int, block: int) -> Code:
         packs = min(member.bins, member.count - block * member.bins)
         parts = pack_pieces(call.room, state.pieces, packs, member.overflow)
         if parts < 0:
-            return DAMAGED
+            piece = call.room.pieces[-1 - parts]
+            kind = NO_PLACE if member.overflow == REFUSE else MORE_TOKENS
+            return wrong(call, kind, piece.document, piece.tokens, size)
         state.parts = parts
     state.packed_member = number
     state.packed_block = block
@@ -293,8 +309,10 @@ def fill_packs(call: Call, picks: Picks, order: PickBy) -> Code:
     state = call.state[0]
     while state.sample < len(samples):
         number, window = members[state.sample], np.int64(windows[state.sample])
-        if call.members[number].bins == 0 or window >= call.members[number].count:
-            return ABSENT
+        if call.members[number].bins == 0:
+            return wrong(call, ABSENT_MEMBER, number, 0, 0)
+        if not 0 <= window < call.members[number].count:
+            return wrong(call, ABSENT_WINDOW, window, 0, call.members[number].count)
         if state.position == 0:
             state.sequences_before = state.sequences
         code = fill_pack(call, samples[state.sample], number, window)

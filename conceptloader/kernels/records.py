@@ -24,7 +24,7 @@ SHARD = record("base tokens item offset code documents first_document loss block
 
 # Of a track in a shard. kind: see below. field: byte of the record id in an item. top_concept: the largest concept id
 # that there may be. id_bytes, score_bytes: of a concept in a record; the latter is 0 without scores. id_code and
-# score_code: see native.take.
+# score_code: see system.take.
 TRACK = record("kind field entries records data_size top_concept id_bytes score_bytes id_code score_code")
 NONE, DENSE, SPANS = map(np.int64, range(3))
 CUT_OFF = -2  # in <track>_span_index
@@ -62,7 +62,7 @@ OUTPUT = record(
 )
 
 # A token-aligned field in the batch: address, bytes of a number, whether it stands at the labels. And in a shard: its
-# byte in an item, or -1; its code, see native.take, or then the bits of the float32 that stands for it.
+# byte in an item, or -1; its code, see system.take, or then the bits of the float32 that stands for it.
 COLUMN = record("address width labels")
 FIELD = record("at code")
 
@@ -73,14 +73,25 @@ SLOT = record("key begin count taken target")
 
 # How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
-# hand; error: its errno, or -1 if the file ends early. track, needed: see FULL. announced: of samples behind this one,
-# the first read is only announced to the system, so that those of a batch are under way together. packed_member,
-# packed_block: whose parts are known, from earlier calls too; pieces, parts: how many they are. reads, read_bytes: of
-# all calls so far. clock: of this call. held, num_held: address and number of HELD records.
+# hand; track: the one at hand. kind, place, value, other, limit: what is WRONG, see below; value also: see FAILED and
+# FULL. announced: of samples behind this one, the first read is only announced to the system, so that those of a batch
+# are under way together. packed_member, packed_block: whose parts are known, from earlier calls too; pieces, parts: how
+# many they are. reads, read_bytes: of all calls so far. clock: of this call. held, num_held: address and number of HELD
+# records.
 STATE = record(
-    "sample position sequences sequences_before longest row column at size error track needed announced "
-    "reads read_bytes packed_member packed_block pieces parts clock held num_held"
+    "sample position sequences sequences_before longest row column at size track kind place value other limit "
+    "announced reads read_bytes packed_member packed_block pieces parts clock held num_held"
 )
+
+# What is wrong where a kernel returns WRONG: in the order, in the stream, in tables of documents and spans, in spans,
+# in records, in packs, in what `system.read` is asked for. What place, value, other and limit are: see messages.py.
+ABSENT_MEMBER, ABSENT_WINDOW = map(np.int64, range(2))
+BAD_TOKEN, BAD_WEIGHT = map(np.int64, range(2, 4))
+BAD_DOCUMENT, BAD_BLOCKS, BEGINS_LATE, FALLS, ENDS_EARLY = map(np.int64, range(4, 9))
+NO_SUCH_RECORD, MANY_SPANS, BAD_CONCEPT, BAD_SCORE = map(np.int64, range(9, 13))
+BAD_OFFSET, OFFSETS_FALL, NO_LIST, NO_NUMBER, LARGE_RECORD, MANY_CONCEPTS = map(np.int64, range(13, 19))
+LONG_DOCUMENT, NO_PLACE, MORE_TOKENS = map(np.int64, range(19, 22))
+NO_ROOM = np.int64(22)
 
 # Of a document that ends at token `end` of the dataset: tokens [start, start + tokens). And where they are packed, once
 # that is known: in which pack of the block, at which place.

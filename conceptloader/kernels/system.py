@@ -5,19 +5,18 @@ from typing import Any
 import numpy as np
 
 from conceptloader.kernels.kernel import Array, Lowered, inner
-from conceptloader.kernels.records import HELD, Call
+from conceptloader.kernels.records import HELD, NO_ROOM, Call
 
 Code = Any
 # What a kernel returns. Typed: a plain number would be a type of its own, and its users compiled once more for it.
 OK: Code = np.int64(0)
 NOT_OPEN: Code = np.int64(1)  # the stream of shard `row`; nothing was done yet at `position`
 CLOSED: Code = np.int64(2)  # any of its files, in the midst of what is at `position`
-FAILED: Code = np.int64(3)  # a read; see `error`
-FULL: Code = np.int64(4)  # the values of ragged track `track`, of which there are `needed`
-DAMAGED: Code = np.int64(5)  # a file breaks the format, and the plain reader will say how
-ABSENT: Code = np.int64(6)  # a sample of a member that has left
-MORE: Code = np.int64(7)  # there are more pieces of documents in a block than there is room for
-MISSING: Code = np.int64(8)  # the bytes of the read at hand: of an object in a store, or announced, to be read later
+FAILED: Code = np.int64(3)  # a read; `value` is its errno, or -1 if the file ends early
+FULL: Code = np.int64(4)  # the values of ragged track `track`, of which there are `value`
+WRONG: Code = np.int64(5)  # a file breaks the format, or the order cannot be followed; see `wrong`
+MORE: Code = np.int64(6)  # there are more pieces of documents in a block than there is room for
+MISSING: Code = np.int64(7)  # the bytes of the read at hand: of an object in a store, or announced, to be read later
 
 # What `take` makes float32 of; the codes before are the READABLE_TOKENS.
 HALF: Code = np.int64(5)
@@ -43,15 +42,27 @@ load: Any = Lowered("load")
 
 
 @inner
+def wrong(call: Call, kind: int, place: int, value: int, limit: int) -> Code:
+    """WRONG, and in the state what is; of which file, `row` and `column` say there."""
+    state = call.state[0]
+    state.kind = kind
+    state.place = place
+    state.value = value
+    state.limit = limit
+    return WRONG
+
+
+@inner
 def take(source: int, step: int, code: int, top: int, target: int, count: int) -> Code:
     """`count` numbers that are `step` bytes apart, from address `source` on, to address `target`, one after another.
 
     code: position of a token type in READABLE_TOKENS, which becomes int64; HALF or SINGLE, which become float32; or the
-    bytes of a number that stays what it is, below 0. DAMAGED if an integer is not in [0, top], or a float not finite.
-    `token | top - token` has its sign bit set if the token is negative or above `top`: no branch, so that the loops
-    still become vector instructions.
+    bytes of a number that stays what it is, below 0. Returns: OK, or k if the k-th number, from 1 on, is the first that
+    is not in [0, top], or not finite. `token | top - token` has its sign bit set if the token is negative or above
+    `top`: no branch, so that the loops still become vector instructions.
     """
     out = array_at(target, 0, count * (code >= 0 and code < HALF), np.int64)
+    floats = array_at(target, 0, count * (code >= HALF), np.float32)
     signs = np.int64(0)
     if code == 1 and step == 2:
         shorts = array_at(source, 0, len(out), np.uint16)
@@ -70,7 +81,6 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
         for i in range(len(raw)):
             raw[i] = load(source + i // -code * step + i % -code, np.uint8)
     elif code >= HALF:
-        floats = array_at(target, 0, count, np.float32)
         words = array_at(target, 0, count, np.uint32)
         for i in range(len(floats)):
             if code == SINGLE:
@@ -79,7 +89,8 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
                 half = load(source + i * step, np.uint16)  # which compiled code has no type for
                 words[i] = np.uint32(half & 0x7FFF) << np.uint32(13) | np.uint32(half >> 15) << np.uint32(31)
                 floats[i] *= np.float32(2.0**112)  # the exponents' offsets differ by it
-                signs |= np.int64(0x7BFF) - np.int64(half & 0x7FFF)
+                if half & 0x7FFF > 0x7BFF:
+                    words[i] |= np.uint32(0x7F800000)  # nor is it a finite number there
             if not np.isfinite(floats[i]):
                 signs = np.int64(-1)
     else:
@@ -97,7 +108,14 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
                 token = load(at, np.int64)
             out[i] = token
             signs |= token | top - token
-    return DAMAGED if signs < 0 else OK
+    if signs < 0:
+        for i in range(len(out)):
+            if out[i] | top - out[i] < 0:
+                return np.int64(i + 1)
+        for i in range(len(floats)):
+            if not np.isfinite(floats[i]):
+                return np.int64(i + 1)
+    return OK
 
 
 @inner
@@ -135,7 +153,7 @@ def read(call: Call, row: int, column: int, target: Array, size: int, offset: in
     state.at = offset
     state.size = size
     if size > len(target) or offset < 0:
-        return DAMAGED
+        return wrong(call, NO_ROOM, offset, size, len(target))
     descriptor = call.files[row, column]
     if descriptor < 0:
         return CLOSED
@@ -157,6 +175,6 @@ def read(call: Call, row: int, column: int, target: Array, size: int, offset: in
             continue
         error = array_at(_errno_location(), 0, 1, np.int32)[0] if got < 0 else np.int32(-1)
         if error != EINTR:
-            state.error = error
+            state.value = error
             return FAILED
     return OK

@@ -9,7 +9,6 @@ import errno
 import logging
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,53 +105,32 @@ def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:
     Raises: ReadError when the operating system fails or the file ends early; it names file and offset.
     """
     parts: list[bytes] = []
-    thread = threading.get_ident()
-    _waiting[thread] = name, offset, size
-    try:
-        while True:
-            try:
-                part = pread(descriptor, min(size, _MAX_PREAD), offset)
-            except OSError as error:
-                message = f"{name}: cannot read {size} bytes at offset {offset}: {error.strerror}"
-                raise ReadError(error.errno, message) from error
-            if len(part) == size and not parts:
-                return part
-            if not part and size:
-                raise ReadError(
-                    errno.ENODATA,
-                    f"{name}: found the end at byte {offset}, expected {size} more bytes; "
-                    "the file was truncated after it was opened: restore it",
-                )
-            parts.append(part)
-            offset += len(part)
-            size -= len(part)
-            if not size:
-                return b"".join(parts)
-    finally:
-        _waiting.pop(thread, None)
-
-
-_waiting: dict[int, tuple[str, int, int]] = {}  # by thread: file, offset, bytes; no bytes while it is opened
-
-
-def waits_for(thread: int) -> str | None:
-    """What this thread waits for in `read_at` or `open_file`, for a log; None if it is in neither."""
-    name, offset, size = _waiting.get(thread, (None, 0, 0))
-    if name is None:
-        return None
-    return f"{size} bytes at offset {offset} of {name}" if size else f"the opening of {name}"
+    while True:
+        try:
+            part = pread(descriptor, min(size, _MAX_PREAD), offset)
+        except OSError as error:
+            message = f"{name}: cannot read {size} bytes at offset {offset}: {error.strerror}"
+            raise ReadError(error.errno, message) from error
+        if len(part) == size and not parts:
+            return part
+        if not part and size:
+            raise ReadError(
+                errno.ENODATA,
+                f"{name}: found the end at byte {offset}, expected {size} more bytes; "
+                "the file was truncated after it was opened: restore it",
+            )
+        parts.append(part)
+        offset += len(part)
+        size -= len(part)
+        if not size:
+            return b"".join(parts)
 
 
 def open_file(path: str, flags: int = 0) -> int:
     """A read-only descriptor. flags: of the system, besides. Raises: ReadError naming the file."""
-    thread = threading.get_ident()
-    _waiting[thread] = path, 0, 0
-    try:
-        with named(path, "opened"):
-            # Not blocking: a fifo in place of a file must not wait for a writer.
-            return open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
-    finally:
-        _waiting.pop(thread, None)
+    with named(path, "opened"):
+        # Not blocking: a fifo in place of a file must not wait for a writer.
+        return open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
 
 
 def read_file(path: str, limit: int, opener: Callable[[str], int] = open_file) -> bytes:

@@ -1,14 +1,17 @@
-"""Test kit: synthetic datasets, a resume oracle, and (in conceptloader.testing.strategies) hypothesis strategies.
+"""Test kit: synthetic datasets, a resume oracle, plain batches, and (in conceptloader.testing.strategies) hypothesis
+strategies.
 
 Open corpora.py first.
 """
 
 from conceptloader.testing.corpora import RawDocument, random_documents, write_dataset
 from conceptloader.testing.oracle import Layout, check_resume, global_steps
+from conceptloader.testing.plain import PlainReader
 from conceptloader.testing.sparse import sparse_dataset
 
 __all__ = [
     "Layout",
+    "PlainReader",
     "RawDocument",
     "check_resume",
     "global_steps",

@@ -1,16 +1,17 @@
 """Replaying a recorded run: the first step that differs from what configuration and data say now, or none."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Outputs
+from conceptloader.blend.samples import kind_of, present
 from conceptloader.trace.record import Launch, Line, checksums
 from conceptloader.trace.run import Run
 
@@ -73,7 +74,7 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
         for line in launch.lines:
             if launch.counts(line):
                 done.setdefault(line.step, Counter())[line.micro_batch, line.dp_rank] += 1
-            difference = _compare(reader(line.ignore_index), launch, line)
+            difference = _compare(reader, run, launch, line)
             if difference is not None:
                 differences.append(difference)
                 break  # lines are in the order of their steps
@@ -92,11 +93,15 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
     )
 
 
-def _reader(run: Run, launch: Launch, ignore_index: int | None) -> ReferenceReader:
+def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool) -> CompiledReader:
     """Reads tokens at the sequence length of a start; members of other lengths had no samples in it. ignore_index: of
-    the labels, where the configuration masks their loss."""
+    the labels, where the configuration masks their loss. packed: whether samples are packs, of which all of a start
+    are, or none."""
     seq_len = run.seq_len(launch.start.seq_len)
-    views = [view if view is None or view.member.seq_len in (None, seq_len) else None for view in run.blend.views]
+    views = [
+        None if view is None or view.member.seq_len not in (None, seq_len) or (kind_of(view) == "pack") != packed
+        else view for view in run.blend.views
+    ]  # fmt: skip
     masks = run.blend.config.outputs
     outputs = Outputs(
         position_ids="off",
@@ -105,18 +110,21 @@ def _reader(run: Run, launch: Launch, ignore_index: int | None) -> ReferenceRead
         eos_loss=ignore_index is None or masks.eos_loss,
     )
     layout = decide_layout(views, seq_len, outputs)
-    return ReferenceReader(run.blend.order, views, layout)
+    return CompiledReader(run.blend.order, views, layout)
 
 
-def _compare(reader: ReferenceReader, launch: Launch, line: Line) -> Difference | None:
+def _compare(
+    reader: Callable[[int | None, bool], CompiledReader], run: Run, launch: Launch, line: Line
+) -> Difference | None:
     plan = launch.start.plan
     expected = None  # the plan has no such share
     if line.step >= plan.start_step and line.dp_rank < plan.partition.dp_size:
         rows = plan.micro_batches(line.step, line.dp_rank)
         expected = rows[line.micro_batch].tolist() if line.micro_batch < len(rows) else None
     pairs: list[tuple[str, Any, Any]] = [("samples", expected, list(line.samples))]
-    if expected == list(line.samples):
-        batch = reader.read(np.array(expected, np.uint64))
+    if expected and expected == list(line.samples):
+        first = present(run.blend.views, run.blend.order.sample(expected[0])[0])
+        batch = reader(line.ignore_index, kind_of(first) == "pack").read(np.array(expected, np.uint64))
         pairs = [
             ("datasets", batch["dataset_id"].tolist(), list(line.datasets)),
             ("tokens", checksums(batch["input_ids"], batch["labels"]), list(line.checksums)),

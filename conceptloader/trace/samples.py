@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Outputs
 from conceptloader.blend.samples import Part
 from conceptloader.order.partition import Place
@@ -92,7 +92,7 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
         tokens=(min(part.start for part in parts), max(part.stop for part in parts)),
         documents=[one for part in parts for one in _documents(member, part)],
         spans={track: [one for part in parts for one in _spans(member, part, track)] for track in tracks},
-        fields=_fields(run, member.seq_len, sample),
+        fields=_fields(run, member, sample),
     )
 
 
@@ -101,13 +101,14 @@ def trace_step(run: Run, step: int) -> list[SampleTrace]:
     return [trace_sample(run, sample) for sample in range(*run.steps.range_of(step))]
 
 
-def _fields(run: Run, seq_len: int, sample: int) -> dict[str, list[float]]:
+def _fields(run: Run, member: Member, sample: int) -> dict[str, list[float]]:
     outputs, blend = run.blend.config.outputs, run.blend
     if outputs.loss_weight is None and not outputs.fields:
         return {}
     chosen = Outputs(loss_weight=outputs.loss_weight, fields=outputs.fields)
-    layout = decide_layout(blend.views, seq_len, chosen)
-    batch = ReferenceReader(blend.order, blend.views, layout).read(np.array([sample], np.uint64))
+    layout = decide_layout(blend.views, member.seq_len, chosen)
+    views = [view if view is member.view else None for view in blend.views]  # others may be of other kinds
+    batch = CompiledReader(blend.order, views, layout).read(np.array([sample], np.uint64))
     return {one.name: batch[one.name][0].tolist() for one in layout.fields}
 
 

@@ -2,9 +2,8 @@
 
 import copy
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,73 +11,30 @@ import numpy.typing as npt
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.base.hashing import derive_key
+from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.batch.open import RANDOM, decide_layout
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Config, View
 from conceptloader.blend.blend import open_datasets
-from conceptloader.blend.packing import end_to_end
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.values import Documents, Spans
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.storage.stores import is_url
 
-from .dataset import Ints, Reader, SampleRules
+from .dataset import Reader, SampleRules
 from .options import wanted
 from .takeover import MappedBlend, MappedGPTDataset, MappingBuilder
 
 
-class Joined:
-    """The tokens of some pieces of a dataset, end to end: what batch.plain asks of a Dataset."""
-
-    def __init__(self, dataset: Dataset, pieces: Sequence[range]) -> None:
-        self.dataset, self.pieces = dataset, pieces
-        self.files, self.tracks, self.tokenizer = dataset.files, dataset.tracks, dataset.tokenizer
-        self.borders: Ints = np.cumsum([0, *map(len, pieces)])  # where each piece begins, and the end of the last one
-
-    def cut(self, start: int, stop: int) -> list[tuple[int, range]]:
-        """(position, tokens of the dataset) of each part of [start, stop)."""
-        parts = []
-        for at, piece in zip(self.borders.tolist(), self.pieces, strict=False):
-            part = piece[max(start - at, 0) : max(stop - at, 0)]
-            if part:
-                parts.append((at + part.start - piece.start, part))
-        return parts
-
-    def ahead(self, start: int, stop: int) -> Iterator[tuple[Dataset, int, int]]:
-        return chain.from_iterable(self.dataset.ahead(p.start, p.stop) for _, p in self.cut(start, stop))
-
-    def read(self, start: int, stop: int) -> dict[str, Any]:
-        """As Dataset.read, without documents and tracks."""
-        parts = [self.dataset.read(piece.start, piece.stop) for _, piece in self.cut(start, stop)]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def documents_in(self, start: int, stop: int) -> Documents:
-        """As Dataset.documents_in: every piece lies in one document."""
-        parts = self.cut(start, stop)
-        ids = [self.dataset.documents_in(piece.start, piece.start + 1).ids for _, piece in parts]
-        return Documents(np.array([at for at, _ in parts]), np.concatenate(ids))
-
-    def spans(self, track: str, start: int, stop: int) -> Spans:
-        """As Dataset.spans; a span ends where its piece does."""
-        parts = self.cut(start, stop)
-        spans = [self.dataset.spans(track, piece.start, piece.stop) for _, piece in parts]
-        return end_to_end(spans, [at - start for at, _ in parts])
-
-    def file_of(self, kind: str, token: int) -> str:
-        return self.dataset.file_of(kind, self.cut(token, token + 1)[0][1].start)
-
-
-def joined_view(source: Any, dataset_id: int, seq_length: int, tracks: Iterable[str]) -> View:
-    """A view of one window, the whole of `source` (Joined or Dataset): all that a sample, or a layout, looks at."""
+def view_of(dataset: Dataset, dataset_id: int, seq_length: int, tracks: Iterable[str]) -> View:
+    """What a layout looks at, and a reader of pieces of the dataset."""
     name, tokens = str(dataset_id), (0, seq_length + 1)
     member = Member(dataset=name, seq_len=seq_length, windows=1, stream_fingerprint="", token_range=tokens)
-    samples: Any = None  # read as a whole, never by number
+    samples: Any = None  # none is asked for by its number
     return View(
-        name=name, dataset_id=dataset_id, dataset=source, member=member, samples=samples, start=0,
-        tracks=tuple(track for track in tracks if track in source.tracks),
+        name=name, dataset_id=dataset_id, dataset=dataset, member=member, samples=samples, start=0,
+        tracks=tuple(track for track in tracks if track in dataset.tracks),
     )  # fmt: skip
 
 
@@ -91,20 +47,25 @@ class StockReader:
 
     split: "StockSplit"
     layout: BatchLayout
+    reader: CompiledReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        order: Any = None  # samples are given by their pieces
+        object.__setattr__(self, "reader", CompiledReader(order, self.split.views(self.layout), self.layout))
 
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch:
         """The batch of sample indices uint64 [B], with `pieces`: borders of the pieces in the B * S inputs."""
-        size, tracks, views, pieces = self.layout.seq_len, [track.name for track in self.layout.tracks], [], [0]
-        for row, index in enumerate(samples.tolist()):
-            k, parts = self.split.data.sample(index)
-            joined = Joined(self.split.in_blend[k], parts)
-            views.append(joined_view(joined, k, size, tracks))
-            pieces += [row * size + border for border in joined.borders[1:-1].tolist() if border < size]
-            pieces.append((row + 1) * size)
-        order: Any = None  # the windows are given
-        reader = ReferenceReader(order, views, self.layout)
-        rows = np.arange(len(views))
-        batch = reader.read(samples, picked=(rows, np.zeros(len(rows), np.uint64)))
+        size = self.layout.seq_len
+        picks = [self.split.data.sample(index) for index in samples.tolist()]
+        members, parts = np.array([k for k, _ in picks], np.int64), [pieces for _, pieces in picks]
+        batch = self.reader.read(samples, picked=(members, np.zeros(len(picks), np.uint64)), pieces=parts)
+        pieces = [0]
+        for row, (k, each) in enumerate(picks):
+            borders = np.cumsum([len(piece) for piece in each])
+            pieces += [row * size + border for border in borders[borders < size].tolist()] + [(row + 1) * size]
+            if "document_ids" in batch:
+                documents = [self.split.in_blend[k].documents_in(piece.start, piece.start + 1).ids[0] for piece in each]
+                batch["document_ids"][row] = np.array(documents)[batch["document_ids"][row]]
         ends = batch["input_ids"] == self.split.eod
         if self.split.rules.eod_mask_loss:
             batch["loss_mask"][ends] = 0
@@ -164,13 +125,17 @@ class StockSplit:
         resume(saved, self.spec, consumed, allow_changed=accept)
         return self
 
+    def views(self, layout: BatchLayout) -> list[View]:
+        tracks = [track.name for track in layout.tracks]
+        return [view_of(dataset, k, layout.seq_len, tracks) for k, dataset in enumerate(self.in_blend)]
+
     def layout(self, concepts: bool) -> BatchLayout:
         """Arrays of a batch. The pieces of a sample may hold more spans than a window of the stream."""
         config, length = wanted(self.config, concepts), self.rules.seq_length
         outputs = replace(config.outputs, cu_seqlens=False, loss_mask_borders=False)
         given = config.concepts.items()
         tracks = {name: replace(one, max_spans=min(one.max_spans or length, length)) for name, one in given}
-        views = [joined_view(dataset, k, length, tracks) for k, dataset in enumerate(self.in_blend)]
+        views = [view_of(dataset, k, length, tracks) for k, dataset in enumerate(self.in_blend)]
         layout = decide_layout(views, length, outputs, tracks)
         return replace(layout, random_key=derive_key(config.seed, RANDOM))
 

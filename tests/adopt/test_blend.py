@@ -11,6 +11,7 @@ from conceptloader.batch.open import open_reader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.trace.select.views import Ask, select
+from tests.batch.compare import assert_same, plain_reader
 from tests.corpora import blended
 from tests.corpora.token_files import write_megatron
 
@@ -23,14 +24,9 @@ def test_adopted_and_native_datasets_in_one_configuration(tmp_path: Path) -> Non
         "seq_len": 16,
         "outputs": {"position_ids": "document", "document_ids": True},
     }
-    batches = []
-    for engine in ("compiled", "reference"):
-        blend = open_blend(load_config({**whole, "loader": {"engine": engine}}, base_dir=tmp_path))
-        batches.append(open_reader(blend).read(np.arange(320, dtype=np.uint64)))
-    compiled, reference = batches
-    assert compiled.keys() == reference.keys()
-    for name in reference:
-        assert np.array_equal(compiled[name], reference[name]), name
+    blend, samples = open_blend(load_config(whole, base_dir=tmp_path)), np.arange(320, dtype=np.uint64)
+    reference = plain_reader(blend).read(samples)
+    assert_same(open_reader(blend).read(samples), reference)
     # Documents of all three are known, and the same tokens give the same documents, foreign or not.
     ids, members = reference["document_ids"], reference["dataset_id"]
     assert (ids >= 0).all()
@@ -54,16 +50,15 @@ def test_a_view_of_adopted_and_joined_data(tmp_path: Path, packing: dict[str, in
     select(tmp_path / "all", tmp_path / "view", Ask(where="tokens > 20 and document % 3 > 0"))
     chosen = [some for k, some in enumerate(documents[0::2] + documents[1::2]) if len(some) > 20 and k % 3]
     adopt([write_megatron(tmp_path / "chosen", [[some] for some in chosen])], tmp_path / "copy")
-    batches = []
-    for name, engine in (("copy", "reference"), ("view", "reference"), ("view", "compiled")):
+    samples, batches = np.arange(100, dtype=np.uint64), []
+    for name, read in (("copy", plain_reader), ("view", plain_reader), ("view", open_reader)):
         config = {
             "seq_len": 16,
             "packing": packing,
             "datasets": {"a": {"path": str(tmp_path / name)}},
             "outputs": {"position_ids": "document", "document_ids": True},
-            "loader": {"engine": engine},
         }
-        batches.append(open_reader(cl.open_blend(config)).read(np.arange(100, dtype=np.uint64)))
+        batches.append(read(cl.open_blend(config)).read(samples))
     for found in batches[1:]:
         for key, values in batches[0].items():
             assert np.array_equal(found[key], values), key

@@ -14,15 +14,13 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from tests.corruption.mutations import with_matching_manifest
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_a_track_without_spans_has_room_for_one(tmp_path: Path, engine: str) -> None:
+def test_a_track_without_spans_has_room_for_one(tmp_path: Path) -> None:
     build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
     with build.shard(0) as writer:
         writer.add_document(list(range(20)))
     cl.finalize(tmp_path / "ds")
     config: dict[str, Any] = {
         "seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "concepts": {"concepts": {}},
-        "loader": {"engine": engine},
     }  # fmt: skip
     with cl.make_dataloader(config, micro_batch_size=2) as loader:
         batch = next(iter(loader))
@@ -52,29 +50,27 @@ def write(path: Path, documents: list[tuple[int, list[Any]]], **options: Any) ->
     return str(path)
 
 
-def batch(path: str, engine: str, samples: int = 2, **config: Any) -> dict[str, Any]:
-    given = {"order": "sequential", "datasets": {"a": {"path": path}}, "loader": {"engine": engine}, **config}
+def batch(path: str, samples: int = 2, **config: Any) -> dict[str, Any]:
+    given = {"order": "sequential", "datasets": {"a": {"path": path}}, **config}
     with cl.make_dataloader(given, micro_batch_size=samples) as loader:
         return next(iter(loader))
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_padding_of_a_dataset_that_names_no_eos(tmp_path: Path, engine: str) -> None:
+def test_padding_of_a_dataset_that_names_no_eos(tmp_path: Path) -> None:
     path = write(tmp_path / "ds", [(3, []), (9, [])], mode="document")
-    found = batch(path, engine, seq_len=5)
+    found = batch(path, seq_len=5)
     assert found["input_ids"].tolist() == [[1, 2, 3, 0, 0], [1, 2, 3, 4, 5]]
     assert found["labels"].tolist() == [[2, 3, 0, 0, 0], [2, 3, 4, 5, 6]]
     assert found["loss_mask"].tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]]
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
-def test_records_of_more_than_one_read(tmp_path: Path, engine: str, layout: str) -> None:
+def test_records_of_more_than_one_read(tmp_path: Path, layout: str) -> None:
     """Beside others that lie before and behind them."""
     counts = [3, BUFFER_BYTES // 4, 1, 2, 3 * BUFFER_BYTES // 4 + 5, BUFFER_BYTES // 4 - 1, 7]
     records = [list(range(10 * k, 10 * k + n)) for k, n in enumerate(counts)]
     path = write(tmp_path / "ds", [(2 * len(counts) + 1, [(2 * k, 2 * k + 1, ids) for k, ids in enumerate(records)])])
-    found = batch(path, engine, 1, seq_len=2 * len(counts), concepts={"t": {"layout": layout}})
+    found = batch(path, 1, seq_len=2 * len(counts), concepts={"t": {"layout": layout}})
     if layout == "ragged":
         values, offsets = found["t_values"], found["t_offsets"].tolist()
         assert [values[a:b].tolist() for a, b in pairwise(offsets)] == records
@@ -90,13 +86,12 @@ def test_windows_over_more_blocks_than_are_read_at_a_time(tmp_path: Path) -> Non
         numbers = np.arange(windows * size + 1)
         writer.add_documents(numbers, np.append(numbers, len(numbers)), {}, [""] * len(numbers))
     cl.finalize(tmp_path / "ds")
-    found = batch(str(tmp_path / "ds"), "compiled", windows, seq_len=size, outputs={"document_ids": True})
+    found = batch(str(tmp_path / "ds"), windows, seq_len=size, outputs={"document_ids": True})
     assert found["document_ids"].flatten().tolist() == list(range(windows * size))
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
 @pytest.mark.parametrize("name", ["documents.bin", "t.spans"])
-def test_a_first_border_below_zero(tmp_path: Path, engine: str, name: str) -> None:
+def test_a_first_border_below_zero(tmp_path: Path, name: str) -> None:
     """In files whose checksums are right, as a writer that is wrong would make them."""
     path = write(tmp_path / "ds", [(9, [(0, 4, [1]), (5, 9, [2])])])
     files = {file.name: file.read_bytes() for file in Path(path).iterdir()}
@@ -104,11 +99,10 @@ def test_a_first_border_below_zero(tmp_path: Path, engine: str, name: str) -> No
     for file, data in with_matching_manifest(files, changed).items():
         (Path(path) / file).write_bytes(data)
     with pytest.raises(FormatError, match=name.replace(".", "\\.")):
-        batch(path, engine, 1, seq_len=4, concepts={"t": {}}, outputs={"document_ids": True})
+        batch(path, 1, seq_len=4, concepts={"t": {}}, outputs={"document_ids": True})
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_a_block_table_that_names_too_late_an_item(tmp_path: Path, engine: str) -> None:
+def test_a_block_table_that_names_too_late_an_item(tmp_path: Path) -> None:
     """More is read than has to be, up to the end of the shard, and what is found is right."""
     path = write(tmp_path / "ds", [(3, []), (9, []), (2, [])], block_tokens=4)
     files = {file.name: file.read_bytes() for file in Path(path).iterdir()}
@@ -116,7 +110,7 @@ def test_a_block_table_that_names_too_late_an_item(tmp_path: Path, engine: str) 
     table[8 * (4 + 2) : 8 * (4 + 3)] = b"\xff" * 8  # behind 3 documents: the third block's
     for file, data in with_matching_manifest(files, {"00000.documents.bin": bytes(table)}).items():
         (Path(path) / file).write_bytes(data)
-    found = batch(path, engine, 1, seq_len=5, outputs={"document_ids": True})
+    found = batch(path, 1, seq_len=5, outputs={"document_ids": True})
     assert found["document_ids"].tolist() == [[0, 0, 0, 1, 1]]
 
 

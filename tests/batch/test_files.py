@@ -16,10 +16,10 @@ import conceptloader as cl
 from conceptloader.batch import compiled
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.descriptors import Budget, OpenTable
+from conceptloader.testing import PlainReader
 from tests.batch.cases import make_view, random_case
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build, join
@@ -34,7 +34,7 @@ def whole_view(dataset, seq_len=SEQ_LEN):
 def make_reader(dataset, outputs=None, tracks=(), budget=None):
     view = whole_view(dataset)
     layout = decide_layout([view], SEQ_LEN, outputs or Outputs(), {track: ConceptOptions() for track in tracks})
-    return CompiledReader(None, [view], layout, dp_rank=3, budget=budget), ReferenceReader(None, [view], layout)
+    return CompiledReader(None, [view], layout, dp_rank=3, budget=budget), PlainReader(None, [view], layout)
 
 
 def counted(reader, what):
@@ -219,7 +219,7 @@ def test_reads_of_a_batch_are_announced_where_the_storage_is_slow(tmp_path, monk
     for seed in range(40, 48):
         case = random_case(tmp_path / str(seed), seed)
         picked = case.datasets, case.windows
-        wanted = ReferenceReader(None, case.views, case.layout).read(case.samples, picked=picked)
+        wanted = PlainReader(None, case.views, case.layout).read(case.samples, picked=picked)
         reader = CompiledReader(None, case.views, case.layout)
         monkeypatch.setattr(compiled, "LATE_NS", -1)
         for _ in range(3):

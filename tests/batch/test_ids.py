@@ -1,4 +1,4 @@
-"""Ids that a dataset cannot have: both readers refuse them and say where they are, in native and adopted datasets."""
+"""Ids that a dataset cannot have: they are refused, and where they are is said, in native and adopted datasets."""
 
 import re
 from pathlib import Path
@@ -13,16 +13,15 @@ from conceptloader.errors import FormatError
 from conceptloader.ingest.adopt.adopt import adopt
 
 SEQ_LEN, SHARD = 8, 80  # the windows of a shard do not end where it does
-ENGINES = ["compiled", "reference"]
 TOKENIZER = {"name": "some", "eos_id": None}
 OUTPUTS: list[dict[str, Any]] = [{}, {"shared_labels": True, "loss_mask": False, "position_ids": "off"}]
 
 
-def reader(path: Path, engine: str, outputs: Any = None, concepts: Any = None, **more: Any) -> Any:
+def reader(path: Path, outputs: Any = None, concepts: Any = None, **more: Any) -> Any:
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(path)}},
-        "loader": {"engine": engine, "check_files": False},  # else the damage is met at opening
+        "loader": {"check_files": False},  # else the damage is met at opening
         "outputs": outputs or {},
         "concepts": concepts or {},
         "order": "sequential",
@@ -57,13 +56,12 @@ def damage(file: Path, at: int, value: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("vocab_size", "encoding", "item", "dtype"),
     [(300, None, 2, "u2"), (70_000, None, 4, "u4"), (300, "dense", 6, "u2"), (70_000, "dense", 8, "u4")],
 )
 def test_a_token_outside_of_the_vocabulary(
-    tmp_path: Path, engine: str, outputs: Any, vocab_size: int, encoding: Any, item: int, dtype: str
+    tmp_path: Path, outputs: Any, vocab_size: int, encoding: Any, item: int, dtype: str
 ) -> None:
     path = native(tmp_path / "ds", vocab_size, encoding)
     file = path / "00001.stream.bin"
@@ -71,7 +69,7 @@ def test_a_token_outside_of_the_vocabulary(
     for at, broken in ((3, [10]), (8, [10, 11])):  # token 88 is the last label of one window and the first of the next
         whole = file.read_bytes()
         damage(file, at * item, vocab_size, dtype)
-        batches = reader(path, engine, outputs, concepts)
+        batches = reader(path, outputs, concepts)
         for number in range(19):
             if number not in broken:
                 assert window(batches, number)["input_ids"].max() < vocab_size
@@ -84,19 +82,17 @@ def test_a_token_outside_of_the_vocabulary(
             ):  # fmt: skip
                 assert part in str(raised.value)
         damage(file, at * item, vocab_size - 1, dtype)
-        assert window(reader(path, engine, outputs, concepts), broken[0])["input_ids"].shape == (1, SEQ_LEN)
+        assert window(reader(path, outputs, concepts), broken[0])["input_ids"].shape == (1, SEQ_LEN)
         file.write_bytes(whole)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_quarantine_leaves_the_damage_out(tmp_path: Path, engine: str) -> None:
+def test_quarantine_leaves_the_damage_out(tmp_path: Path) -> None:
     path = native(tmp_path / "ds", 300)
     damage(path / "00001.stream.bin", 2 * 3, 300, "u2")
-    batches = reader(path, engine, quarantine=[{"dataset": "a", "tokens": [83, 84]}])
+    batches = reader(path, quarantine=[{"dataset": "a", "tokens": [83, 84]}])
     assert window(batches, 10)["loss_mask"].max() == 0
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("dtype", "vocab_size", "good", "bad"),
     [
@@ -112,20 +108,18 @@ def test_quarantine_leaves_the_damage_out(tmp_path: Path, engine: str) -> None:
         ("i8", None, 0, 2**63 - 1),
     ],
 )
-def test_adopted_files(
-    tmp_path: Path, engine: str, dtype: str, vocab_size: int | None, good: int, bad: int | None
-) -> None:
+def test_adopted_files(tmp_path: Path, dtype: str, vocab_size: int | None, good: int, bad: int | None) -> None:
     tokens = np.zeros(SHARD, f"<{dtype}")
     tokens[11] = good
     tokens.tofile(tmp_path / "x.bin")
     known = cl.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None
     adopt([tmp_path / "x.bin"], tmp_path / "ds", kind="flat", dtype=dtype, tokenizer=known)
-    assert window(reader(tmp_path / "ds", engine), 1)["input_ids"][0, 3] == good
+    assert window(reader(tmp_path / "ds"), 1)["input_ids"][0, 3] == good
     if bad is not None:
         tokens[11] = bad
         tokens.tofile(tmp_path / "x.bin")
         adopt([tmp_path / "x.bin"], tmp_path / "again", kind="flat", dtype=dtype, tokenizer=known)
-        batches = reader(tmp_path / "again", engine)
+        batches = reader(tmp_path / "again")
         window(batches, 0)
         with pytest.raises(FormatError, match=rf"sample 1, dp_rank 3: .*x\.bin: found id {bad} as token 11 of shard 0"):
             window(batches, 1)
@@ -134,15 +128,14 @@ def test_adopted_files(
 
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("encoding", ["dense", "spans"])
-def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, engine: str, encoding: str, layout: str) -> None:
+def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layout: str) -> None:
     path = native(tmp_path / "ds", 300, encoding)
     file = path / "00001.concepts.data"
     options = {"concepts": {"layout": layout}}
     for bad in (3, 2**32 - 1):
         damage(file, 4, bad, "<u4")  # the second concept of the span at tokens 80 to 84
-        batches = reader(path, engine, concepts=options)
+        batches = reader(path, concepts=options)
         for number in (0, 9, 11):
             window(batches, number)
         with pytest.raises(FormatError) as raised:
@@ -156,22 +149,20 @@ def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, engine: str, encodi
         spans.values  # noqa: B018
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_concepts_without_a_vocabulary_may_be_anything(tmp_path: Path, engine: str) -> None:
+def test_concepts_without_a_vocabulary_may_be_anything(tmp_path: Path) -> None:
     build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
     with build.shard(0) as writer:
         writer.add_document(list(range(20)), {"concepts": [(0, 20, [2**32 - 1, 0])]})
     cl.finalize(tmp_path / "ds")
-    batch = window(reader(tmp_path / "ds", engine, concepts={"concepts": {}}), 0)
+    batch = window(reader(tmp_path / "ds", concepts={"concepts": {}}), 0)
     assert batch["concepts_ids"].tolist() == [[[2**32 - 1, 0]]]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_loader_names_it_too(tmp_path: Path, engine: str) -> None:
+def test_the_loader_names_it_too(tmp_path: Path) -> None:
     path = native(tmp_path / "ds", 300)
     damage(path / "00000.stream.bin", 2 * 50, 65_535, "u2")
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": str(path)}}}
-    config["loader"] = {"engine": engine, "check_files": False}
+    config["loader"] = {"check_files": False}
     with pytest.raises(FormatError) as raised:
         for _ in cl.make_dataloader(config, num_samples=19, micro_batch_size=4):
             pass

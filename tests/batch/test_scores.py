@@ -1,4 +1,4 @@
-"""Ids of 2 and 4 bytes and scores of concepts, in both engines, against what was written."""
+"""Ids of 2 and 4 bytes and scores of concepts, by both readers, against what was written."""
 
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,11 @@ import pytest
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.blend.packing import Packing
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec.codecs import ConceptsCodec
+from conceptloader.testing import PlainReader
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
 from tests.packing.packed import make_view as make_packs
@@ -68,11 +68,11 @@ def test_scores_of_both_engines(tmp_path: Path, parameters: dict[str, str], opti
     layout = decide_layout([view], size, outputs, tracks)
     windows = np.arange(view.count, dtype=np.uint64)
     picked = np.zeros(view.count, np.int64), windows
-    wanted = ReferenceReader(None, [view], layout).read(windows, picked=picked)
+    wanted = PlainReader(None, [view], layout).read(windows, picked=picked)
     assert_same(CompiledReader(None, [view], layout).read(windows, picked=picked), wanted)
     packs = make_packs(tmp_path / "ds", Packing(seq_len=70, bins=4))
     layout_of_packs = decide_layout([packs], 70, outputs, tracks)
-    pair = [engine(None, [packs], layout_of_packs) for engine in (CompiledReader, ReferenceReader)]
+    pair = [engine(None, [packs], layout_of_packs) for engine in (CompiledReader, PlainReader)]
     numbers = np.arange(packs.count, dtype=np.uint64)
     assert_same(*(engine.read(numbers, picked=(np.zeros(packs.count, np.int64), numbers)) for engine in pair))
     assert ("t_scores" in wanted) == scored
@@ -130,7 +130,7 @@ def test_a_batch_has_scores_of_all_datasets_or_of_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("score", [np.nan, np.inf])
 @pytest.mark.parametrize("kind", ["f2", "f4"])
 def test_a_score_that_is_no_number_is_an_error(tmp_path: Path, kind: str, score: float) -> None:
-    """When it is written, when it is read by either engine, and for verify."""
+    """When it is written, when it is read, and for verify."""
     parameters = {"scores": kind}
     build(tmp_path / "ds", parameters, np.random.default_rng(1))
     codec = ConceptsCodec(parameters)
@@ -144,6 +144,8 @@ def test_a_score_that_is_no_number_is_an_error(tmp_path: Path, kind: str, score:
     assert "no finite number" in str(cl.verify(tmp_path / "ds", full=True)[0])
     view = make_view("x", cl.open_dataset(tmp_path / "ds", check_files=False), 0, 0, 6, 20)
     layout = decide_layout([view], 20, Outputs(), {"t": ConceptOptions()})
-    for reader in (ReferenceReader(None, [view], layout), CompiledReader(None, [view], layout)):
-        with pytest.raises(FormatError, match="no finite number"):
+    said = rf"00000\.t\.data: found score {score} in the span of track t at token \d+ of the dataset, expected finite"
+    plain, compiled = PlainReader(None, [view], layout), CompiledReader(None, [view], layout)
+    for reader, match in ((plain, "no finite number"), (compiled, said)):
+        with pytest.raises(FormatError, match=match):
             reader.read(np.arange(6, dtype=np.uint64), picked=(np.zeros(6, np.int64), np.arange(6, dtype=np.uint64)))

@@ -23,6 +23,7 @@ from conceptloader.storage.descriptors import Budget
 from conceptloader.storage.source import LocalFiles
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.dataset import SampleDataset
+from tests.batch.compare import plain_reader
 from tests.soak.builds import child
 
 SHARDS = 12
@@ -36,27 +37,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def configuration(data: Path, engine: str = "compiled") -> dict[str, Any]:
+def configuration(data: Path) -> dict[str, Any]:
     return {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(data)}},
         "concepts": {"concepts": {}},
         "outputs": {"document_ids": True},
-        "loader": {"engine": engine},
     }
 
 
 @pytest.fixture(scope="module")
 def truth(data: Path) -> list[list[int]]:
     """input_ids of the first 200 samples."""
-    with cl.make_dataloader(configuration(data, "reference"), micro_batch_size=200) as loader:
-        return next(iter(loader))["input_ids"].tolist()
+    reader = plain_reader(cl.open_blend(configuration(data)))
+    return reader.read(np.arange(200, dtype=np.uint64))["input_ids"].tolist()
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_dataloader_workers(data: Path, truth: list[list[int]], method: str, engine: str) -> None:
-    samples = SampleDataset(configuration(data, engine), num_samples=200)
+def test_dataloader_workers(data: Path, truth: list[list[int]], method: str) -> None:
+    samples = SampleDataset(configuration(data), num_samples=200)
     assert samples[3]["input_ids"].tolist() == truth[3], "files are open before there are workers"
     loader = DataLoader(
         samples,
@@ -71,12 +70,9 @@ def test_dataloader_workers(data: Path, truth: list[list[int]], method: str, eng
     assert samples[5]["input_ids"].tolist() == truth[5], "and the parent goes on"
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_64_threads_on_one_reader_while_descriptors_are_evicted(
-    data: Path, truth: list[list[int]], engine: str
-) -> None:
+def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, truth: list[list[int]]) -> None:
     """Fewer descriptors than a shard has files, so that every read evicts what another thread is using."""
-    blend = cl.open_blend(cl.load_config(configuration(data, engine)))
+    blend = cl.open_blend(cl.load_config(configuration(data)))
     reader = open_reader(blend)
     if isinstance(reader, CompiledReader):
         reader._files = OpenFiles(reader._tables, Budget(6))
@@ -124,10 +120,9 @@ def test_a_batch_is_complete_before_another_thread_may_use_its_workspace(data: P
             assert np.array_equal(found[name], array), name
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_forks_while_threads_are_reading(data: Path, truth: list[list[int]], engine: str) -> None:
+def test_forks_while_threads_are_reading(data: Path, truth: list[list[int]]) -> None:
     """A child has the locks and descriptors of threads that do not exist in it."""
-    reader = open_reader(cl.open_blend(cl.load_config(configuration(data, engine))))
+    reader = open_reader(cl.open_blend(cl.load_config(configuration(data))))
     stop = False
 
     def hammer(seed: int) -> None:
@@ -187,10 +182,11 @@ import numpy as np
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-for engine in ("reference", "compiled"):
-    reader = open_reader(cl.open_blend(cl.load_config({
-        "seq_len": 3, "datasets": {"a": {"path": sys.argv[1]}}, "concepts": {"concepts": {}},
-        "outputs": {"document_ids": True}, "loader": {"engine": engine}})))
+from conceptloader.testing import PlainReader
+reader = open_reader(cl.open_blend(cl.load_config({
+    "seq_len": 3, "datasets": {"a": {"path": sys.argv[1]}}, "concepts": {"concepts": {}},
+    "outputs": {"document_ids": True}})))
+for reader in (PlainReader(reader.order, reader.views, reader.layout), reader):
     held = [open("/dev/null") for _ in range(40)]
     total = 0
     for start in range(0, 1200, 50):
@@ -233,9 +229,8 @@ def test_a_read_only_file_system(data: Path, truth: list[list[int]]) -> None:
     with read_only(data):
         with pytest.raises(PermissionError):
             (data / "x").touch()
-        for engine in ("compiled", "reference"):
-            with cl.make_dataloader(configuration(data, engine), micro_batch_size=200) as loader:
-                assert next(iter(loader))["input_ids"].tolist() == truth
+        with cl.make_dataloader(configuration(data), micro_batch_size=200) as loader:
+            assert next(iter(loader))["input_ids"].tolist() == truth
         assert cl.verify(data, full=True) == []
         with pytest.raises(cl.errors.ConceptloaderError):  # type: ignore[attr-defined]
             cl.create_build(data / "new", cl.BuildOptions())

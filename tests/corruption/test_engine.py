@@ -1,4 +1,4 @@
-"""Damage under the compiled engine: it says and gives what the plain reader does, and never leaves its buffers."""
+"""Damage under the compiled reader: it gives, or refuses, what the plain one does, and never leaves its buffers."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ import pytest
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import batch_layout
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.errors import ConceptloaderError
 from conceptloader.kernels.library import VARIABLE
 from conceptloader.storage import reads as io
+from conceptloader.testing import PlainReader
 from tests.conftest import Tally
 from tests.corpora.variants import SEQ_LEN, Variant
 from tests.corruption import guarded
@@ -61,7 +61,7 @@ def read(subject: Subject, layout: str) -> tuple[Any, Any]:
         config["concepts"] = {"notes": {"layout": layout}}
     blend = cl.open_blend(cl.load_config(config))
     made = batch_layout(blend)
-    plain = ReferenceReader(blend.order, blend.views, made)
+    plain = PlainReader(blend.order, blend.views, made)
     compiled = CompiledReader(blend.order, blend.views, made)
     guarded.guard_tables(compiled)
     samples = np.arange(min(64, blend.order.sizes[0]), dtype=np.uint64)

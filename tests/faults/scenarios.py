@@ -1,4 +1,4 @@
-"""Trainings with the compiled engine and faults below it: what runs in a process of its own, and what comes back."""
+"""Trainings and faults below it: what runs in a process of its own, and what comes back."""
 
 import logging
 import threading

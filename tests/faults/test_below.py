@@ -1,4 +1,4 @@
-"""Faults of the reads of the compiled engine, injected below its machine code, under a whole loader."""
+"""Faults of the reads of batches, injected below its machine code, under a whole loader."""
 
 import errno
 import json

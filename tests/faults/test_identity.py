@@ -28,7 +28,6 @@ from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
 
-ENGINES = pytest.mark.parametrize("engine", ["reference", "compiled"])
 SEQ_LEN = 16
 TOKENS = 40_000  # of a shard: 80 kB, of which 32 KiB are its sample
 
@@ -61,14 +60,14 @@ def data(tmp_path: Path) -> Path:
     return write(tmp_path / "ds")
 
 
-def make(data: Path, engine: str, **options: Any) -> Loader:
+def make(data: Path, **options: Any) -> Loader:
     config = {
         "seq_len": SEQ_LEN,
         "order": "sequential",
         "datasets": {"a": {"path": str(data)}},
         "concepts": {"concepts": {}},
         "outputs": {"document_ids": True},
-        "loader": {"engine": engine, "prefetch": 0, **options},
+        "loader": {"prefetch": 0, **options},
     }
     return cl.make_dataloader(config, micro_batch_size=100)
 
@@ -102,13 +101,10 @@ def forget(loader: Loader) -> None:
             loader._reader._files.close(row)
 
 
-@ENGINES
 @pytest.mark.parametrize("kind", ["stream.bin", "documents.bin", "concepts.spans", "concepts.data"])
-def test_a_file_replaced_before_its_first_opening_is_never_read(
-    data: Path, tmp_path: Path, engine: str, kind: str
-) -> None:
-    wanted = read(make(data, engine), 4)
-    loader = make(data, engine)
+def test_a_file_replaced_before_its_first_opening_is_never_read(data: Path, tmp_path: Path, kind: str) -> None:
+    wanted = read(make(data), 4)
+    loader = make(data)
     assert read(loader, 2) == wanted[:2]
     file = data / f"00001.{kind}"
     other = bytearray(file.read_bytes())
@@ -123,11 +119,10 @@ def test_a_file_replaced_before_its_first_opening_is_never_read(
     assert problem.file == str(file)
 
 
-@ENGINES
-def test_the_check_can_be_switched_off(data: Path, engine: str) -> None:
+def test_the_check_can_be_switched_off(data: Path) -> None:
     file = data / "00000.stream.bin"
     replace(file, bytes(file.stat().st_size))
-    loader = make(data, engine, check_files=False)
+    loader = make(data, check_files=False)
     assert read(loader, 1) == [[0] * 1600]
 
 
@@ -139,9 +134,8 @@ def rebuild(data: Path, changed: bool = True) -> None:
         os.replace(file, data / file.name)
 
 
-@ENGINES
-def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path, engine: str) -> None:
-    loader = make(data, engine)
+def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path) -> None:
+    loader = make(data)
     read(loader, 2)
     sizes = {file.name: file.stat().st_size for file in data.iterdir()}
     old = cl.open_dataset(data)
@@ -158,9 +152,8 @@ def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path, 
         read_samples(loader, at)
 
 
-@ENGINES
-def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = make(data, engine)
+def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = make(data)
     plain = Roots.open
 
     def late(roots: Roots, path: str) -> int:
@@ -193,7 +186,7 @@ def write_over(data: Path, *names: str) -> None:
     "name", ["manifest.json", "00001.stream.bin", "00001.documents.bin", "00001.concepts.data", "00001.concepts.spans"]
 )
 def test_an_open_file_that_is_written_over(data: Path, name: str) -> None:
-    loader = make(data, "compiled")
+    loader = make(data)
     wanted = [read_samples(loader, at) for at in (0, TOKENS // SEQ_LEN + 10)]
     assert read_samples(loader, 0) == wanted[0]
     write_over(data, name)
@@ -216,7 +209,7 @@ def test_an_adopted_file_that_is_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("always")
 def test_one_rank_looks_for_all(data: Path) -> None:
-    blend = make(data, "compiled").blend
+    blend = make(data).blend
     reader = open_reader(blend, dp_rank=1)
     reader.read(np.arange(8, dtype=np.uint64))
     write_over(data, "manifest.json")
@@ -225,10 +218,9 @@ def test_one_rank_looks_for_all(data: Path) -> None:
         open_reader(blend, dp_rank=0).read(np.arange(8, dtype=np.uint64))
 
 
-@ENGINES
-def test_the_same_dataset_put_in_place_again_is_read_on(data: Path, engine: str) -> None:
-    wanted = read(make(data, engine), 30)
-    loader = make(data, engine)
+def test_the_same_dataset_put_in_place_again_is_read_on(data: Path) -> None:
+    wanted = read(make(data), 30)
+    loader = make(data)
     rebuild(data, changed=False)
     assert read(loader, 30) == wanted
 
@@ -242,13 +234,11 @@ def test_a_dataset_rebuilt_before_it_is_unpickled_is_refused(data: Path) -> None
         pickle.loads(copy)
 
 
-@ENGINES
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_workers_that_start_after_a_rebuild_say_so(data: Path, method: str, engine: str) -> None:
+def test_workers_that_start_after_a_rebuild_say_so(data: Path, method: str) -> None:
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(data)}},
-        "loader": {"engine": engine},
     }
     samples = SampleDataset(config, num_samples=200)
     loader = DataLoader(
@@ -263,11 +253,10 @@ def test_workers_that_start_after_a_rebuild_say_so(data: Path, method: str, engi
             list(loader)
 
 
-@ENGINES
-def test_a_joined_dataset_whose_source_changed(data: Path, tmp_path: Path, engine: str) -> None:
+def test_a_joined_dataset_whose_source_changed(data: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", seed=5)
     cl.join([data, other], tmp_path / "joined")
-    loader = make(tmp_path / "joined", engine)
+    loader = make(tmp_path / "joined")
     file = other / "00000.stream.bin"
     replace(file, file.read_bytes()[::-1])
     read(loader, 2)
@@ -287,10 +276,9 @@ def derive(how: str, data: Path, out: Path) -> Path:
     return out
 
 
-@ENGINES
 @pytest.mark.parametrize("how", ["joined", "annotated"])
-def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, engine: str, how: str) -> None:
-    loader = make(derive(how, data, tmp_path / "derived"), engine)
+def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, how: str) -> None:
+    loader = make(derive(how, data, tmp_path / "derived"))
     read(loader, 2)
     rebuild(data)
     with pytest.raises(FormatError, match=rf"{data}/manifest.json: found checksum \w+ of 00001.stream.bin, expected"):
@@ -308,16 +296,15 @@ def test_a_source_rebuilt_in_place_before_it_is_opened(data: Path, tmp_path: Pat
     with pytest.raises(FormatError, match=rf"{data}/manifest.json: found checksum \w+ of 00001.stream.bin, expected"):
         cl.open_dataset(derived)
     with pytest.raises(FormatError, match="join, annotate or convert anew"):
-        make(derived, "compiled")
+        make(derived)
     assert any("of 00001.stream.bin" in problem.message for problem in cl.verify(derived))
 
 
-@ENGINES
 @pytest.mark.parametrize("same", [True, False])
-def test_a_mount_with_other_inode_numbers(data: Path, engine: str, same: bool) -> None:
+def test_a_mount_with_other_inode_numbers(data: Path, same: bool) -> None:
     """The same content under another inode number is the same file; other content is not."""
-    wanted = read(make(data, engine), 5)
-    loader = make(data, engine)
+    wanted = read(make(data), 5)
+    loader = make(data)
     batches = iter(loader)
     assert read(batches, 2) == wanted[:2]
     for file in data.glob("0*.stream.bin"):
@@ -357,7 +344,7 @@ def test_an_opening_that_fails_half_way_leaves_nothing_open(
             raise fault
         return opened(self, file)
 
-    loader = make(data, "compiled")
+    loader = make(data)
     reader = loader._reader
     assert isinstance(reader, CompiledReader)
     budget = Budget(100)

@@ -1,4 +1,4 @@
-"""Faults under a running training, with either engine: what passes is not noticed, the rest says file, rank, sample."""
+"""Faults under a running training, what passes is not noticed, the rest says file, rank, sample."""
 
 import errno
 import os
@@ -20,16 +20,15 @@ from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
 
-ENGINES = ["reference", "compiled"]
 STEPS = 6
 
 
-def make(corpus: Path, engine: str, **options: Any) -> Loader:
+def make(corpus: Path, **options: Any) -> Loader:
     config = {
         "seq_len": 16,
         "datasets": {"a": {"path": str(corpus)}},
         "concepts": {"concepts": {}},
-        "loader": {"engine": engine, "prefetch": 0, **options},
+        "loader": {"prefetch": 0, **options},
     }
     return cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=4)
 
@@ -63,14 +62,11 @@ def break_handle(descriptor: int) -> None:
     os.close(memory)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_broken_handles_are_opened_anew(
-    corpus: Path, engine: str, handles: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = batches(make(corpus, engine), STEPS)
+def test_broken_handles_are_opened_anew(corpus: Path, handles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = batches(make(corpus), STEPS)
     waited: list[float] = []
     monkeypatch.setattr(io, "sleep", waited.append)
-    loader = make(corpus, engine)
+    loader = make(corpus)
     found = batches(loader, 2)
     opened = handles()
     assert opened
@@ -81,26 +77,20 @@ def test_broken_handles_are_opened_anew(
     assert waited, "it did fail"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_faults_that_stay_name_file_offset_rank_and_sample(
-    corpus: Path, engine: str, handles: Any, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, handles: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(io, "sleep", lambda seconds: None)
-    loader = make(corpus, engine)
-    if engine == "reference":
-        disk = FaultyDisk(monkeypatch)
-        disk.fail(errno.EIO, None, "stream.bin")
-    else:
-        opened = OpenFiles.open
+    loader = make(corpus)
+    opened = OpenFiles.open
 
-        def open_broken(files: OpenFiles, row: int) -> None:
-            opened(files, row)
-            for descriptor in handles():
-                if "stream.bin" in os.readlink(f"/proc/self/fd/{descriptor}"):
-                    break_handle(descriptor)
+    def open_broken(files: OpenFiles, row: int) -> None:
+        opened(files, row)
+        for descriptor in handles():
+            if "stream.bin" in os.readlink(f"/proc/self/fd/{descriptor}"):
+                break_handle(descriptor)
 
-        monkeypatch.setattr(OpenFiles, "open", open_broken)
-        assert isinstance(loader._reader, CompiledReader)
+    monkeypatch.setattr(OpenFiles, "open", open_broken)
     with pytest.raises(ReadError) as raised:
         batches(loader, 1)
     message = str(raised.value)
@@ -109,15 +99,14 @@ def test_faults_that_stay_name_file_offset_rank_and_sample(
         assert part in message, message
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("change", ["truncate", "delete", "replace"])
 def test_a_file_that_changes_is_an_error_or_the_same_data(
-    corpus: Path, engine: str, change: str, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never other tokens: either what was planned, read from the file as it was, or an error."""
     monkeypatch.setattr(io, "sleep", lambda seconds: None)
-    wanted = batches(make(corpus, engine), STEPS)
-    loader = make(corpus, engine)
+    wanted = batches(make(corpus), STEPS)
+    loader = make(corpus)
     found = batches(loader, 1)
     for file in corpus.glob("*.stream.bin"):
         if change == "truncate":
@@ -133,9 +122,8 @@ def test_a_file_that_changes_is_an_error_or_the_same_data(
             if change != "truncate":
                 for ds in loader.blend.datasets.values():
                     ds.close()
-                if isinstance(loader._reader, CompiledReader):
-                    for row in list(loader._reader._files.open_rows):
-                        loader._reader._files.close(row)
+                for row in list(loader._reader._files.open_rows):
+                    loader._reader._files.close(row)
     except ConceptloaderError as error:
         message = str(error)
         assert "stream.bin" in message
@@ -146,31 +134,12 @@ def test_a_file_that_changes_is_an_error_or_the_same_data(
     assert found == wanted[: len(found)]
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 4])
-def test_slow_reads_are_warned_about_and_limited(
-    corpus: Path, prefetch: int, disk: FaultyDisk, caplog: pytest.LogCaptureFixture
-) -> None:
-    loader = make(corpus, "reference", prefetch=prefetch, threads=1, warn_after_s=0.1, timeout_s=1)
-    release = threading.Event()
-    disk.read_faults.append(lambda *_: release.wait() and None)
-    where = (
-        r"dp_rank 1: has waited .* for \d+ bytes at offset \d+ of .*\.stream\.bin, sample 1, window \d+ of dataset a"
-    )
-    with pytest.raises(ReadError, match=f"{where}.*timeout_s"):
-        batches(loader, 1)
-    assert any(re.match(f"conceptloader, {where}$", record.getMessage()) for record in caplog.records)
-    release.set()
-    disk.read_faults.clear()
-    assert batches(loader, 1) == batches(make(corpus, "reference"), 1), "the loader goes on where it was"
-
-
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_slow_openings_are_warned_about_and_limited(
-    corpus: Path, engine: str, prefetch: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    corpus: Path, prefetch: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wanted = batches(make(corpus, engine), 2)  # nothing has to be compiled any more
-    loader = make(corpus, engine, prefetch=prefetch, warn_after_s=0.1, timeout_s=1)
+    wanted = batches(make(corpus), 2)  # nothing has to be compiled any more
+    loader = make(corpus, prefetch=prefetch, warn_after_s=0.1, timeout_s=1)
     release = threading.Event()
     monkeypatch.setattr(io, "open_descriptor", lambda path, flags: release.wait() and os.open(path, flags))
     where = r"dp_rank 1: has waited .* for the opening of .*0000\d\.stream\.bin.*, sample 1, "
@@ -181,13 +150,12 @@ def test_slow_openings_are_warned_about_and_limited(
     assert batches(loader, 2) == wanted
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_files_that_cannot_be_opened_name_file_rank_and_sample(corpus: Path, engine: str, disk: FaultyDisk) -> None:
-    wanted = batches(make(corpus, engine), 1)
-    loader = make(corpus, engine)
+def test_files_that_cannot_be_opened_name_file_rank_and_sample(corpus: Path, disk: FaultyDisk) -> None:
+    wanted = batches(make(corpus), 1)
+    loader = make(corpus)
     disk.open_faults = [OSError(errno.ESTALE, "Stale file handle")] * 2
     assert batches(loader, 1) == wanted, "what passes is not noticed"
-    loader = make(corpus, engine)
+    loader = make(corpus)
     disk.open_faults = [OSError(errno.EIO, "Input/output error")] * 100
     with pytest.raises(ReadError) as raised:
         batches(loader, 1)
@@ -213,8 +181,7 @@ def test_a_slow_read_can_be_described_while_its_thread_reads_on(corpus: Path) ->
     }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_quarantined_damage_trains_with_loss_mask_0(corpus: Path, engine: str) -> None:
+def test_quarantined_damage_trains_with_loss_mask_0(corpus: Path) -> None:
     """What verify finds goes into the list, and then every rank leaves it out in the same way."""
     file = corpus / "00001.stream.bin"
     data = bytearray(file.read_bytes())
@@ -228,7 +195,7 @@ def test_quarantined_damage_trains_with_loss_mask_0(corpus: Path, engine: str) -
         "seq_len": 16,
         "datasets": {"a": {"path": str(corpus)}},
         "quarantine": [{"dataset": "a", "tokens": [first, end]}],
-        "loader": {"engine": engine, "prefetch": 0},
+        "loader": {"prefetch": 0},
     }
     blend = cl.open_blend(cl.load_config(config))
     count = blend.order.sizes[0]

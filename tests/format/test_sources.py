@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
-from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import Files
-from conceptloader.storage.source import Expected, LocalFiles
+from conceptloader.storage.source import Expected
 from conceptloader.testing import random_documents, write_dataset
 
 
@@ -39,21 +36,3 @@ def test_a_source_that_only_reads_serves_every_window(data: Path) -> None:
     for mine, theirs in zip(near.windows(50), far.windows(50).__getitems__(range(len(near.windows(50)))), strict=True):
         assert mine["tokens"].tolist() == theirs["tokens"].tolist()
         assert mine["concepts"].values.tolist() == theirs["concepts"].values.tolist()
-
-
-def test_what_a_source_cannot_do_is_said_with_what_to_set(data: Path) -> None:
-    config = {"seq_len": 16, "datasets": {"a": {"path": str(data)}}, "concepts": {"concepts": {}}}
-    samples = np.arange(30, dtype=np.uint64)
-    wanted = open_reader(cl.open_blend(cl.load_config(config))).read(samples)
-    for engine in ("reference", "compiled"):
-        blend = cl.open_blend(cl.load_config({**config, "loader": {"engine": engine}}))
-        dataset = blend.datasets["a"]
-        assert isinstance(dataset.files.descriptors, LocalFiles)
-        dataset.files = dataset.reader.files = Files(dataset.manifest, dataset.files.roots, Memory(data))
-        reader = open_reader(blend)
-        if engine == "reference":
-            found = reader.read(samples)
-            assert all(np.array_equal(wanted[name], found[name]) for name in wanted)
-        else:
-            with pytest.raises(ConfigError, match=r"for the compiled reader; set loader\.engine: reference"):
-                reader.read(samples)

@@ -1,6 +1,6 @@
-"""Targets below the manifest: files of a dataset under both engines, records of every codec, answers of object stores.
+"""Targets below the manifest: files of a dataset under both readers, records of every codec, answers of object stores.
 
-A wrong array counts here as an exception does: the engines have to agree, and what a store's answers give is the
+A wrong array counts here as an exception does: the readers have to agree, and what a store's answers give is the
 dataset's content or an error.
 """
 
@@ -60,7 +60,7 @@ class Places:
 
 
 def engine(places: Places) -> Target:
-    """The compiled engine and the plain reader give the same arrays, or both an error."""
+    """The compiled reader and the plain one give the same arrays, or both an error."""
 
     def run(directory: Path, data: bytes) -> None:
         path, variant = places.damaged(directory, data)

@@ -173,10 +173,9 @@ def test_annotations_of_joined_datasets(built: Path, tmp_path: Path) -> None:
     assert joined.documents()[COUNT + 3]["tokens"][0] == bos
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
 @pytest.mark.parametrize("packing", [None, {"bins": 3}], ids=["windows", "packs"])
-def test_without_them_it_is_as_if_there_had_been_none(built: Path, engine: str, packing: Any) -> None:
-    runs = [run_of(built, name, engine, packing) for name in ("view", "plain")]
+def test_without_them_it_is_as_if_there_had_been_none(built: Path, packing: Any) -> None:
+    runs = [run_of(built, name, packing) for name in ("view", "plain")]
     samples = np.arange(60, dtype=np.uint64)
     found, wanted = (open_reader(run.blend).read(samples) for run in runs)
     assert found.keys() == wanted.keys()
@@ -184,13 +183,12 @@ def test_without_them_it_is_as_if_there_had_been_none(built: Path, engine: str, 
         np.testing.assert_array_equal(found[name], wanted[name], name)
 
 
-def run_of(folder: Path, name: str, engine: str, packing: Any) -> Run:
+def run_of(folder: Path, name: str, packing: Any) -> Run:
     config = {
         "seq_len": 16,
         "datasets": {"one": {"path": str(folder / name)}},
         "outputs": {"document_ids": True, "position_ids": "document"},
         "concepts": {"concepts": {"layout": "ragged"}},
-        "loader": {"engine": engine},
         **({} if packing is None else {"packing": packing}),
     }
     blend = cl.open_blend(config)

@@ -81,14 +81,13 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return made
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
-def test_every_tensor_of_a_pinned_batch_holds_its_whole_block(config, blocks, engine, layout):
+def test_every_tensor_of_a_pinned_batch_holds_its_whole_block(config, blocks, layout):
     """PyTorch finds the block that a copy reads from by the tensor's storage (or by the address where a block begins),
     and puts an event on it, until which nobody gets the block. The storage of every tensor must be the block's, then.
     """
     plain = cl.make_dataloader(config, micro_batch_size=4)
-    config["loader"] = {**config["loader"], "pin_memory": True, "engine": engine}
+    config["loader"] = {**config["loader"], "pin_memory": True}
     config["concepts"]["concepts"]["layout"] = layout
     with plain, cl.make_dataloader(config, micro_batch_size=4) as pinned:
         for _, batch, same in zip(range(10), pinned, plain, strict=False):

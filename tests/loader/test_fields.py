@@ -90,9 +90,8 @@ def check(batch: dict[str, Any], collated: bool = False) -> None:
     assert any(len(spans) > 1 for spans in batch["pair_records"])
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_in_a_loader_and_after_a_resume(config: dict[str, Any], engine: str) -> None:
-    blend = cl.open_blend({**config, "loader": {"engine": engine}}, codecs=CODECS)
+def test_in_a_loader_and_after_a_resume(config: dict[str, Any]) -> None:
+    blend = cl.open_blend(config, codecs=CODECS)
     loader = cl.make_dataloader(blend, micro_batch_size=3)
     for batch in itertools.islice(loader, 3):
         check(batch)
@@ -110,8 +109,7 @@ def test_in_a_loader_and_after_a_resume(config: dict[str, Any], engine: str) -> 
     resumed.close()
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_path: Path, engine: str) -> None:
+def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_path: Path) -> None:
     """They are at the labels, and nothing else of the track is in the batch. With token_values one says what is there
     instead: it was 0, and switched the loss of a dataset off."""
     write_dataset(tmp_path / "b", random_documents(20, seed=1, tracks={}))
@@ -119,7 +117,7 @@ def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_p
         "a": {**config["datasets"]["a"], "weight": 1},
         "b": {"path": str(tmp_path / "b"), "weight": 1},
     }
-    config |= {"concepts": {}, "allow_mixed_tokenizers": True, "loader": {"engine": engine}}
+    config |= {"concepts": {}, "allow_mixed_tokenizers": True}
     config["outputs"] = {"loss_weight": {"name": "quality", "outside": -1}}
     with pytest.raises(ConfigError, match=r"found no track that is read called 'quality' in b .*missing: 1"):
         cl.make_dataloader(config, micro_batch_size=6)

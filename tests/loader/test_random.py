@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import conceptloader as cl
 from conceptloader.base.hashing import derive_key
@@ -44,12 +43,10 @@ def config(path: Path, **more: Any) -> dict[str, Any]:
     return {"version": 1, "seed": 3, "seq_len": 16, "datasets": datasets, "outputs": {"random": True}, **more}
 
 
-def numbers(
-    path: Path, rank: int, ranks: int, steps: int, state: Any = None, **more: Any
-) -> tuple[dict[int, int], Any]:
+def numbers(path: Path, rank: int, ranks: int, steps: int, state: Any = None) -> tuple[dict[int, int], Any]:
     """(random by sample index, state behind `steps` steps)."""
     sizes = {"micro_batch_size": 4 // ranks, "global_batch_size": 4}
-    loader = cl.make_dataloader(config(path, **more), **sizes, dp_rank=rank, dp_size=ranks)
+    loader = cl.make_dataloader(config(path), **sizes, dp_rank=rank, dp_size=ranks)
     if state is not None:
         loader.load_state_dict(state)
     found: dict[int, int] = {}
@@ -59,14 +56,12 @@ def numbers(
     return found, loader.state_dict()
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_any_number_of_ranks_and_a_resume_see_the_same(tmp_path: Path, engine: str) -> None:
+def test_any_number_of_ranks_and_a_resume_see_the_same(tmp_path: Path) -> None:
     build(tmp_path / "a", Recipe(shards=(20,)), np.random.default_rng(0))
-    more = {"loader": {"engine": engine}}
-    whole, _ = numbers(tmp_path, 0, 1, 8, **more)
+    whole, _ = numbers(tmp_path, 0, 1, 8)
     assert whole == {sample: sample_random(3, sample) for sample in range(32)}
-    first, state = numbers(tmp_path, 0, 1, 3, **more)
-    halves = [numbers(tmp_path, rank, 2, 5, state, **more)[0] for rank in (0, 1)]
+    first, state = numbers(tmp_path, 0, 1, 3)
+    halves = [numbers(tmp_path, rank, 2, 5, state)[0] for rank in (0, 1)]
     assert first | halves[0] | halves[1] == whole
 
 

@@ -46,10 +46,9 @@ def rows(batches: Any, number: int | None = None) -> list[tuple[int, int, tuple[
     ]
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
 @pytest.mark.parametrize("skip", [[], [{"at": 10, "count": 7}, {"at": 60, "count": 3}]])
-def test_it_is_as_if_a_phase_had_stood_in_the_configuration(config: Any, engine: str, skip: Any) -> None:
-    config["loader"]["engine"], config["skip"] = engine, skip
+def test_it_is_as_if_a_phase_had_stood_in_the_configuration(config: Any, skip: Any) -> None:
+    config["skip"] = skip
     loader = make(config, num_samples=160)
     batches = iter(loader)
     found = rows(batches, 3)

@@ -56,7 +56,7 @@ def adopted(folder: Path, names: str, **config: Any) -> tuple[Path, list[str]]:
         adopt([prefix], folder / name)
     path = folder / "data.yaml"
     datasets = {name: {"path": name} for name in names}
-    path.write_text(yaml.safe_dump({"datasets": datasets, "loader": {"engine": "reference"}, **config}))
+    path.write_text(yaml.safe_dump({"datasets": datasets, **config}))
     return path, prefixes
 
 

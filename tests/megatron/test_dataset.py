@@ -1,19 +1,15 @@
 """Datasets of ours, over Megatron's own files, return what Megatron's own return."""
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.run import check_tokenizer
-from conceptloader.integrations.megatron_lm.takeover_reader import Joined
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.corpora.token_files import random_corpus
@@ -93,35 +89,6 @@ def test_take_over_compares_the_tokenizer(tmp_path: Path) -> None:
         check_tokenizer(data, 299, ())
     with pytest.raises(ConfigError, match=r"datasets\.a: .* end with 9, but Megatron's tokenizer has 99"):
         check_tokenizer(data, 300, ())
-
-
-def test_spans_of_pieces(tmp_path: Path) -> None:
-    """Concepts stay with their tokens when a sample is put together from pieces of documents."""
-    dataset = open_dataset(write_datasets(tmp_path) / "code")
-    records = per_token(dataset, 0, dataset.num_tokens)
-    rng = np.random.default_rng(0)
-    for _ in range(30):
-        starts = rng.integers(0, dataset.num_tokens - 40, 3).tolist()
-        pieces = [range(start, start + int(rng.integers(1, 30))) for start in starts]
-        joined = Joined(dataset, pieces)
-        total = sum(piece.stop - piece.start for piece in pieces)
-        expected = np.concatenate([records[piece.start : piece.stop] for piece in pieces])
-        tokens = np.concatenate([dataset.tokens(piece.start, piece.stop) for piece in pieces])
-        low = int(rng.integers(0, total))
-        assert np.array_equal(joined.read(low, total)["tokens"], tokens[low:])
-        spans = joined.spans("topic", low, total)
-        found = np.empty(total - low, object)
-        for start, end, record in zip(spans.start, spans.end, spans.records, strict=True):
-            found[start:end] = bytes(record)
-        assert found.tolist() == expected[low:].tolist()
-
-
-def per_token(dataset: Dataset, start: int, stop: int) -> np.ndarray[Any, Any]:
-    found = np.empty(stop - start, object)
-    spans = dataset.spans("topic", start, stop)
-    for a, b, record in zip(spans.start, spans.end, spans.records, strict=True):
-        found[a:b] = bytes(record)
-    return found
 
 
 def test_splits(tmp_path: Path) -> None:

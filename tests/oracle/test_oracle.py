@@ -53,7 +53,7 @@ def configurations(draw: st.DrawFn, folder: Path) -> dict[str, Any]:
         "seed": draw(st.integers(-5, 2**70)),
         "seq_len": draw(st.integers(1, 40) | st.sampled_from(aligned or [1])),
         "datasets": {name: {"path": str(folder / path)} for name, path in paths.items()},
-        "loader": {"engine": draw(st.sampled_from(["compiled", "reference"])), "prefetch": draw(st.integers(0, 3))},
+        "loader": {"prefetch": draw(st.integers(0, 3))},
         "outputs": {name: draw(st.booleans()) for name in ("document_ids", "cu_seqlens", "random", "eos_loss")},
     }
     if kind == "packs":

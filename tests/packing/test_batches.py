@@ -10,12 +10,11 @@ import pytest
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.blend.packing import Packing
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.testing import RawDocument, random_documents, write_dataset
+from conceptloader.testing import PlainReader, RawDocument, random_documents, write_dataset
 from tests.batch.compare import assert_same
 from tests.packing.packed import make_view, random_packs
 
@@ -29,7 +28,7 @@ def test_equals_the_plain_reader(tmp_path: Path, seed: int) -> None:
         size = int(rng.integers(0, 9))
         packs = rng.integers(0, view.count, size).astype(np.uint64)
         arguments = np.ones(size, np.int64), packs, rng.integers(0, 1 << 40, size).astype(np.uint64)
-        wanted = ReferenceReader(None, [None, view], layout).read(arguments[2], picked=arguments[:2])
+        wanted = PlainReader(None, [None, view], layout).read(arguments[2], picked=arguments[:2])
         assert_same(reader.read(arguments[2], picked=arguments[:2]), wanted)
         assert_same(pickle.loads(pickle.dumps(reader)).read(arguments[2], picked=arguments[:2]), wanted)
 
@@ -68,7 +67,7 @@ def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
     layout = decide_layout([view], 256, Outputs(cu_seqlens=True))
     packs = np.array([0, 63, 64, view.count - 1], np.uint64)
     arguments = np.zeros(4, np.int64), packs, packs
-    wanted = ReferenceReader(None, [view], layout).read(arguments[2], picked=arguments[:2])
+    wanted = PlainReader(None, [view], layout).read(arguments[2], picked=arguments[:2])
     assert wanted["max_seqlen"] == 256  # the padding of the last one
     assert_same(CompiledReader(None, [view], layout).read(arguments[2], picked=arguments[:2]), wanted)
 
@@ -78,7 +77,7 @@ def test_what_is_refused_is_said_by_both_readers(tmp_path: Path) -> None:
     view = make_view(Path(write_dataset(tmp_path / "d", raw)), Packing(seq_len=8, bins=4, overflow="refuse"))
     layout = decide_layout([view], 8, Outputs())
     zero = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint64)
-    for reader in (ReferenceReader, CompiledReader):
+    for reader in (PlainReader, CompiledReader):
         with pytest.raises(ConfigError, match=r"found refuse, and document 1 of 9 tokens, expected at most 8"):
             reader(None, [view], layout).read(zero[2], picked=zero[:2])
 
@@ -92,11 +91,10 @@ def test_no_document_table(tmp_path: Path) -> None:
         cl.open_blend({"seq_len": 8, "packing": {"bins": 4}, "datasets": {"a": {"path": str(tmp_path / "d")}}})
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
 @pytest.mark.parametrize(
     "out", [{"quarantine": [{"dataset": "a", "tokens": [6, 7]}]}, {"exclude": [{"at": 0, "ids": ["1"]}]}]
 )
-def test_parts_that_are_left_out_keep_their_room_and_their_positions(tmp_path: Path, engine: str, out: Any) -> None:
+def test_parts_that_are_left_out_keep_their_room_and_their_positions(tmp_path: Path, out: Any) -> None:
     raw = [RawDocument(id=str(k), tokens=[k + 1] * n) for k, n in enumerate([5, 4, 3])]
     config = {
         "seq_len": 16,
@@ -104,7 +102,6 @@ def test_parts_that_are_left_out_keep_their_room_and_their_positions(tmp_path: P
         "order": "sequential",
         "datasets": {"a": {"path": str(write_dataset(tmp_path / "d", raw))}},
         "outputs": {"document_ids": True, "cu_seqlens": True},
-        "loader": {"engine": engine},
     }
     with cl.make_dataloader(config | out, micro_batch_size=1) as loader:
         batch = next(iter(loader))
@@ -115,8 +112,7 @@ def test_parts_that_are_left_out_keep_their_room_and_their_positions(tmp_path: P
     assert batch["loss_mask"][0].tolist() == [1] * 4 + [0] * 5 + [1] * 2 + [0] * 5
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_a_shard_that_is_quarantined_empties_the_blocks_that_touch_it_alone(tmp_path: Path, engine: str) -> None:
+def test_a_shard_that_is_quarantined_empties_the_blocks_that_touch_it_alone(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[k + 1] * 8) for k in range(6)]
     config = {
         "seq_len": 16,
@@ -124,7 +120,6 @@ def test_a_shard_that_is_quarantined_empties_the_blocks_that_touch_it_alone(tmp_
         "order": "sequential",
         "datasets": {"a": {"path": str(write_dataset(tmp_path / "d", raw, shards=3))}},
         "quarantine": [{"dataset": "a", "tokens": [16, 32]}],
-        "loader": {"engine": engine},
     }
     with cl.make_dataloader(config, micro_batch_size=6) as loader:
         rows = next(iter(loader))["input_ids"].tolist()

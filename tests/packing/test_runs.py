@@ -93,9 +93,8 @@ def test_every_epoch_of_a_shuffled_run_has_each_pack_once(content: dict[str, Any
         assert sorted(windows.tolist()) == list(range(packs))
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_resumed_anywhere_on_any_ranks_it_reads_on(content: dict[str, Any], engine: str) -> None:
-    config = {**content, "loader": {"engine": engine}}
+def test_resumed_anywhere_on_any_ranks_it_reads_on(content: dict[str, Any]) -> None:
+    config = content
     whole = rows(make_dataloader(config, micro_batch_size=12), 10)
     first = make_dataloader(config, micro_batch_size=6, dp_size=2, dp_rank=0)
     other = make_dataloader(config, micro_batch_size=6, dp_size=2, dp_rank=1)
@@ -351,14 +350,13 @@ def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], t
         assert one["tokens_lost_by_crop"] == pytest.approx(1 - kept / sum(lengths), abs=0.02)
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
 def test_samples_in_which_nothing_is_learnt_are_counted(
-    content: dict[str, Any], engine: str, caplog: pytest.LogCaptureFixture
+    content: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     chat = content["datasets"]["chat"]
     tokens = cl.open_dataset(chat["path"]).num_tokens
     one = {**content, "phases": [], "skip": [], "datasets": {"chat": chat}, "order": "sequential"}
-    one |= {"loader": {"engine": engine}, "quarantine": [{"dataset": "chat", "tokens": [0, tokens // 2]}]}
+    one["quarantine"] = [{"dataset": "chat", "tokens": [0, tokens // 2]}]
     loader = make_dataloader(one, micro_batch_size=2)
     empty = sum(int((~batch["loss_mask"].any(1)).sum()) for batch in loader)
     assert loader.samples_without_loss == empty > 10

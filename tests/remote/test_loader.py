@@ -1,4 +1,4 @@
-"""Batches of a configuration with datasets in object stores: read by the compiled engine, with equal results."""
+"""Batches of a configuration with datasets in object stores: with equal results."""
 
 import dataclasses
 import shutil
@@ -18,14 +18,14 @@ from torch.utils.data import DataLoader
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import open_reader
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import blocks, objects
+from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.trace.select.views import Ask, select
 from tests.batch.cases import random_case
-from tests.batch.compare import assert_same
+from tests.batch.compare import assert_same, plain_reader
 from tests.remote.conftest import Server
 from tests.remote.test_datasets import local, upload
 
@@ -47,13 +47,12 @@ def reader(local: Path, path: str, **loader: Any) -> Any:
     return open_reader(open_blend(load_config(configuration(local, path, **loader))))
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_batches_are_equal(local: Path, server: Server, engine: str) -> None:
-    mine = reader(local, upload(local, server), engine=engine)
-    assert isinstance(mine, CompiledReader if engine == "compiled" else ReferenceReader)
-    theirs = reader(local, str(local), engine="reference")
+def test_batches_are_equal(local: Path, server: Server) -> None:
+    blends = [open_blend(load_config(configuration(local, path))) for path in (str(local), upload(local, server))]
     samples = np.arange(40, dtype=np.uint64)
-    assert_same(mine.read(samples), theirs.read(samples))
+    wanted = plain_reader(blends[0]).read(samples)
+    for reader in (open_reader(blends[1]), plain_reader(blends[1])):
+        assert_same(reader.read(samples), wanted)
 
 
 @pytest.mark.parametrize("name", ["ds", "view"])
@@ -85,7 +84,7 @@ def test_random_data_equal_those_of_the_plain_reader(
     monkeypatch.setattr(objects, "_HOLE", 16)
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", str(512 + seed))  # a cache of its own
     case = random_case(tmp_path, 500 + seed)
-    wanted = ReferenceReader(None, case.views, case.layout).read(case.samples, picked=(case.datasets, case.windows))
+    wanted = PlainReader(None, case.views, case.layout).read(case.samples, picked=(case.datasets, case.windows))
     bucket = f"memory://{uuid.uuid4().hex}"
     fsspec.filesystem("memory").put(str(tmp_path), bucket, recursive=True)
     far = [cl.open_dataset(f"{bucket}/{Path(view.dataset.path).relative_to(tmp_path)}") for view in case.views]

@@ -79,9 +79,8 @@ def is_out(dataset: str, number: int, sample: int) -> bool:
     return dataset == "books" and ((number == 7 and sample >= 60) or (number % 5 == 0 and sample >= 120))
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_samples_with_excluded_documents_read_nothing(folder: Path, engine: str) -> None:
-    run = run_of(folder, EXCLUDE, loader={"engine": engine})
+def test_samples_with_excluded_documents_read_nothing(folder: Path) -> None:
+    run = run_of(folder, EXCLUDE)
     samples = np.arange(SAMPLES, dtype=np.uint64)
     found, whole = (open_reader(one.blend).read(samples) for one in (run, run_of(folder, [])))
     if (folder / "packed").exists():  # of which only the documents themselves go

@@ -25,6 +25,7 @@ from conceptloader.trace import Run, exposure, parse_where, trace_sample, trace_
 from conceptloader.trace.concepts import Scanned
 from conceptloader.trace.select.views import Ask, select
 from conceptloader.view.stats import dataset_stats
+from tests.batch.compare import assert_same, plain_reader
 
 SEQ_LEN = 24
 NUM_SAMPLES = 150
@@ -60,7 +61,7 @@ def numbers(view: Path) -> list[int]:
 PACKS = {"packing": {"bins": 3, "overflow": "crop"}}
 
 
-def run_of(folder: Path, name: str, engine: str = "compiled", packing: bool = False, **more: Any) -> Run:
+def run_of(folder: Path, name: str, packing: bool = False, **more: Any) -> Run:
     entry = {"path": str(folder / name), "weight": 2, **more}
     config = {
         **(PACKS if packing else {}),
@@ -68,7 +69,6 @@ def run_of(folder: Path, name: str, engine: str = "compiled", packing: bool = Fa
         "datasets": {"some": entry, "all": {"path": str(folder / "data"), "weight": 1}},
         "outputs": {"document_ids": True, "position_ids": "document", "loss_mask_borders": True},
         "concepts": {"concepts": {"layout": "ragged"}, "topics": {}},
-        "loader": {"engine": engine},
     }
     partition = cl.Partition(micro_batch_size=2, dp_size=2)
     blend = cl.open_blend(config)
@@ -106,27 +106,25 @@ def test_every_range_of_tokens(folder: Path) -> None:
         assert view.tracks[track].max_spans == copy.tracks[track].max_spans
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_batches(folder: Path, engine: str) -> None:
+def test_batches(folder: Path) -> None:
     """Limits of tracks, too, are those that windows of the view have."""
     samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
     for more in ({}, {"split": [0.1, 0.6]}, {"packing": True}, {"packing": True, "split": [0.1, 0.6]}):
-        run, copied = run_of(folder, "view", engine, **more), run_of(folder, "copy", "reference", **more)
-        batch, expected = (open_reader(one.blend).read(samples) for one in (run, copied))
-        assert batch.keys() == expected.keys()
-        for name, values in expected.items():
-            np.testing.assert_array_equal(batch[name], values, name)
+        view, copy = (run_of(folder, name, **more).blend for name in ("view", "copy"))
+        expected = plain_reader(copy).read(samples)
+        for reader in (open_reader(view), plain_reader(view)):
+            assert_same(reader.read(samples), expected)
 
 
 @pytest.mark.parametrize("packing", [{}, PACKS], ids=["windows", "packs"])
 def test_quarantine(folder: Path, packing: dict[str, Any]) -> None:
     samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
     batches = []
-    for name, engine in itertools.product(("view", "copy"), ("compiled", "reference")):
-        config = {**BASE, "datasets": {"some": {"path": str(folder / name), "weight": 1}}, "loader": {"engine": engine}}
+    for name, read in itertools.product(("view", "copy"), (open_reader, plain_reader)):
+        config = {**BASE, "datasets": {"some": {"path": str(folder / name), "weight": 1}}}
         config |= packing
         config["quarantine"] = [{"dataset": "some", "tokens": [200, 260]}, {"dataset": "some", "tokens": [400, 900]}]
-        batches.append(open_reader(cl.open_blend(config)).read(samples))
+        batches.append(read(cl.open_blend(config)).read(samples))
     for batch in batches[1:]:
         for name, values in batches[0].items():
             np.testing.assert_array_equal(batch[name], values, name)
@@ -218,9 +216,8 @@ def test_spans(folder: Path) -> None:
                 assert view.sources(np.array([k])).tolist() == [number]
                 assert k in view.find_document(f"doc-{number}")
     samples = np.arange(60, dtype=np.uint64)
-    batches = [open_reader(run_of(folder, "spans", engine).blend).read(samples) for engine in ("compiled", "reference")]
-    for name, values in batches[1].items():
-        np.testing.assert_array_equal(batches[0][name], values, name)
+    found, wanted = (read(run_of(folder, "spans").blend).read(samples) for read in (open_reader, plain_reader))
+    assert_same(found, wanted)
 
 
 @pytest.mark.parametrize("asked", ["concept-1", "concept-1 and concept-1", "not concept-0"])
@@ -302,7 +299,7 @@ def test_doors(folder: Path) -> None:
 
 
 def test_views_of_one_source_share_its_files(folder: Path) -> None:
-    """And its shard table in the compiled engine; a hundred cells of a mixture are as many manifests of one source."""
+    """And its shard table in the kernels; a hundred cells of a mixture are as many manifests of one source."""
     select(folder / "data", folder / "cell", Ask(by="document:0,50,100,150"))
     paths = [*(f"cell-{name}" for name in ("0-50", "50-100", "100-150")), "data"]
     config = {**BASE, "datasets": {path: {"path": str(folder / path), "weight": 1} for path in paths}}
@@ -311,14 +308,10 @@ def test_views_of_one_source_share_its_files(folder: Path) -> None:
     assert len(make_tables(blend.views, reader.layout).shards) == 4
     assert len({id(dataset.files) for dataset in blend.datasets.values()}) == 1
     samples = np.arange(NUM_SAMPLES, dtype=np.uint64)
-    batch = reader.read(samples)
-    expected = open_reader(cl.open_blend({**config, "loader": {"engine": "reference"}})).read(samples)
-    for name, values in expected.items():
-        np.testing.assert_array_equal(batch[name], values, name)
+    assert_same(reader.read(samples), plain_reader(blend).read(samples))
 
 
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_flags_of_spans_that_a_view_cuts(tmp_path: Path, engine: str) -> None:
+def test_flags_of_spans_that_a_view_cuts(tmp_path: Path) -> None:
     """They say where the span of the source goes on, at the borders of runs as at those of the window."""
     spans = {"concepts": [(2, 5, [0]), (6, 9, [0])], "topics": [(0, 3, [1]), (3, 4, [2]), (4, 8, [3]), (8, 9, [0])]}
     write_dataset(tmp_path / "data", [RawDocument(id="a", tokens=[*range(1, 12), 0], spans=spans)])
@@ -334,7 +327,7 @@ def test_flags_of_spans_that_a_view_cuts(tmp_path: Path, engine: str) -> None:
     }
     for name, expected in wanted.items():
         config = {"seq_len": 5, "datasets": {"a": {"path": str(tmp_path / name)}}, "concepts": {"topics": {}}}
-        with cl.make_dataloader({**config, "loader": {"engine": engine}}, micro_batch_size=1) as loader:
+        with cl.make_dataloader(config, micro_batch_size=1) as loader:
             batch = next(iter(loader))
         rows = np.column_stack([batch["topics_spans"][0], batch["topics_flags"][0]])
         assert rows[: batch["topics_num_spans"][0]].tolist() == expected

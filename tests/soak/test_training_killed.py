@@ -29,9 +29,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for k, name in enumerate(("books", "code")):
         write_dataset(folder / name, random_documents(60, seed=k, prefix=name), shards=3, encoding="spans")
     config = configuration(folder, 0, np.random.default_rng(0))
-    for engine in ("compiled", "reference"):  # compile before the ranks are forked
-        with cl.make_dataloader({**config, "loader": {"engine": engine}}, micro_batch_size=1) as loader:
-            next(iter(loader))
+    with cl.make_dataloader(config, micro_batch_size=1) as loader:  # compile before the ranks are forked
+        next(iter(loader))
     return folder
 
 
@@ -47,7 +46,6 @@ def configuration(data: Path, seed: int, rng: np.random.Generator) -> dict[str, 
         "skip": [{"at": 90, "count": 31}],
         "concepts": {"concepts": {}},
         "loader": {
-            "engine": rng.choice(["compiled", "reference"]).item(),
             "prefetch": int(rng.integers(0, 6)),
             "threads": int(rng.integers(1, 4)),
         },

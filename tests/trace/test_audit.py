@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from conceptloader.batch.open import decide_layout
-from conceptloader.batch.plain import ReferenceReader
 from conceptloader.blend import Outputs
 from conceptloader.errors import FormatError, ReadError
+from conceptloader.testing import PlainReader
 from conceptloader.trace import Recorder, Run, audit, read_record
 from tests.trace.conftest import SEQ_LEN, starts
 
@@ -21,7 +21,7 @@ STEPS = [9, 14, 20]  # how far each start got
 @pytest.fixture
 def record(run: Run, tmp_path: Path) -> Path:
     """What the ranks of three starts write; the third one is killed in step 20, which rank 1 had not begun."""
-    reader = ReferenceReader(run.blend.order, run.blend.views, decide_layout(run.blend.views, SEQ_LEN, Outputs()))
+    reader = PlainReader(run.blend.order, run.blend.views, decide_layout(run.blend.views, SEQ_LEN, Outputs()))
     for launch, (start, stop) in enumerate(zip(starts(), STEPS, strict=True), 1):
         for dp_rank in range(start.dp_size):
             recorder = Recorder(tmp_path, launch, dp_rank, start)
@@ -119,7 +119,7 @@ def test_labels_that_are_ignored(run: Run, tmp_path: Path) -> None:
     start = starts()[0]
     for number, chosen in enumerate([outputs, Outputs()], 1):
         layout = decide_layout(run.blend.views, SEQ_LEN, chosen)
-        reader = ReferenceReader(run.blend.order, run.blend.views, layout)
+        reader = PlainReader(run.blend.order, run.blend.views, layout)
         begin = replace(start, step=number - 1, consumed=8 * (number - 1))
         for dp_rank in range(4):
             recorder = Recorder(tmp_path, number, dp_rank, begin)

@@ -74,10 +74,9 @@ def with_masks(logits: torch.Tensor, batch: dict[str, Any]) -> tuple[torch.Tenso
 
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-@pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_training_with_labels_that_are_ignored(folder: Path, kind: dict[str, Any], engine: str) -> None:
+def test_training_with_labels_that_are_ignored(folder: Path, kind: dict[str, Any]) -> None:
     """Without a look at the mask: the mean of each micro batch, as PyTorch's cross_entropy takes it."""
-    config = {**config_of(folder, kind, ignore_index=-100), "loader": {"engine": engine}}
+    config = {**config_of(folder, kind, ignore_index=-100)}
     loader = cl.make_dataloader(config, micro_batch_size=5, global_batch_size=10)
     samples = samples_of(loader, kind, 40)
     hand, model = ByHand(SEQ_LEN), Tables(SEQ_LEN)

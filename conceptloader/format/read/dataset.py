@@ -193,10 +193,6 @@ class Dataset(Shown, Viewable):
         holder = self.documents_in(token, token + 1)
         return int(holder.first[0]) if holder.ids[0] >= 0 else token
 
-    def ahead(self, start: int, stop: int) -> Iterator[tuple["Dataset", int, int]]:
-        """What `reading_ahead` takes to begin a read of the tokens [start, stop)."""
-        yield self, start, stop
-
     def windows(
         self, seq_len: int, token_range: tuple[int, int] | None = None, tracks: Sequence[str] | None = None
     ) -> "Windows":

@@ -175,11 +175,6 @@ class Ranges:
         parts = [self._runs_part(track, shard, a, b, base - start) for shard, a, b, base in self.parts(start, stop)]
         return self._spans(track, parts)
 
-    def file_of(self, kind: str, token: int) -> str:
-        """The file of this kind, and the shard, that a token's span is read from; for messages."""
-        shard = next(self.parts(token, token + 1))[0]
-        return f"{self.files.path(kind, shard)} (shard {shard})"
-
     def _documents_part(self, shard: int, a: int, b: int, base: int) -> tuple[Ints, Ints]:
         first, ordinal = self.reader.documents(shard, a, b)
         return first + base, np.where(ordinal < 0, -1, ordinal + self.first_documents[shard])

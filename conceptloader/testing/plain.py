@@ -1,10 +1,15 @@
-"""Batches assembled in plain numpy, sample by sample: the definition that the compiled engine is tested against."""
+"""Batches assembled in plain numpy, sample by sample: the definition that the compiled reader is tested against.
 
-from collections.abc import Callable, Iterator, Sequence
-from threading import get_ident
-from typing import Any
+Nothing of the compiled reader is used here, so that both are wrong in the same way only if the format's reader or the
+parts of samples are.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from conceptloader.batch.layout import (
     BEGINS_BEFORE,
@@ -18,91 +23,58 @@ from conceptloader.batch.layout import (
     BatchLayout,
     TrackLayout,
 )
-from conceptloader.batch.reader import (
-    I64Array,
-    Order,
-    Picked,
-    U64Array,
-    decode_records,
-    in_sample,
-    sample_randoms,
-    weigh,
-)
 from conceptloader.blend import View
 from conceptloader.blend.samples import Part, kind_of, parts_of, present
-from conceptloader.errors import FormatError, ReadError
+from conceptloader.errors import FormatError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.ranges import reading_ahead
 from conceptloader.format.read.values import Spans
-from conceptloader.storage.reads import waits_for
+from conceptloader.order.reference import epoch_key
 
 _Values = tuple[list[Array], list[Array]]  # of the spans of a track: ids, numbers or bytes; and scores if it has any
 
 
-class ReferenceReader:
-    """Reads the samples of an order; views[k] is its dataset k. Safe to use from many threads.
+class Order(Protocol):
+    """Mixture, Sequential."""
 
-    dp_rank: named in errors, with the sample, if it is given.
-    """
+    def sample(self, position: int) -> tuple[int, int, int]: ...
 
-    def __init__(
-        self, order: Order, views: Sequence[View | None], layout: BatchLayout, dp_rank: int | None = None
-    ) -> None:
-        self.order = order
-        self.dp_rank = dp_rank
-        self.views = tuple(views)
-        self.layout = layout
-        self._in_progress: dict[int, str] = {}
-        # Rows are filled one by one, or all at once where reading means waiting for an object store.
-        waiting = [view.dataset.files.waiting for view in self.views if view is not None]
-        self._map: Callable[..., Iterator[Any]] = next((source.map for source in waiting if source is not None), map)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ReferenceReader, (self.order, self.views, self.layout, self.dp_rank)
+class PlainReader:
+    """The batches of an order's samples; views[k] is its dataset k."""
 
-    def follow(self, order: Order) -> None:
-        """See BatchReader."""
-        self.order = order
+    def __init__(self, order: Order | None, views: Sequence[View | None], layout: BatchLayout) -> None:
+        self.order, self.views, self.layout = order, tuple(views), layout
 
-    def where(self, thread: int) -> str:
-        """See BatchReader; of a dataset in an object store the file is not known."""
-        sample = self._in_progress.get(thread, "nothing")
-        read = waits_for(thread)
-        return f"{read}, {sample}" if read else sample
+    def read(
+        self,
+        samples: npt.NDArray[np.uint64],
+        allocate: Allocate | None = None,
+        picked: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+    ) -> Batch:
+        """The batch of sample indices uint64 [B], in memory from `allocate`. picked: [B] members of the order and [B]
+        windows of these, instead of what the order says.
 
-    def read(self, samples: U64Array, allocate: Allocate | None = None, picked: Picked | None = None) -> Batch:
-        """See BatchReader."""
-        members, windows = picked or self.order.sample_many(samples)[::2]
+        Raises: FormatError for damaged data, ReadError; ConfigError for a member that has left the configuration.
+        """
+        numbers: list[int] = samples.tolist()
+        if picked is None:
+            assert self.order is not None
+            picks = [self.order.sample(number)[::2] for number in numbers]
+        else:
+            picks = [(int(member), int(window)) for member, window in zip(*map(np.asarray, picked), strict=True)]
         carving = self.layout.carve(len(samples))
         arrays = carving.views(np.empty(carving.size, np.uint8) if allocate is None else allocate(carving.size))
         for name, spec in carving.specs.items():
             arrays[name].fill(spec.blank)
         values: dict[str, _Values] = {track.name: ([], []) for track in self.layout.read_tracks}
         sequences = [0]
-        thread = get_ident()
-
-        def fill(row: int) -> tuple[list[int], dict[str, _Values]]:
-            view, window = present(self.views, int(members[row])), int(windows[row])
-            self._in_progress[thread] = f"sample {samples[row]}, {kind_of(view)} {window} of dataset {view.name}"
-            found: dict[str, _Values] = {name: ([], []) for name in values}
-            try:
-                return self._fill(arrays, found, row, view, int(samples[row]), window), found
-            except (FormatError, ReadError) as error:
-                if self.dp_rank is None:
-                    raise
-                raise in_sample(error, f"sample {samples[row]}, dp_rank {self.dp_rank}") from error
-
-        with reading_ahead(self._ahead(members, windows)):
-            for row, (borders, found) in enumerate(self._map(fill, range(len(samples)))):
-                sequences += [row * self.layout.seq_len + border for border in (*borders, self.layout.seq_len)]
-                for name, lists in found.items():
-                    for all_of_them, some in zip(values[name], lists, strict=True):
-                        all_of_them += some
-        self._in_progress.pop(thread, None)
+        for row, (member, window) in enumerate(picks):
+            borders = self._fill(arrays, values, row, present(self.views, member), numbers[row], window)
+            sequences += [row * self.layout.seq_len + border for border in (*borders, self.layout.seq_len)]
         if "sample_index" in arrays:
             arrays["sample_index"][:] = samples
         if "random" in arrays:
-            arrays["random"][:] = sample_randoms(self.layout.random_key, samples)
+            arrays["random"][:] = [epoch_key(self.layout.random_key, number) >> 1 for number in numbers]
         batch: Batch = dict(arrays)
         for track in self.layout.tracks:
             if track.ragged:
@@ -111,22 +83,41 @@ class ReferenceReader:
                 batch[f"{track.name}_values"] = np.concatenate([np.zeros(0, track.item), *ids])
                 if track.scored:
                     batch[f"{track.name}_scores"] = np.concatenate([np.zeros(0, np.float32), *scores])
+            if track.decoded:
+                self._decode(batch, track, [member for member, _ in picks])
         if self.layout.outputs.cu_seqlens:
             batch["cu_seqlens"] = arrays["cu_seqlens"][: len(sequences)]
             batch["cu_seqlens"][:] = sequences
             batch["max_seqlen"] = int(np.diff(sequences).max(initial=0))
         if self.layout.weights is not None:
-            weigh(batch, self.layout.weights, samples)
-        decode_records(batch, self.layout, self.views, members)
+            self._weigh(batch, self.layout.weights)
         return batch
 
-    def _ahead(self, members: I64Array, windows: U64Array) -> Iterator[tuple[Dataset, int, int]]:
-        """Token ranges of the windows in object stores."""
-        for member, window in zip(members.tolist(), windows.tolist(), strict=True):
-            view = self.views[member]
-            if view is not None and view.dataset.files.waiting is not None and kind_of(view) == "window":
-                for part in parts_of(view, window, self.layout.seq_len):
-                    yield from view.dataset.ahead(part.start, part.stop)
+    def _decode(self, batch: Batch, track: TrackLayout, members: Sequence[int]) -> None:
+        """What the codec makes of each record, in place of the bytes."""
+        data, borders = batch.pop(f"{track.name}_values").tobytes(), batch.pop(f"{track.name}_offsets").tolist()
+        found: list[list[Any]] = []
+        for row, member in enumerate(members):
+            codec, first = present(self.views, member).dataset.codec(track.name), row * track.max_spans
+            count = int(batch[f"{track.name}_num_spans"][row])
+            try:
+                found.append(
+                    [codec.decode(memoryview(data)[a:b]) for a, b in pairwise(borders[first : first + count + 1])]
+                )
+            except (ValueError, RecursionError) as error:
+                raise FormatError(f"track {track.name}: found a record that is not of its codec: {error}") from error
+        batch[f"{track.name}_records"] = found
+
+    def _weigh(self, batch: Batch, track: TrackLayout) -> None:
+        """The number of each span of the track of loss weights, at its labels."""
+        weights, name = batch[LOSS_WEIGHT], track.name
+        index, numbers = batch[f"{name}_span_index"], batch[f"{name}_values"]
+        for row, place in np.argwhere(index >= 0).tolist():
+            weights[row, place] = numbers[row, index[row, place]]
+            if not np.isfinite(weights[row, place]):
+                raise FormatError(f"track {track.track}: found {weights[row, place]}, expected a finite weight")
+        for of_track, _ in track.arrays(*weights.shape):
+            del batch[of_track]
 
     def _fill(
         self, arrays: dict[str, Array], values: dict[str, _Values], row: int, view: View, index: int, number: int
@@ -184,10 +175,7 @@ class ReferenceReader:
             blank = field.outside if field.field in view.tracks else field.missing
             values = sample[field.field] if field.field in sample else np.full(len(tokens), blank, field.dtype)
             if field.name == LOSS_WEIGHT and not np.isfinite(values[1:]).all():
-                raise FormatError(
-                    f"field {field.field}: found a weight that is no finite number in tokens {part.start} to "
-                    f"{part.stop} of the dataset, expected finite ones; build it again, or quarantine these tokens"
-                )
+                raise FormatError(f"field {field.field}: found {values[1:]}, expected finite weights")
             arrays[field.name][row, where] = values[1:] if field.labels else values[: part.inputs]
         if "loss_mask" not in arrays:
             return
@@ -219,22 +207,16 @@ class ReferenceReader:
         sizes = np.array([len(record) for record in spans.records], np.int64)
         single = track.numbers is not None
         if (sizes % item).any() or (single and (sizes != item).any()):
-            expected = "single number" if single else "list of concept ids"
-            raise FormatError(
-                f"dataset {view.name}, tokens {start} to {stop}: found a record of track {source} that is no "
-                f"{expected} of {item} bytes; run `conceptloader verify --full`, restore or rebuild the dataset"
-                + ", or set layout: records"
-                * single
-            )
+            expected = "a single number" if single else "lists of concept ids"
+            raise FormatError(f"track {source}: found records of {sizes} bytes, expected {expected} of {item} bytes")
         counts = sizes // item
         most = int(counts.max(initial=0))
         if (before + len(spans) > track.max_spans and not track.cut_spans) or (
             most > track.max_concepts and not track.cut_concepts
         ):
             raise FormatError(
-                f"dataset {view.name}, tokens {start} to {stop}: found {len(spans)} spans of track {source} and up to "
-                f"{most} concepts in one, expected at most {track.max_spans} and {track.max_concepts} as the manifest "
-                "says; the dataset is damaged: run `conceptloader verify --full`, restore or rebuild it"
+                f"track {source}: found {before + len(spans)} spans and up to {most} concepts in one, expected at most "
+                f"{track.max_spans} and {track.max_concepts}"
             )
         used = min(len(spans), track.max_spans - before)
         counts = np.minimum(counts[:used], track.max_concepts)
@@ -250,7 +232,7 @@ class ReferenceReader:
         if track.mark:
             for k in range(used, len(spans)):
                 arrays[f"{name}_span_index"][row, part.place + spans.start[k] : part.place + spans.end[k]] = CUT_OFF
-        values, scores = self._values(view, track, spans, counts.tolist(), start)
+        values, scores = self._values(view, track, spans, counts.tolist())
         if track.ragged:
             first = row * track.max_spans + before + 1  # lengths for now; summed up at the end
             arrays[f"{name}_offsets"][first : first + used] = counts
@@ -264,7 +246,7 @@ class ReferenceReader:
                 arrays[f"{name}_scores"][row, k, : len(found)] = found
         return values, scores
 
-    def _values(self, view: View, track: TrackLayout, spans: Spans, counts: list[int], start: int) -> _Values:
+    def _values(self, view: View, track: TrackLayout, spans: Spans, counts: list[int]) -> _Values:
         """What the first `counts` of the items of each record are: ids, numbers or bytes; and their scores, if any."""
         name, kept = track.track, list(zip(spans.records, counts, strict=False))
         if not track.holds_concepts:
@@ -275,14 +257,8 @@ class ReferenceReader:
             values = [codec.ids_of(record)[:n] for record, n in kept]
             scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
         except ValueError as error:
-            where = f"dataset {view.name}, tokens from {start} on: track {name}"
-            raise FormatError(f"{where}: {error}; run `conceptloader verify --full`, restore or rebuild it") from error
-        for k, ids in enumerate(values):
+            raise FormatError(f"track {name}: {error}") from error
+        for ids in values:
             if ids.max(initial=0) >= limit and len(ids):
-                token = start + int(spans.start[k])
-                raise FormatError(
-                    f"{view.dataset.file_of(f'{name}.data', token)}: found concept id {ids.max()} in the span of track "
-                    f"{name} at token {token} of the dataset, expected ids below {limit}, the size of the vocabulary; "
-                    "the file is damaged: run `conceptloader verify --full`, restore or rebuild it"
-                )
+                raise FormatError(f"track {name}: found concept id {ids.max()}, expected ids below {limit}")
         return [ids.astype(np.int64) for ids in values], scores

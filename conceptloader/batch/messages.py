@@ -1,0 +1,167 @@
+"""What a kernel found wrong, in words: a row for each kind, and the error that says it.
+
+Kernels leave a kind, a place, a value and a limit in their state, and the file by row and column; `other` is a second
+value, where a row has one. No file is read again for a message.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from conceptloader.batch.descriptors import OpenFiles
+from conceptloader.batch.layout import LOSS_WEIGHT, BatchLayout
+from conceptloader.blend import View
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.read.reader import DAMAGED
+from conceptloader.kernels import records as kinds
+from conceptloader.kernels.system import DOCUMENTS
+
+_RESTORE = "the dataset is damaged: run `conceptloader verify --full`, restore or rebuild it"
+_REFUSED = "set it to split or crop, raise packing.bins, or take the document out"
+
+
+def _unsigned(value: int) -> int:
+    return value % (1 << 64)  # as numbers of 8 bytes are in files, but for tokens
+
+
+def _real(bits: int) -> Any:
+    return np.uint32(bits).view(np.float32)
+
+
+class Words(NamedTuple):
+    """`found`, `expected` and `remedy` name facts in braces, see `explain`; so does `where`: what they are of. shown:
+    the value that was found, of that in the state."""
+
+    found: str
+    expected: str
+    remedy: str = DAMAGED
+    where: str = "{path}"
+    error: type[ConfigError | FormatError] = FormatError
+    shown: Callable[[int], Any] = _unsigned
+
+
+WORDS = {
+    # place: number of the member, or of the window
+    kinds.ABSENT_MEMBER: Words(
+        "no dataset for it in the configuration",
+        "one, since a sample before it left is asked for",
+        "put its dataset back",
+        "member {place} of the order",
+        ConfigError,
+    ),
+    kinds.ABSENT_WINDOW: Words(
+        "sample {place} of it in the order", "one below {limit}", "correct the order", "dataset {name}", ConfigError
+    ),
+    # place: token of the shard
+    kinds.BAD_TOKEN: Words(
+        "id {value} as token {place} of shard {shard}, token {token} of the dataset",
+        "ids in [0, {limit}), {vocabulary}",
+        shown=int,
+    ),
+    kinds.BAD_WEIGHT: Words(
+        "{value} in field {field} as the weight of token {place} of shard {shard}, token {token} of the dataset",
+        "finite ones",
+        "build it again, or quarantine this token",
+        shown=_real,
+    ),
+    # place: document of the shard
+    kinds.BAD_DOCUMENT: Words(
+        "document {place} of shard {shard} at tokens [{value}, {other})", "starts that do not decrease, up to {limit}"
+    ),
+    # place: block
+    kinds.BAD_BLOCKS: Words(
+        "block table entries {value} and {other}, from block {place} on", "rising numbers below {limit}"
+    ),
+    # place: entry of the table. limit: of what is read, its first token, or the one behind it
+    kinds.BEGINS_LATE: Words(
+        "position {value} in entry {place} for tokens from {limit} on", "a position that is not behind them"
+    ),
+    kinds.FALLS: Words("position {value} in entry {place} after {other}", "{rising} positions in [0, {limit}]"),
+    kinds.ENDS_EARLY: Words(
+        "position {value} in entry {place} for tokens up to {limit}", "a position that is not before their end"
+    ),
+    # place: token of the shard where the span begins, or what is read of it
+    kinds.NO_SUCH_RECORD: Words(
+        "record {value} of track {track} at token {token} of the dataset", "numbers below {limit}"
+    ),
+    kinds.MANY_SPANS: Words(  # the kernel ends there: there may be more
+        "at least {value} spans of track {track} in a sample, the last of these at token {token} of the dataset",
+        "at most {limit} as the manifest says",
+        _RESTORE,
+    ),
+    kinds.BAD_CONCEPT: Words(
+        "concept id {value} in the span of track {track} at token {token} of the dataset",
+        "ids below {limit}, the size of the vocabulary",
+        where="{path} (shard {shard})",
+    ),
+    kinds.BAD_SCORE: Words(
+        "score {value} in the span of track {track} at token {token} of the dataset", "finite ones", shown=_real
+    ),
+    # place: record
+    kinds.BAD_OFFSET: Words("offset {value} in entry {place} of track {track}", "non-decreasing offsets up to {limit}"),
+    kinds.OFFSETS_FALL: Words(
+        "record {place} of track {track} at bytes [{other}, {value})", "non-decreasing offsets up to {limit}"
+    ),
+    kinds.NO_LIST: Words(
+        "{value} bytes as record {place} of track {track}",
+        "a list of concept ids, each of {limit} bytes with its score",
+    ),
+    kinds.NO_NUMBER: Words(
+        "{value} bytes as record {place} of track {track}",
+        "a single number of {limit} bytes",
+        f"{DAMAGED}, or set layout: records",
+    ),
+    kinds.LARGE_RECORD: Words("{value} bytes as record {place} of track {track}", "at most {limit} bytes"),
+    kinds.MANY_CONCEPTS: Words(
+        "{value} concepts in record {place} of track {track}", "at most {limit} as the manifest says", _RESTORE
+    ),
+    # place: document of the dataset
+    kinds.LONG_DOCUMENT: Words(
+        "refuse, and document {place} of {value} tokens",
+        "at most {limit}, the seq_len",
+        _REFUSED,
+        "{dataset}: packing.overflow",
+        ConfigError,
+    ),
+    kinds.NO_PLACE: Words(
+        "refuse, and document {place} of {value} tokens",
+        "room for it in a pack of its block",
+        _REFUSED,
+        "{dataset}: packing.overflow",
+        ConfigError,
+    ),
+    kinds.MORE_TOKENS: Words(
+        "more tokens in the document table than when it was opened: no room for {value} of document {place}",
+        "the same",
+        _RESTORE,
+        "{dataset}",
+    ),
+    # place: offset
+    kinds.NO_ROOM: Words("{value} bytes at offset {place} to be read together", "at most {limit}"),
+}
+
+
+def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None, who: str) -> Exception:
+    """The error for what a kernel left in its STATE. view: of the sample, if there is one; who: needs it."""
+    words = WORDS[state["kind"]]
+    row, column, place, value, other, limit = (
+        int(state[name]) for name in ("row", "column", "place", "value", "other", "limit")
+    )
+    facts: dict[str, Any] = {"who": who, "place": place, "limit": limit}
+    facts |= {"value": words.shown(value), "other": _unsigned(other)}
+    if view is not None:
+        dataset, shard = files.owner(row)
+        facts |= {
+            "name": view.name,
+            "dataset": view.dataset.path,
+            "path": files.path(row, column),
+            "shard": shard,
+            "token": int(files.tables.shards[row]["base"]) + place,
+            "vocabulary": "the vocabulary" if dataset.tokenizer else "as no tokenizer is known",
+            "rising": "non-decreasing" if column == DOCUMENTS else "rising",
+            "track": next((track.track for track in layout.read_tracks[int(state["track"]) :]), ""),
+            "field": next((field.field for field in layout.fields if field.name == LOSS_WEIGHT), ""),
+        }
+    text = f"{{who}}: {words.where}: found {words.found}, expected {words.expected}; {words.remedy}"
+    return words.error(text.format(**facts))

@@ -1,0 +1,110 @@
+"""Samples that are pieces of a dataset end to end, as those of a loader that is taken over."""
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.open import decide_layout
+from conceptloader.blend import ConceptOptions, Outputs
+from conceptloader.blend.packing import end_to_end
+from conceptloader.errors import ConfigError
+from tests.batch.cases import make_view
+from tests.batch.compare import assert_same
+from tests.corpora.known import Recipe, build
+
+SIZE = 20
+OUTPUTS = Outputs(document_ids=True, cu_seqlens=True, position_ids="document")
+
+
+@pytest.fixture(params=["dense", "spans"])
+def reader(request, tmp_path):
+    views = []
+    for k in range(2):
+        path = tmp_path / str(k)
+        encodings = dict.fromkeys(("concepts", "topics"), request.param)
+        build(path, Recipe(shards=(6, 5, 7), encodings=encodings), np.random.default_rng(k))
+        views.append(make_view(str(k), cl.open_dataset(path), k, 0, 1, SIZE))
+    tracks = {name: ConceptOptions(overflow="truncate", max_spans=SIZE) for name in ("concepts", "topics")}
+    return CompiledReader(None, views, decide_layout(views, SIZE, OUTPUTS, tracks))
+
+
+def pieces_of(dataset, rng):
+    """In any order, some empty, each in one shard, of seq_len + 1 tokens or a few more."""
+    found, total = [], 0
+    while total < SIZE + 1:
+        shard = int(rng.integers(dataset.num_shards))
+        low, high = dataset.shard_starts[shard : shard + 2]
+        start = int(rng.integers(low, high))
+        found.append(range(start, min(high, start + int(rng.integers(0, 12)))))
+        total += len(found[-1])
+    return found
+
+
+def cut(pieces, size):
+    """The pieces of the first `size` tokens."""
+    found = []
+    for piece in pieces:
+        found.append(piece[:size])
+        size -= len(found[-1])
+    return [piece for piece in found if piece]
+
+
+def test_pieces_are_read_end_to_end(reader):
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        members = rng.integers(0, 2, 4)
+        datasets = [reader.views[k].dataset for k in members]
+        chosen = [pieces_of(dataset, rng) for dataset in datasets]
+        samples = rng.integers(0, 1000, 4).astype(np.uint64)
+        batch = reader.read(samples, picked=(members, np.zeros(4, np.uint64)), pieces=chosen)
+        borders = [0]
+        for row, (dataset, pieces) in enumerate(zip(datasets, chosen, strict=True)):
+            tokens = np.concatenate([dataset.tokens(piece.start, piece.stop) for piece in pieces])
+            assert batch["input_ids"][row].tolist() == tokens[:SIZE].tolist()
+            assert batch["labels"][row].tolist() == tokens[1 : SIZE + 1].tolist()
+            number = np.repeat(np.arange(len(pieces)), list(map(len, pieces)))[:SIZE]
+            assert batch["document_ids"][row].tolist() == number.tolist()
+            inside = cut(pieces, SIZE)
+            places = np.cumsum([0, *map(len, inside)])
+            assert batch["position_ids"][row].tolist() == np.concatenate([range(len(p)) for p in inside]).tolist()
+            borders += (row * SIZE + places[1:]).tolist()
+            for track in ("concepts", "topics"):
+                spans = end_to_end([dataset.spans(track, p.start, p.stop) for p in inside], places[:-1].tolist())
+                assert batch[f"{track}_num_spans"][row] == len(spans)
+                found = batch[f"{track}_spans"][row, : len(spans)]
+                assert found.T.tolist() == [spans.start.tolist(), spans.end.tolist()]
+                flags = spans.begins_before + 2 * spans.ends_after
+                assert batch[f"{track}_flags"][row, : len(spans)].tolist() == flags.tolist()
+                ids = [ids.tolist() for ids in spans.decode()]
+                counts = batch[f"{track}_counts"][row].tolist()
+                rows = batch[f"{track}_ids"][row].tolist()
+                assert [one[:count] for one, count in zip(rows, counts, strict=True)][: len(ids)] == ids
+        assert batch["cu_seqlens"].tolist() == borders
+        assert batch["dataset_id"].tolist() == members.tolist()
+
+
+def test_windows_are_what_they_were_between_them(reader):
+    """A batch of pieces leaves nothing behind in what reads the next one."""
+    zeros = np.zeros(2, np.uint64)
+    picked, rng = (np.array([0, 1]), zeros), np.random.default_rng(0)
+    wanted = reader.read(zeros, picked=picked)
+    for _ in range(3):
+        reader.read(zeros, picked=picked, pieces=[pieces_of(view.dataset, rng) for view in reader.views])
+        assert_same(reader.read(zeros, picked=picked), wanted)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        lambda tokens: [range(SIZE)],
+        lambda tokens: [range(5), range(tokens - 5, tokens + 20)],
+        lambda tokens: [range(-1, SIZE)],
+    ],
+    ids=["too few", "beyond the end", "before the beginning"],
+)
+def test_pieces_that_are_not_there_are_refused(reader, pieces):
+    zero = np.zeros(1, np.uint64)
+    given = [pieces(reader.views[0].dataset.num_tokens)]
+    with pytest.raises(ConfigError, match=r"^sample 0: found \d+ tokens in \d pieces, .* expected 21 of its"):
+        reader.read(zero, picked=(np.zeros(1, np.int64), zero), pieces=given)

@@ -1,4 +1,4 @@
-"""Names, shapes, types and memory of a batch: the contract between engines, collation and adapters."""
+"""Names, shapes, types and memory of a batch: the contract between the reader, collation and adapters."""
 
 import math
 import mmap
@@ -59,7 +59,7 @@ class FieldLayout:
 class TrackLayout:
     """The arrays of one track, with every limit decided. scored: its records have scores. mark: tokens of spans beyond
     max_spans have CUT_OFF for an index. numbers: the type of a track of numbers, of which each span has one. decoded:
-    its records are handed out as what its codec makes of them; engines read them as ragged bytes. item: the type of
+    its records are handed out as what its codec makes of them; they are read as ragged bytes. item: the type of
     what a record has many of. source: its name in datasets, if that is another. labels: it stands at the labels."""
 
     name: str
@@ -138,7 +138,7 @@ class BatchLayout:
 
     @cached_property
     def read_tracks(self) -> tuple[TrackLayout, ...]:
-        """What engines read: `tracks`, and that of the loss weights, whose arrays are not left in the batch."""
+        """What is read: `tracks`, and that of the loss weights, whose arrays are not left in the batch."""
         return self.tracks if self.weights is None else (*self.tracks, self.weights)
 
     def arrays(self, samples: int) -> dict[str, ArraySpec]:

@@ -13,8 +13,6 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset, MapStyle
 from conceptloader.format.read.ranges import Sample
 from conceptloader.format.read.values import Documents, Spans
-from conceptloader.kernels.kernel import Array
-from conceptloader.kernels.packs import make_room, pack_block
 
 PACKING_VERSION = 1
 MAX_BLOCK_TOKENS = 1 << 27
@@ -126,17 +124,6 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
             put(b, piece, start, taken)
             start = start + taken if packing.overflow == "split" else stop
     return found
-
-
-def pack_some(pieces: Sequence[Piece], packs: int, packing: Packing) -> Array:
-    """The compiled twin of `pack`: PART [n]. Raises what it raises."""
-    room = make_room(len(pieces), packing.seq_len, packing.bins)
-    for k, piece in enumerate(pieces):
-        room.pieces[k] = (-1, -1, *piece)
-    parts = pack_block(room, len(pieces), packs, OVERFLOWS.index(packing.overflow))
-    if parts < 0:
-        pack(pieces, packs, packing)
-    return room.parts[:parts]
 
 
 def _refused(document: int, tokens: int, expected: str) -> ConfigError:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.blend.packing import Packing, Packs, pack_some
+from conceptloader.batch.packs import pack_some
+from conceptloader.blend.packing import Packing, Packs
 from conceptloader.cli.output import save_picture, table
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.view.plots import new_figure

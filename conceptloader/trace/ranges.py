@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.blend.packing import Packs, pack_some
+from conceptloader.batch.packs import pack_some
+from conceptloader.blend.packing import Packs
 from conceptloader.blend.samples import in_quarantined_shard
 from conceptloader.errors import FormatError
 from conceptloader.format.read.bulk import gather, ragged

@@ -70,7 +70,6 @@ def measure(config: str) -> list[list[tuple[float, int]]]:
 
 report = Report("host")
 config = configuration()
-subprocess.run([sys.executable, "-m", "conceptloader", "warmup"], check=True, stdout=subprocess.DEVNULL)
 stages = measure(config)
 base = statistics.median(memory for memory, _ in stages[0])
 report.fact("memory of a process that has imported torch", US, base, "MB")

@@ -95,7 +95,7 @@ cases = {
     "1,000,000 shards": configuration("scale-shards", 1, 1_000_000, 1),
     "1,024 datasets, 100 phases": configuration("scale-datasets", 1024, 10_240, 100),
 }
-run(cases[US])  # warm: compiled code
+run(cases[US])  # warm: page cache
 results = {name: run(config) for name, config in cases.items()}
 for column, (row, unit) in enumerate(ROWS):
     report.add(f"1e15 tokens: {row}", unit, {name: [found[column]] for name, found in results.items()})

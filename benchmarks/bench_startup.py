@@ -26,17 +26,6 @@ with cl.make_dataloader(config, dp_size=8, micro_batch_size=4, global_batch_size
     next(iter(batches))
     print(time.perf_counter() - start, resident_mb() - before, flush=True)
 """
-# What numba loads before the first call of any compiled function; it takes part in ours.
-NUMBA = """
-import sys, time
-import numpy as np, torch, numba
-sys.path.insert(0, {here!r})
-import one_line
-from harness import resident_mb
-before, start = resident_mb(), time.perf_counter()
-one_line.total(np.arange(3))
-print(time.perf_counter() - start, resident_mb() - before, flush=True)
-"""
 OLMO = """
 import sys, time, glob
 import numpy as np, torch
@@ -98,12 +87,11 @@ config.write_text(
 names = {"here": str(Path(__file__).parent), "config": str(config), "data": str(data)}
 programs = {
     US: OURS,
-    "numba, a function of one line": NUMBA,
     "OLMo-core, index of all windows": OLMO,
     "datatrove, unshuffled": DATATROVE,
 }
 for program in programs.values():
-    run(program.format(**names))  # warm: compiled code, page cache
+    run(program.format(**names))  # warm: page cache
 results = {
     name: [run(program.format(**names)) for _ in range(2 if program in (OLMO, DATATROVE) else REPEATS)]
     for name, program in programs.items()

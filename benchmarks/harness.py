@@ -46,7 +46,7 @@ class Report:
         """Time the contenders in turn; the one named conceptloader is what ratios refer to."""
         times: dict[str, list[float]] = {c.name: [] for c in contenders}
         for contender in contenders:
-            contender.run()  # warm: compiled code, page cache, allocator
+            contender.run()  # warm: page cache, allocator, what is loaded at the first use
         for _ in range(repeats):
             for contender in contenders:
                 clock = time.perf_counter if contender.wall else time.process_time

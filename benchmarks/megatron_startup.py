@@ -108,7 +108,7 @@ def measure(name: str, folder: Path, samples: int, names: list[str]) -> tuple[fl
 
 def main() -> None:
     report = Report("Megatron: configuration to first batch")
-    measure(US, (warm := ROOT / "megatron-warm"), 1000, write_files(warm, 1000, 2))  # compiled code
+    measure(US, (warm := ROOT / "megatron-warm"), 1000, write_files(warm, 1000, 2))  # warm: page cache
     for samples, datasets in RUNS:
         folder = ROOT / f"megatron-{samples}-{datasets}"
         names = write_files(folder, samples, datasets)

@@ -26,14 +26,14 @@ INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 # What compiles the kernels, and links them where the machine has no linker.
 NUMBA := $(shell sed -n 's/.*"\(numba==[0-9.]*\)".*/\1/p' pyproject.toml)
-LINKER := $(if $(shell command -v cc gcc clang ld),,$(shell sed -n 's/.*"\(ziglang==[0-9.]*\)".*/\1/p' setup.py))
+LINKER := $(if $(shell for name in cc gcc clang ld; do command -v $$name; done),,$(shell sed -n 's/.*"\(ziglang==[0-9.]*\)".*/\1/p' setup.py))
 
 .PHONY: setup kernels wheel browser test soak fuzz mutants figures lint format demo docs bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
 # .stamp-X: the extra X is installed. What the tests need includes what the demo needs.
-$(VENV)/.stamp-%: setup.py pyproject.toml $(CONSTRAINTS)
+$(VENV)/.stamp-%: setup.py pyproject.toml $(CONSTRAINTS) $(wildcard conceptloader/kernels/*.py)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(INSTALL) setuptools wheel $(NUMBA) $(LINKER)
 	$(VENV)/bin/python $(INSTALL) --no-build-isolation -e '.[$*]'

@@ -1,6 +1,6 @@
 """conceptloader: token streams with concepts attached, shuffled and blended without index arrays.
 
-Public names are imported on first use, so that `import conceptloader` costs neither numba nor torch. Type checkers and
+Public names are imported on first use, so that `import conceptloader` costs neither torch nor numpy. Type checkers and
 editors read them in the block of imports below.
 
 Open torch/loader.py first; docs/architecture.md has the way from there to the bytes.

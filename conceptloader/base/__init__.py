@@ -1,4 +1,4 @@
-"""What everything stands on: keys, compiled code, text for a terminal.
+"""What everything stands on: keys and fingerprints, checks of integers, text for a terminal.
 
-Open compiled/kernel.py first: the one way in which this project compiles.
+Open hashing.py first: where every key comes from.
 """

@@ -162,15 +162,6 @@ class CompiledReader:
             decode_records(batch, self.layout, self.views, members)
         return batch
 
-    def load(self, packs: bool = False) -> None:
-        """Compile the kernel, or load it, by a batch without samples; of locks it needs only that of compilations.
-        packs: that of packs as well."""
-        shape = _Shape.make(self.layout, self._tables, 0)
-        work, block = _Workspace(self.layout, self._tables, self._files), np.empty(shape.carving.size, np.uint8)
-        work.start(shape, block, NO_TABLES, np.empty(0, np.uint64))
-        for kernel in (fill_samples, fill_packs) if packs else (fill_samples,):
-            kernel(work.call, work.picks, work.order)
-
     def where(self, thread: int) -> str:
         """What the thread of this identifier is reading at this moment, for a log: sample, file, offset."""
         work = self._running.get(thread)
@@ -268,7 +259,7 @@ class CompiledReader:
         elif state["size"] < 0:
             what = f"the opening of {path} and what belongs to it"
         else:
-            what = "the first read, or for the compilation of what reads"
+            what = "the first read"
         return f"{what}, {self._who(work, sample)}"
 
 

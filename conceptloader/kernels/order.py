@@ -145,6 +145,15 @@ class Phases(NamedTuple):
     block: int
 
 
+class Blocks(NamedTuple):
+    """The mixture blocks of a phase: its key and tree, and places of a block."""
+
+    key: U64
+    root: np.int64
+    tree: Tree
+    block: int
+
+
 class Sizes(NamedTuple):
     """Of each dataset: its windows, its key, a and bits of its shuffle's shape, where its table begins."""
 
@@ -314,18 +323,11 @@ def climb(draws: U64Array, divisors: U64Array, lower: U64Array, out: U64Array) -
 
 @kernel
 def places_in_blocks(
-    strict: U64Array,
-    draws: U64Array,
-    leaf: int,
-    key: U64,
-    root: np.int64,
-    tree: Tree,
-    block: int,
-    scratch: U64Array,
-    out: I64Array,
+    strict: U64Array, draws: U64Array, leaf: int, blocks: Blocks, scratch: U64Array, out: I64Array
 ) -> None:
     """Positions in the phase, inside of their permuted blocks, of draws at these positions of the strict sequence.
     scratch: see scratch_of."""
+    key, root, tree, block = blocks
     for k in range(4 * block, 4 * block + 2 * (len(tree.left) + 1)):
         scratch[k] = ZERO
     width = U64(block)

@@ -46,11 +46,10 @@ def _in_phase(phase: reference.PhaseOrder, block: int, dataset: int, draws: U64A
     # Samples of one block are found together; in order, each block is made once.
     order = np.argsort(strict, kind="stable")
     places = np.empty(len(draws), np.int64)
-    of = kernels.Tree(np.array(tree.left, np.int64), np.array(tree.right, np.int64), np.array(tree.share, np.uint64))
+    arrays = np.array(tree.left, np.int64), np.array(tree.right, np.int64), np.array(tree.share, np.uint64)
+    blocks = kernels.Blocks(np.uint64(phase.key), np.int64(tree.root), kernels.Tree(*arrays), block)
     scratch = np.empty(kernels.scratch_of(block, len(phase.members)), np.uint64)
-    kernels.places_in_blocks(
-        strict[order], draws[order], leaf, np.uint64(phase.key), np.int64(tree.root), of, block, scratch, places
-    )
+    kernels.places_in_blocks(strict[order], draws[order], leaf, blocks, scratch, places)
     found = np.empty(len(draws), np.int64)
     found[order] = places
     return found + phase.start

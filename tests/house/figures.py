@@ -143,9 +143,9 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def kernel_parameters(decorators: Iterable[str]) -> dict[str, int]:
-    """Function of batch/ with one of these decorators -> number of its parameters."""
+    """Function of kernels/ with one of these decorators -> number of its parameters."""
     found = {}
-    for path, tree in trees("conceptloader/batch"):
+    for path, tree in trees("conceptloader/kernels"):
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and {name_of(d) for d in node.decorator_list} & set(decorators):
                 a = node.args
@@ -160,9 +160,9 @@ def name_of(node: ast.expr) -> str:
 
 
 def numbered_columns() -> list[str]:
-    """Constants of batch/ that are numbered one after the other, where one of them is an index of an array."""
+    """Constants that are numbered one after the other, where one of them is an index of an array."""
     declared, indices = list[list[str]](), set[str]()
-    for _, tree in trees("conceptloader/batch"):
+    for _, tree in (*trees("conceptloader/batch"), *trees("conceptloader/kernels")):
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
                 if isinstance(node.value, ast.Call) and name_of(node.value) in ("numbered", "range"):

@@ -12,6 +12,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.write import build as build_module
 from conceptloader.format.write import shard as writer
 from conceptloader.storage import durable
+from conceptloader.storage.sample import sample_checksum
 from tests.conftest import Tally
 from tests.scale import scaled
 from tests.soak.builds import Files, build, contents, write_input
@@ -93,6 +94,7 @@ def test_a_forgotten_sync_is_noticed(
     if forgotten == "file":
 
         def commit(spool: durable.Spool) -> None:
+            spool.sample = sample_checksum(spool.size, spool.read)
             spool._file.close()
             os.rename(spool._temporary, spool.path)
 

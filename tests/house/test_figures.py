@@ -53,7 +53,7 @@ def test_what_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "conceptloader/e.py": "from conceptloader.d import f\n",
         "conceptloader/g.py": "import_module(f'conceptloader.{word}h', __name__)\n",
         "conceptloader/h.py": "import conceptloader.g\nimport_module(f'{package}.g')\n",
-        "conceptloader/batch/k.py": "A, B, END = numbered(3)\nOK, BAD = numbered(2)\n\n\n@inner\ndef g(x, y, *, z):\n"
+        "conceptloader/kernels/k.py": "A, B, END = numbered(3)\nOK, BAD = numbered(2)\n\n\n@inner\ndef g(x, y, *, z):\n"
         "    return x[0, B] if OK else BAD\n\n\n@inlined\ndef h(x):\n    pass\n\n\ndef i(a, b, c, d):\n    pass\n",
         "integrations/megatron_lm/__init__.py": "",
         "integrations/megatron_lm/data.py": "\n\n",

@@ -1,11 +1,13 @@
 """Kernels: lists of numbers in text and in bytes. Spans in the concept index are differences, seven bits a byte."""
 
+from typing import Annotated
+
 import numpy as np
 import numpy.typing as npt
 
 from conceptloader.kernels.kernel import I64Array, kernel
 
-Bytes = npt.NDArray[np.uint8]
+Bytes = Annotated[npt.NDArray[np.uint8], np.uint8]
 MOST_DIGITS = 18  # fit int64
 
 

@@ -22,9 +22,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
-I64Array = npt.NDArray[np.int64]
-U64Array = npt.NDArray[np.uint64]
 Array = npt.NDArray[Any]
+I64Array = Annotated[npt.NDArray[np.int64], np.int64]
+U64Array = Annotated[npt.NDArray[np.uint64], np.uint64]
 
 _INT64, _UINT64 = range(-(1 << 63), 1 << 63), range(1 << 64)
 _PLAIN = 0x1 | 0x100  # numpy's flags of what is contiguous in C's order, and aligned
@@ -59,16 +59,13 @@ Kind = Scalar | ArrayOf | TupleOf
 
 
 def kind_of(hint: Any) -> Kind:
-    """What an annotation says: an integer type, an array (Annotated[array, dtype, dimensions] for records and more than
-    one dimension) or a tuple, named or not."""
+    """What an annotation says: an integer type, a tuple, named or not, or an array: Annotated[array, dtype], with the
+    number of dimensions behind it unless that is 1. What numpy's own types are made of differs among its versions."""
     if hint in _SCALARS:
         return Scalar(_SCALARS[hint])
     if get_origin(hint) is Annotated:
-        array, *more = get_args(hint)
-        dtype = [np.dtype(one) for one in more if not isinstance(one, int)] or [kind_of(array).dtype]  # type: ignore[union-attr]
-        return ArrayOf(dtype[0], next((one for one in more if isinstance(one, int)), 1))
-    if get_origin(hint) is np.ndarray:
-        return ArrayOf(np.dtype(get_args(get_args(hint)[1])[0]), 1)
+        _, dtype, *dimensions = get_args(hint)
+        return ArrayOf(np.dtype(dtype), *(dimensions or [1]))
     if get_origin(hint) is tuple:
         return TupleOf(tuple, tuple(map(kind_of, get_args(hint))))
     if isinstance(hint, type) and issubclass(hint, tuple):

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conceptloader.kernels.build import CPUS, linker
+from conceptloader.kernels.codecs import Bytes
 from conceptloader.kernels.kernel import Array, I64Array, Kernel, Lowered, inner, kernel
 from conceptloader.kernels.library import Library, load_library
 from conceptloader.kernels.lowering import compile_kernels
@@ -28,7 +28,7 @@ class Both(NamedTuple):
 
 
 @kernel
-def weighted(both: Both, more: tuple[npt.NDArray[np.uint8], tuple[int]], factor: int, flag: bool) -> int:
+def weighted(both: Both, more: tuple[Bytes, tuple[int]], factor: int, flag: bool) -> int:
     """A sum that every part of every argument takes part in."""
     total = np.int64(0)
     for i in range(both.numbers.shape[0]):

@@ -1,6 +1,6 @@
 """Whole documents in every sample, without an index: which parts of documents make a pack. docs/packing.md is the spec.
 
-Plain and slow on purpose; kernels/packs.py is the compiled twin.
+Plain and slow on purpose; kernels/packing.py is the compiled twin.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from conceptloader.format.read.dataset import Dataset, MapStyle
 from conceptloader.format.read.ranges import Sample
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.kernels.kernel import Array
-from conceptloader.kernels.packs import make_room, pack_block
+from conceptloader.kernels.packing import make_room, pack_pieces
 
 PACKING_VERSION = 1
 MAX_BLOCK_TOKENS = 1 << 27
@@ -129,14 +129,14 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
 
 
 def pack_some(pieces: Sequence[Piece], packs: int, packing: Packing) -> Array:
-    """The compiled twin of `pack`: PART [n]. Raises what it raises."""
+    """The compiled twin of `pack`: PIECE [n]. Raises what it raises."""
     room = make_room(len(pieces), packing.seq_len, packing.bins)
     for k, piece in enumerate(pieces):
         room.pieces[k] = (-1, -1, *piece)
-    parts = pack_block(room, len(pieces), packs, OVERFLOWS.index(packing.overflow))
+    parts = pack_pieces(room, len(pieces), packs, OVERFLOWS.index(packing.overflow))
     if parts < 0:
         pack(pieces, packs, packing)
-    return room.parts[:parts]
+    return room.packed[:parts]
 
 
 def _refused(document: int, tokens: int, expected: str) -> ConfigError:

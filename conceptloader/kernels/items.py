@@ -3,7 +3,7 @@
 import numpy as np
 
 from conceptloader.kernels.kernel import inner
-from conceptloader.kernels.packing import add_found
+from conceptloader.kernels.packing import add_document
 from conceptloader.kernels.records import (
     BAD_BLOCKS,
     BAD_CONCEPT,
@@ -112,7 +112,7 @@ def walk_items(call: Call, tokens: Tokens, t: int) -> Code:
             return wrong(call, FALLS, entry, end, shard.tokens)
         elif begin < end and tokens.start < end and begin < tokens.stop:
             if t == PIECES:
-                code = add_found(call, shard.base + begin, shard.base + end, shard.first_document + number)
+                code = add_document(call, shard.base + begin, shard.base + end, shard.first_document + number)
             elif t < 0:
                 shift = tokens.place - tokens.start
                 first, last = max(begin, tokens.start) + shift, min(end, tokens.stop) + shift

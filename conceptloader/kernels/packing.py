@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.kernels.kernel import Array, inner, kernel
+from conceptloader.kernels.kernel import Array, inlined, inner, kernel
 from conceptloader.kernels.records import LONG_DOCUMENT, PIECE, REFUSE, SPLIT, Call, Room
 from conceptloader.kernels.system import MORE, OK, Code, wrong
 
 
-@inner
-def add_found(call: Call, start: int, end: int, document: int) -> Code:
+@inlined
+def add_document(call: Call, start: int, end: int, document: int) -> Code:
     """Tokens [start, end) are a document of the block at hand."""
     state, found = call.state[0], call.room.packed
     if state.packed == len(found):

@@ -7,7 +7,7 @@ import numpy as np
 
 from conceptloader.kernels.items import PIECES, walk_items
 from conceptloader.kernels.kernel import inner
-from conceptloader.kernels.packing import add_found, cut_documents, pack_pieces
+from conceptloader.kernels.packing import add_document, cut_documents, pack_pieces
 from conceptloader.kernels.records import BAD_DOCUMENT, MORE_TOKENS, NO_PLACE, REFUSE, Call, Tokens
 from conceptloader.kernels.system import DOCUMENTS, OK, Code, load, read, wrong
 
@@ -38,9 +38,10 @@ def make_pack(call: Call, number: int, pack: int, index: Any) -> Code:
     code = find_packs(call, number, pack // member.bins)
     if code != OK:
         return code
+    slot = pack % member.bins
     for k in range(state.packed):
         piece = call.room.packed[k]
-        if piece.bin == pack % member.bins:
+        if piece.bin == slot:
             stop = min(piece.start + piece.tokens + 1, piece.end)
             add_parts(call, member, index, piece.place, piece.start, piece.tokens, stop, piece.document)
             used = piece.place + piece.tokens
@@ -54,7 +55,8 @@ def add_parts(
     call: Call, member: Any, index: Any, place: int, start: int, inputs: int, stop: int, document: int
 ) -> Any:
     """Tokens [start, stop) of a member's dataset, of which `inputs` are inputs, and the rest a label: a part for each
-    shard, and for each run of a view. Returns: how many there are; none if some are left out of sample `index`."""
+    shard, and for each run of a view. Returns: how many they are, or 0 if sample `index` leaves some out, and so all.
+    """
     if is_left_out(call, member, start, stop, index):
         add_part(call, -1, place, 0, inputs, 0, NO_DOCUMENT)
         return 0
@@ -172,7 +174,7 @@ def find_documents(call: Call, member: Any, first: int, last: int) -> Code:
     if member.runs > 0:
         run = find_run(call, member, first)
         while run < member.first_run + member.runs and runs[run].first < last:
-            code = add_found(call, runs[run].first, runs[run + 1].first, run - member.first_run)
+            code = add_document(call, runs[run].first, runs[run + 1].first, run - member.first_run)
             if code != OK:
                 return code
             run += 1

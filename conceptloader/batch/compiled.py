@@ -34,8 +34,8 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels import system
 from conceptloader.kernels.fill import fill_samples
 from conceptloader.kernels.order import NO_TABLES, KernelTables
-from conceptloader.kernels.packs import fill_packs, make_room
-from conceptloader.kernels.records import ARRAYS, COLUMN, OUTPUT, RUN, SLOT, STATE, Call, PickBy, Picks, Room
+from conceptloader.kernels.packing import make_room
+from conceptloader.kernels.records import ARRAYS, COLUMN, OUTPUT, PART, RUN, SLOT, STATE, Call, PickBy, Picks, Room
 from conceptloader.storage.descriptors import Budget
 from conceptloader.storage.reads import retrying
 
@@ -83,8 +83,7 @@ class CompiledReader:
 
     def follow(self, order: Order) -> None:
         """Read on in another order of the same members, which agrees with this one on what is being read."""
-        compiled = order if isinstance(order, CompiledOrder) and not self._packed else None
-        self.order, self._kernel_tables = order, None if compiled is None else compiled.kernel_tables
+        self.order, self._kernel_tables = order, order.kernel_tables if isinstance(order, CompiledOrder) else None
 
     def read(
         self,
@@ -174,7 +173,7 @@ class CompiledReader:
         work.state["clock"] = clock
         try:
             if work.run():
-                raise work.kernel.stopped()
+                raise fill_samples.stopped()
             work.code = work.run.block[0]
         finally:
             work.spent_ns += perf_counter_ns() - began
@@ -309,7 +308,7 @@ class _Shape:
 
 class _Workspace:
     """What one batch needs for itself. values: of each ragged track, empty for others; scores: of these; picks,
-    order: see fill_samples; run: the kernel with these arguments; code: what it returned; spent_ns: in it; left_out:
+    order: see fill_samples; run: this kernel with these arguments; code: what it returned; spent_ns: in it; left_out:
     whether samples were, in this round; state: of the call. numbers, progress: its arrays and its outputs, and its
     state up to `reads`, as the int64 that they are."""
 
@@ -337,6 +336,7 @@ class _Workspace:
             outputs=self.numbers[ends[0] : ends[1]].view(OUTPUT),
             columns=self.numbers[ends[1] :].view(COLUMN),
             fields=tables.fields,
+            parts=np.empty(layout.seq_len + 1, PART),  # a token in each
             slots=np.empty(most_spans, SLOT),
             scratch=np.empty((layout.seq_len + _SLACK_ITEMS) * item_bytes, np.uint8),
             buffer=np.empty(BUFFER_BYTES, np.uint8),
@@ -348,7 +348,6 @@ class _Workspace:
         self.progress = self.call.state.view(np.int64)[: (STATE.names or ()).index("reads")]
         self.code = 0
         self.tables: KernelTables | None = None
-        self.kernel = fill_packs if bins else fill_samples
 
     def start(self, shape: _Shape, block: Array, tables: KernelTables, samples: U64Array) -> None:
         """Begin with a batch, whose arrays are in a block of memory."""
@@ -361,7 +360,7 @@ class _Workspace:
             self.samples = np.array(samples, np.uint64)
             self.picks = Picks(self.samples, self.members, self.windows, draws)
             self.order = PickBy(tables, np.empty(tables.room, np.uint64))
-            self.run = self.kernel.bind(self.call, self.picks, self.order)
+            self.run = fill_samples.bind(self.call, self.picks, self.order)
             self.shape, self.tables = shape, tables
         self.samples[:] = samples
         np.multiply(shape.in_block, block.__array_interface__["data"][0], out=self.numbers)
@@ -380,7 +379,7 @@ class _Workspace:
             runs += zip(accumulate(map(len, parts), initial=0), [*sources, 0], strict=True)
         call = self.call._replace(members=members, runs=np.array(runs, RUN))
         numbers, windows = np.arange(len(members)), np.zeros(len(members), np.uint64)
-        self.run = self.kernel.bind(call, Picks(self.samples, numbers, windows, self.picks.draws), self.order)
+        self.run = fill_samples.bind(call, Picks(self.samples, numbers, windows, self.picks.draws), self.order)
 
     def place(self) -> list[int]:
         """Of the read that is under way."""
@@ -413,7 +412,7 @@ class _Workspace:
     def use_room(self, room: Room) -> None:
         """Pack in other arrays."""
         self.call = self.call._replace(room=room)
-        self.run = self.kernel.bind(self.call, self.picks, self.order)
+        self.run = fill_samples.bind(self.call, self.picks, self.order)
 
     def leave_out_sample(self) -> None:
         """Let the next call begin with the next sample."""

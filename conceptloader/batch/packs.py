@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from conceptloader.blend import packing
 from conceptloader.kernels.kernel import Array
-from conceptloader.kernels.packs import make_room, pack_block
+from conceptloader.kernels.packing import make_room, pack_pieces
 
 
 def pack_some(pieces: Sequence[packing.Piece], packs: int, rules: packing.Packing) -> Array:
-    """blend.packing.pack, compiled: PART [n]. Raises what it raises."""
+    """blend.packing.pack, compiled: PIECE [n]. Raises what it raises."""
     room = make_room(len(pieces), rules.seq_len, rules.bins)
     for k, piece in enumerate(pieces):
         room.pieces[k] = (-1, -1, *piece)
-    parts = pack_block(room, len(pieces), packs, packing.OVERFLOWS.index(rules.overflow))
+    parts = pack_pieces(room, len(pieces), packs, packing.OVERFLOWS.index(rules.overflow))
     if parts < 0:
         packing.pack(pieces, packs, rules)
-    return room.parts[:parts]
+    return room.packed[:parts]

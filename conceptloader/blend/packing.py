@@ -1,6 +1,6 @@
 """Whole documents in every sample, without an index: which parts of documents make a pack. docs/packing.md is the spec.
 
-Plain and slow on purpose; kernels/packs.py is the compiled twin.
+Plain and slow on purpose; kernels/packing.py is the compiled twin.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.kernels.items import add_document, fill_track, walk_items
+from conceptloader.kernels.items import begin_document, fill_track, walk_items
 from conceptloader.kernels.kernel import inner, kernel
 from conceptloader.kernels.order import locate_many, windows_many
+from conceptloader.kernels.parts import NO_DOCUMENT, make_parts
 from conceptloader.kernels.records import (
     ABSENT_MEMBER,
     ABSENT_WINDOW,
-    BAD_DOCUMENT,
     BAD_TOKEN,
     BAD_WEIGHT,
     DENSE,
@@ -21,81 +21,9 @@ from conceptloader.kernels.records import (
     Call,
     PickBy,
     Picks,
-    Piece,
+    Tokens,
 )
-from conceptloader.kernels.system import (
-    DOCUMENTS,
-    NOT_OPEN,
-    OK,
-    STREAM,
-    Code,
-    array_at,
-    load,
-    read,
-    take,
-    wrong,
-)
-
-NO_DOCUMENT = np.int64(-1)
-
-
-@inner
-def find_tokens(call: Call, member: Any, window: int, sample: Any) -> tuple[Code, int, int, int, int]:
-    """(code, start, stop, row, run): tokens [start, stop) of the dataset that a sample reads, none if some are left
-    out; the shard of `start` and, of a view, its run."""
-    shards, runs, ranges = call.shards, call.runs, call.left_out
-    size, number = call.arrays[0].seq_len, member.start + window
-    start = number if member.by_document else member.start + window * size
-    run, end = member.first_run, member.first_run + member.runs
-    wanted, by_number = start, member.by_document
-    if member.runs > 0:
-        if member.by_document:
-            run += number
-            start = runs[run].first
-        while not member.by_document and end - run > 1:
-            middle = (run + end) // 2
-            if runs[middle].first <= start:
-                run = middle
-            else:
-                end = middle
-        wanted, by_number = start - runs[run].first + runs[run].source, np.int64(0)
-    row, end = member.first_shard, member.first_shard + member.shards
-    while end - row > 1:
-        middle = (row + end) // 2
-        if (shards[middle].first_document if by_number else shards[middle].base) <= wanted:
-            row = middle
-        else:
-            end = middle
-    stop = start + size + 1
-    if member.by_document and member.runs > 0:
-        stop = min(stop, runs[run + 1].first)
-    elif member.by_document:
-        base, top = shards[row].base, shards[row].base + shards[row].tokens
-        for k in range(member.first_range, member.end_range * member.quarantined):
-            if ranges[k].start <= base and top <= ranges[k].stop and ranges[k].at == 0:  # the document table included
-                return OK, base, base, row, run
-        code = read(call, row, DOCUMENTS, call.buffer, 16, 8 * (number - shards[row].first_document))
-        if code != OK:
-            return code, 0, 0, row, run
-        start = base + load(np.int64(call.buffer.ctypes.data), np.int64)
-        stop = base + load(np.int64(call.buffer.ctypes.data) + 8, np.int64)
-        if not base <= start <= stop <= top:
-            call.state[0].other = stop - base
-            ordinal = number - shards[row].first_document
-            return wrong(call, BAD_DOCUMENT, ordinal, start - base, top - base), 0, 0, row, run
-        stop = min(stop, start + size + 1)
-    low, high = member.first_range, member.end_range
-    while low < high:  # the first one that ends behind `start`
-        middle = (low + high) // 2
-        if ranges[middle].stop <= start:
-            low = middle + 1
-        else:
-            high = middle
-    while low < member.end_range and ranges[low].start < stop:
-        if ranges[low].at <= np.int64(sample):
-            return OK, start, start, row, run
-        low += 1
-    return OK, start, stop, row, run
+from conceptloader.kernels.system import NOT_OPEN, OK, STREAM, Code, array_at, read, take, wrong
 
 
 @inner
@@ -161,11 +89,19 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
 
 
 @inner
-def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
-    """A piece of a row; one read of the stream."""
-    batch, shard, row, start, stop = call.arrays[0], call.shards[piece.row], piece.row, piece.start, piece.stop
-    size, length, item, inputs_stop = batch.seq_len, batch.row_length, shard.item, piece.inputs_stop
-    low, high = start, stop
+def fill_part(call: Call, part: Any, member: Any) -> Code:
+    """A part of the sample at hand; one read of the stream."""
+    batch, state, row, start, stop, place = call.arrays[0], call.state[0], part.row, part.start, part.stop, part.place
+    size, length, sample, packed = batch.seq_len, batch.row_length, state.sample, member.bins > 0
+    if row < 0:
+        begin_document(call, place, place + part.inputs, NO_DOCUMENT, packed)
+        return OK
+    call.used[row] = state.clock
+    if call.files[row, STREAM] < 0:
+        state.row = row
+        return NOT_OPEN
+    shard, inputs_stop = call.shards[row], start + part.inputs
+    item, low, high = shard.item, start, stop
     for t in range(call.tracks.shape[1]):
         if call.tracks[row, t].kind == DENSE:
             low = max(0, start - 1)
@@ -175,14 +111,14 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
         return code
 
     shared = length > size
-    first = piece.sample * length + piece.place
+    first = sample * length + place
     at = (start - low) * item
     inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
     source = np.int64(call.scratch.ctypes.data)
     bad = take(source + at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
     if bad != OK:
         return wrong(call, BAD_TOKEN, start + bad - 1, inputs[bad - 1], shard.top_id + 1)
-    if piece.place == 0 or piece.document >= 0:  # the first token of a row or a document is no label
+    if place == 0 or packed:  # the first token of a row or a document is no label
         at += item
         count = stop - start - 1
     else:
@@ -196,21 +132,20 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
 
     for k in range(len(call.columns)):
         out, field = call.columns[k], call.fields[row, k]
-        place = piece.sample * size + piece.place
-        begin, taken = (start - low) * item, inputs_stop - start
+        target, begin, taken = sample * size + place, (start - low) * item, part.inputs
         if out.labels:
-            place, begin, taken = first - piece.sample * (length - size), at, count
+            target, begin, taken = first - sample * (length - size), at, count
         if field.at < 0:  # a weight that the dataset does not have
-            blank = array_at(out.address, place, taken, np.int32)
+            blank = array_at(out.address, target, taken, np.int32)
             for i in range(len(blank)):
                 blank[i] = np.int32(field.code)
             continue
-        bad = take(source + begin + field.at, item, field.code, 0, out.address + out.width * place, taken)
+        bad = take(source + begin + field.at, item, field.code, 0, out.address + out.width * target, taken)
         if bad != OK:
-            bits = array_at(out.address, place + bad - 1, 1, np.uint32)[0]
+            bits = array_at(out.address, target + bad - 1, 1, np.uint32)[0]
             return wrong(call, BAD_WEIGHT, low + begin // item + bad - 1, np.int64(bits), 0)
 
-    mask = array_at(batch.loss_mask, first - piece.sample * (length - size), count, np.float32)
+    mask = array_at(batch.loss_mask, first - sample * (length - size), count, np.float32)
     eos, field = member.eos, shard.loss
     for i in range(len(mask)):
         mask[i] = 1.0
@@ -223,21 +158,16 @@ def fill_piece(call: Call, piece: Piece, member: Any) -> Code:
             if call.scratch[at + i * item + field] == 0:
                 mask[i] = 0.0
 
-    inside = Piece(row, start, inputs_stop, inputs_stop, piece.place, piece.sample, piece.document, piece.run)
-    if piece.document >= 0:
-        ids = array_at(batch.document_ids, piece.sample * size + piece.place, inputs_stop - start, np.int64)
-        for i in range(len(ids)):
-            ids[i] = piece.document
-    elif batch.document_ids or batch.document_positions or batch.mask_borders or batch.cu_seqlens:
-        if shard.documents and piece.run < 0:
-            code = walk_items(call, piece, -1)
-        else:
-            add_document(call, piece, piece.run, start, stop)
-    named = Piece(row, stop - count, stop, stop, first - piece.sample * length, piece.sample, piece.document, piece.run)
+    if shard.documents and part.document < 0:
+        code = walk_items(call, Tokens(row, start, stop, place), -1)
+    else:
+        begin_document(call, place, place + part.inputs, part.document, packed)
+    inside = Tokens(row, start, inputs_stop, place)
+    named = Tokens(row, stop - count, stop, first - sample * length)
     for t in range(call.tracks.shape[1]):
-        part = named if call.outputs[t].labels else inside
-        if code == OK and call.tracks[row, t].kind != NONE and part.start < part.stop:
-            code = fill_track(call, part, t, low)
+        found = named if call.outputs[t].labels else inside
+        if code == OK and call.tracks[row, t].kind != NONE and found.start < found.stop:
+            code = fill_track(call, found, t, low)
     return code
 
 
@@ -267,55 +197,32 @@ def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
         locate_many(windows, members, draws, tables.phases, scratch)
         # The epochs, which nobody asks for, replace the draws.
         windows_many(members, draws, draws, windows, tables.sizes, scratch)
-    batch, state, shards = call.arrays[0], call.state[0], call.shards
+    batch, state = call.arrays[0], call.state[0]
     while state.sample < len(samples):
-        sample, window = state.sample, np.int64(windows[state.sample])
-        member = call.members[members[sample]]
+        number, window, index = members[state.sample], np.int64(windows[state.sample]), samples[state.sample]
+        member = call.members[number]
         if member.first_shard < 0:
-            return wrong(call, ABSENT_MEMBER, members[sample], 0, 0)
+            return wrong(call, ABSENT_MEMBER, number, 0, 0)
         if not 0 <= window < member.count:
             return wrong(call, ABSENT_WINDOW, window, 0, member.count)
         if state.position == 0:
             state.sequences_before = state.sequences
-        code, start, stop, row, run = find_tokens(call, member, window, samples[sample])
+        code, tokens = make_parts(call, number, window, index)
         if code != OK:
             return code
         if state.position == 0:
-            blank_row(call, sample, samples[sample], member, stop - start)
-        document = member.start + window if member.by_document else NO_DOCUMENT
-        at = start + state.position
-        while at < stop:
-            end, shift, number = stop, np.int64(0), NO_DOCUMENT
-            if member.runs > 0:
-                while call.runs[run + 1].first <= at:
-                    run += 1
-                end = min(stop, call.runs[run + 1].first)
-                shift = call.runs[run].source - call.runs[run].first
-                number = run - member.first_run
-                if at + shift < shards[row].base:  # only those of a view rise in its source
-                    row = member.first_shard
-            base = shards[row].base - shift
-            end = min(end, base + shards[row].tokens)
-            if at >= end:
-                row += 1
-                continue
-            call.used[row] = state.clock
-            if call.files[row, STREAM] < 0:
-                state.row = row
-                return NOT_OPEN
-            inputs_stop = min(end, start + batch.seq_len) - base  # the last token of a full window is a label only
-            piece = Piece(row, at - base, end - base, inputs_stop, at - start, sample, document, number)
-            code = fill_piece(call, piece, member)
+            blank_row(call, state.sample, index, member, tokens)
+        while state.position < state.parts:
+            code = fill_part(call, call.parts[state.position], member)
             if code != OK:
                 return code
-            at = end
-            state.position = at - start
+            state.position += 1
+        state.sample += 1
+        state.position = 0
         sequences = array_at(batch.cu_seqlens, state.sequences, 1, np.int32)
         for i in range(len(sequences)):
-            sequences[i] = np.int32((sample + 1) * batch.seq_len)
+            sequences[i] = np.int32(state.sample * batch.seq_len)
             state.sequences += 1
-        state.sample = sample + 1
-        state.position = 0
     ignore_labels(call, len(samples))
     sequences = array_at(batch.cu_seqlens, 0, state.sequences, np.int32)
     state.longest = 0

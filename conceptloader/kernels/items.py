@@ -1,8 +1,9 @@
-"""Kernels: the documents and the spans that hold tokens of a piece, and what they mean for a row of a batch."""
+"""Kernels: the documents and the spans that hold tokens of a part, and what they mean for a row of a batch."""
 
 import numpy as np
 
 from conceptloader.kernels.kernel import inner
+from conceptloader.kernels.packing import add_document
 from conceptloader.kernels.records import (
     BAD_BLOCKS,
     BAD_CONCEPT,
@@ -21,12 +22,11 @@ from conceptloader.kernels.records import (
     NO_SUCH_RECORD,
     OFFSETS_FALL,
     Call,
-    Piece,
+    Tokens,
 )
 from conceptloader.kernels.system import (
     DOCUMENTS,
     FULL,
-    MORE,
     OK,
     STREAM,
     Code,
@@ -46,21 +46,21 @@ MAX_RECORD_BYTES = 1 << 26
 
 
 @inner
-def find_items(call: Call, piece: Piece, column: int, table_at: int, count: int) -> tuple[Code, int, int]:
-    """(code, low, high): of `count` items, low to high - 1 hold tokens of a piece; see read/reader.py.
+def find_items(call: Call, tokens: Tokens, column: int, table_at: int, count: int) -> tuple[Code, int, int]:
+    """(code, low, high): of `count` items, low to high - 1 hold these tokens; see read/reader.py.
 
     A block table entry is read for every block of the range, in pieces of the buffer's size: only the ends matter.
     """
-    block = call.shards[piece.row].block
-    first, last = piece.start // block, -(-piece.stop // block)
+    block = call.shards[tokens.row].block
+    first, last = tokens.start // block, -(-tokens.stop // block)
     near = min(last - first + 1, len(call.buffer) // 8)
-    code = read(call, piece.row, column, call.buffer, 8 * near, table_at + 8 * first)
+    code = read(call, tokens.row, column, call.buffer, 8 * near, table_at + 8 * first)
     if code != OK:
         return code, 0, 0
     address = np.int64(call.buffer.ctypes.data)
     low = load(address, np.int64)
     if first + near - 1 < last:
-        code = read(call, piece.row, column, call.buffer, 8, table_at + 8 * last)
+        code = read(call, tokens.row, column, call.buffer, 8, table_at + 8 * last)
         if code != OK:
             return code, 0, 0
         near = 1
@@ -73,21 +73,21 @@ def find_items(call: Call, piece: Piece, column: int, table_at: int, count: int)
 
 
 @inner
-def walk_items(call: Call, piece: Piece, t: int) -> Code:
-    """Every document (t is -1), or every span of track t, that holds tokens of a piece, into its row; or every document
-    (t is PIECES) into the parts of a block of packs, to be cut into pieces.
+def walk_items(call: Call, tokens: Tokens, t: int) -> Code:
+    """Every document (t is -1), or every span of track t, that holds some of these tokens, into the row; or every
+    document (t is PIECES) for a block of packs, to be cut into pieces.
 
     Entry k of a table says where item k begins, with a record for a span; an item ends where the next one begins. The
     documents' table has one entry more; the last span ends with the shard.
     """
-    shard = call.shards[piece.row]
+    shard = call.shards[tokens.row]
     if t < 0:
         column, width, count = DOCUMENTS, 8, shard.documents
         entries = count + 1
     else:
-        column, width, count = call.outputs[t].spans_file, 12, call.tracks[piece.row, t].entries
+        column, width, count = call.outputs[t].spans_file, 12, call.tracks[tokens.row, t].entries
         entries = count
-    code, low, high = find_items(call, piece, column, width * entries, count)
+    code, low, high = find_items(call, tokens, column, width * entries, count)
     if code != OK:
         return code
     address = np.int64(call.buffer.ctypes.data)
@@ -98,46 +98,41 @@ def walk_items(call: Call, piece: Piece, t: int) -> Code:
         if entry < entries:
             if at == held:
                 held, at = min(min(high + 1, entries) - entry, len(call.buffer) // width), 0
-                code = read(call, piece.row, column, call.buffer, width * held, width * entry)
+                code = read(call, tokens.row, column, call.buffer, width * held, width * entry)
                 if code != OK:
                     return code
             end = load(address + width * at, np.int64)
             following = entry if t < 0 else np.int64(load(address + width * at + 8, np.uint32))
             at += 1
         if entry == low:
-            if not 0 <= end <= piece.start:
-                return wrong(call, BEGINS_LATE, entry, end, piece.start)
+            if not 0 <= end <= tokens.start:
+                return wrong(call, BEGINS_LATE, entry, end, tokens.start)
         elif end < begin or end > shard.tokens or (end == begin and t >= 0):
             call.state[0].other = begin
             return wrong(call, FALLS, entry, end, shard.tokens)
-        elif begin < end and piece.start < end and begin < piece.stop:
+        elif begin < end and tokens.start < end and begin < tokens.stop:
             if t == PIECES:
-                state, parts = call.state[0], call.room.parts
-                if state.parts == len(parts):
-                    return MORE
-                parts[state.parts].start = shard.base + begin
-                parts[state.parts].end = shard.base + end
-                parts[state.parts].document = shard.first_document + number
-                state.parts += 1
+                code = add_document(call, shard.base + begin, shard.base + end, shard.first_document + number)
             elif t < 0:
-                add_document(call, piece, shard.first_document + number, begin, end)
+                shift = tokens.place - tokens.start
+                first, last = max(begin, tokens.start) + shift, min(end, tokens.stop) + shift
+                begin_document(call, first, last, shard.first_document + number, False)
             elif number != NO_RECORD:
-                code = add_span(call, piece, t, number, begin, end)
-                if code != OK:
-                    return code
+                code = add_span(call, tokens, t, number, begin, end)
+            if code != OK:
+                return code
         begin, number = end, following
-    return OK if begin >= piece.stop else wrong(call, ENDS_EARLY, high, begin, piece.stop)
+    return OK if begin >= tokens.stop else wrong(call, ENDS_EARLY, high, begin, tokens.stop)
 
 
 @inner
-def add_document(call: Call, piece: Piece, number: int, first: int, end: int) -> None:
-    """A document of tokens [first, end) of the shard; it may begin before the piece, and end after it."""
+def begin_document(call: Call, begin: int, stop: int, number: int, packed: bool) -> None:
+    """Inputs [begin, stop) of the sample at hand are of one document, or of none; up to what the row has."""
     batch, state = call.arrays[0], call.state[0]
-    size, row = batch.seq_len, piece.sample * batch.seq_len
-    begin = piece.place + max(first, piece.start) - piece.start
-    count = min(piece.place + min(end, piece.stop) - piece.start, size) - begin
-    if begin > 0:  # what goes on from before the piece begins with it, and that only in the first one
-        if batch.mask_borders:
+    size, row = batch.seq_len, state.sample * batch.seq_len
+    count = min(stop, size) - begin
+    if begin > 0:  # what goes on from before the sample begins with it
+        if batch.mask_borders and not packed:  # there the token before has no label in this document
             array_at(batch.loss_mask, row + begin - 1, 1, np.float32)[0] = 0.0
         if batch.cu_seqlens and begin < size:
             array_at(batch.cu_seqlens, state.sequences, 1, np.int32)[0] = np.int32(row + begin)
@@ -145,24 +140,24 @@ def add_document(call: Call, piece: Piece, number: int, first: int, end: int) ->
     ids = array_at(batch.document_ids, row + begin, count, np.int64)
     for i in range(len(ids)):
         ids[i] = number
-    if batch.document_positions:
+    if packed or batch.document_positions:
         positions = array_at(batch.position_ids, row + begin, count, np.int64)
         for i in range(len(positions)):
             positions[i] = i
 
 
 @inner
-def add_span(call: Call, piece: Piece, t: int, record: int, first: int, end: int) -> Code:
-    """A span of tokens [first, end) of the shard; it may begin before the piece, and end after it."""
+def add_span(call: Call, tokens: Tokens, t: int, record: int, first: int, end: int) -> Code:
+    """A span of tokens [first, end) of the shard; it may begin before these tokens, and end after them."""
     out = call.outputs[t]
-    records, from_start = call.tracks[piece.row, t].records, max(first, piece.start)
+    records, from_start = call.tracks[tokens.row, t].records, max(first, tokens.start)
     if record >= records:
         return wrong(call, NO_SUCH_RECORD, from_start, record, records)
-    count = array_at(out.num_spans, piece.sample, 1, np.int32)
+    count = array_at(out.num_spans, call.state[0].sample, 1, np.int32)
     slot = np.int64(count[0])
-    begin = piece.place + from_start - piece.start
-    stop = piece.place + min(end, piece.stop) - piece.start
-    index = array_at(out.span_index, piece.sample * call.arrays[0].seq_len + begin, stop - begin, np.int32)
+    begin = tokens.place + from_start - tokens.start
+    stop = tokens.place + min(end, tokens.stop) - tokens.start
+    index = array_at(out.span_index, call.state[0].sample * call.arrays[0].seq_len + begin, stop - begin, np.int32)
     if slot >= out.max_spans:
         if out.mark:
             for i in range(len(index)):
@@ -171,34 +166,34 @@ def add_span(call: Call, piece: Piece, t: int, record: int, first: int, end: int
     count[0] = np.int32(slot + 1)
     for i in range(len(index)):
         index[i] = np.int32(slot)
-    at = piece.sample * out.max_spans + slot
+    at = call.state[0].sample * out.max_spans + slot
     ends = array_at(out.spans, 2 * at, 2, np.int32)
     ends[0] = np.int32(begin)
     ends[1] = np.int32(stop)
-    flags = (1 if first < piece.start else 0) + (2 if end > piece.stop else 0)
+    flags = (1 if first < tokens.start else 0) + (2 if end > tokens.stop else 0)
     array_at(out.flags, at, 1, np.uint8)[0] = np.uint8(flags)
     call.slots[slot].key = record << SLOT_BITS | slot
     return OK
 
 
 @inner
-def dense_spans(call: Call, piece: Piece, t: int, low: int) -> Code:
+def dense_spans(call: Call, tokens: Tokens, t: int, low: int) -> Code:
     """Spans of a dense track: runs of equal record ids. scratch begins with item `low`, which is at most start - 1."""
-    shard = call.shards[piece.row]
+    shard = call.shards[tokens.row]
     item, last = shard.item, shard.tokens
-    at = np.int64(call.scratch.ctypes.data) + (piece.start - low) * item + call.tracks[piece.row, t].field
+    at = np.int64(call.scratch.ctypes.data) + (tokens.start - low) * item + call.tracks[tokens.row, t].field
     record = np.int64(load(at, np.uint32))
-    begin = token = piece.start
-    if piece.start > low and np.int64(load(at - item, np.uint32)) == record:
+    begin = token = tokens.start
+    if tokens.start > low and np.int64(load(at - item, np.uint32)) == record:
         begin -= 1
-    while token < piece.stop:
+    while token < tokens.stop:
         token += 1
         at += item
-        following = np.int64(load(at, np.uint32)) if token < piece.stop or token < last else np.int64(-1)
-        if following == record and token < piece.stop:
+        following = np.int64(load(at, np.uint32)) if token < tokens.stop or token < last else np.int64(-1)
+        if following == record and token < tokens.stop:
             continue
         if record != NO_RECORD:
-            code = add_span(call, piece, t, record, begin, token + (following == record))
+            code = add_span(call, tokens, t, record, begin, token + (following == record))
             if code != OK:
                 call.state[0].column = STREAM
                 return code
@@ -208,12 +203,14 @@ def dense_spans(call: Call, piece: Piece, t: int, low: int) -> Code:
 
 
 @inner
-def fill_track(call: Call, piece: Piece, t: int, low: int) -> Code:
-    """Spans and concepts of a piece of a row's inputs. low: see dense_spans."""
+def fill_track(call: Call, tokens: Tokens, t: int, low: int) -> Code:
+    """Spans and concepts of these tokens. low: see dense_spans."""
     call.state[0].track = t
-    number = array_at(call.outputs[t].num_spans, piece.sample, 1, np.int32)
+    number = array_at(call.outputs[t].num_spans, call.state[0].sample, 1, np.int32)
     first = np.int64(number[0])
-    code = dense_spans(call, piece, t, low) if call.tracks[piece.row, t].kind == DENSE else walk_items(call, piece, t)
+    code = (
+        dense_spans(call, tokens, t, low) if call.tracks[tokens.row, t].kind == DENSE else walk_items(call, tokens, t)
+    )
     count = np.int64(number[0])
     if code != OK or count == first:
         return code
@@ -228,15 +225,15 @@ def fill_track(call: Call, piece: Piece, t: int, low: int) -> Code:
                 j -= gap
             slots[j].key = key
         gap //= 2
-    code = find_records(call, piece, t, first, count)
-    return code if code != OK else read_concepts(call, piece, t, first, count)
+    code = find_records(call, tokens, t, first, count)
+    return code if code != OK else read_concepts(call, tokens, t, first, count)
 
 
 @inner
-def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Code:
+def find_records(call: Call, tokens: Tokens, t: int, first: int, count: int) -> Code:
     """Where the records of slots [first, count) begin, in index reads that join what lies close together; how many of
     their concepts are taken, and where these go: an index into ids or values."""
-    out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[piece.row, t]
+    out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[tokens.row, t]
     item = track.id_bytes + track.score_bytes
     words = array_at(np.int64(buffer.ctypes.data), 0, len(buffer) // 8, np.int64)
     low = first
@@ -249,7 +246,7 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
                 break
             last = following
             high += 1
-        code = read(call, piece.row, out.index_file, buffer, 8 * (last - record + 2), 8 * record)
+        code = read(call, tokens.row, out.index_file, buffer, 8 * (last - record + 2), 8 * record)
         if code != OK:
             return code
         if words[0] < 0:
@@ -274,7 +271,7 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
             slot.begin = words[at]
             slot.taken = min(slot.count, out.max_concepts)
         low = high
-    limit, row = out.max_spans, piece.sample * out.max_spans
+    limit, row = out.max_spans, call.state[0].sample * out.max_spans
     if not out.ragged:
         counts = array_at(out.counts, row, limit, np.int32)
         for k in range(first, count):
@@ -293,10 +290,10 @@ def find_records(call: Call, piece: Piece, t: int, first: int, count: int) -> Co
 
 
 @inner
-def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> Code:
+def read_concepts(call: Call, tokens: Tokens, t: int, first: int, count: int) -> Code:
     """Concept ids of slots [first, count), and then their scores, which follow the ids of each record, in data reads
     that join what lies close together."""
-    out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[piece.row, t]
+    out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[tokens.row, t]
     address, room = np.int64(buffer.ctypes.data), len(buffer) // 8 * 8
     for scored in range(1 + (track.score_bytes > 0)):
         width = track.score_bytes if scored else track.id_bytes
@@ -320,7 +317,7 @@ def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> C
                 high += 1
             for done in range(base, end, room):  # a record larger than the buffer is read in pieces, alone
                 size = min(end - done, room)
-                code = read(call, piece.row, out.data_file, buffer, size, done)
+                code = read(call, tokens.row, out.data_file, buffer, size, done)
                 if code != OK:
                     return code
                 for k in range(low, high):
@@ -333,8 +330,8 @@ def read_concepts(call: Call, piece: Piece, t: int, first: int, count: int) -> C
                     place = target + wide * (slot.target + skipped)
                     bad = take(at, width, kind, track.top_concept, place, taken)
                     if bad != OK:
-                        span = array_at(out.spans, 2 * (piece.sample * out.max_spans + number), 1, np.int32)
-                        token = piece.start + span[0] - piece.place
+                        span = array_at(out.spans, 2 * (call.state[0].sample * out.max_spans + number), 1, np.int32)
+                        token = tokens.start + span[0] - tokens.place
                         if scored:
                             bits = array_at(place, bad - 1, 1, np.uint32)[0]
                             return wrong(call, BAD_SCORE, token, np.int64(bits), 0)

@@ -71,16 +71,16 @@ FIELD = record("at code")
 # they go.
 SLOT = record("key begin count taken target")
 
-# How far a call has come. sample, position: what to go on with, a sample of the batch and a token in it. sequences:
+# How far a call has come. sample, position: what to go on with, a sample of the batch and a part of it. sequences:
 # entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
 # hand; track: the one at hand. kind, place, value, other, limit: what is WRONG, see below; value also: see FAILED and
 # FULL. announced: of samples behind this one, the first read is only announced to the system, so that those of a batch
-# are under way together. packed_member, packed_block: whose parts are known, from earlier calls too; pieces, parts: how
-# many they are. reads, read_bytes: of all calls so far. clock: of this call. held, num_held: address and number of HELD
-# records.
+# are under way together. parts: how many the sample has. packed_member, packed_block: which packs are known, from
+# earlier calls too; pieces, packed: how many of these there are. reads, read_bytes: of all calls so far. clock: of this
+# call. held, num_held: address and number of HELD records.
 STATE = record(
     "sample position sequences sequences_before longest row column at size track kind place value other limit "
-    "announced reads read_bytes packed_member packed_block pieces parts clock held num_held"
+    "announced reads read_bytes parts packed_member packed_block pieces packed clock held num_held"
 )
 
 # What is wrong where a kernel returns WRONG: in the order, in the stream, in tables of documents and spans, in spans,
@@ -93,17 +93,23 @@ BAD_OFFSET, OFFSETS_FALL, NO_LIST, NO_NUMBER, LARGE_RECORD, MANY_CONCEPTS = map(
 LONG_DOCUMENT, NO_PLACE, MORE_TOKENS = map(np.int64, range(19, 22))
 NO_ROOM = np.int64(22)
 
+# What a sample is made of: tokens [start, stop) of the shard in `row`, of which the first `inputs` go to `place` and
+# behind it in the sample's row, and all but the first one, as labels, to one place before. row: -1 for inputs that stay
+# as padding is. document: its number, if all are of one; the run of a view; or -1.
+PART = record("row place start inputs stop document")
+
 # Of a document that ends at token `end` of the dataset: tokens [start, start + tokens). And where they are packed, once
 # that is known: in which pack of the block, at which place.
-PART = record("bin place start tokens end document")
+PIECE = record("bin place start tokens end document")
 
 
 class Room(NamedTuple):
-    """What packing works with: pieces, of which the first ones are used; parts, with room for `bins` more than pieces;
-    order: a place for each piece; tally: i64 [seq_len + 1]; rooms: i64 [bins]."""
+    """What packing works with: pieces, of which the first ones are used; packed: documents at first, and then pieces in
+    their packs, with room for `bins` more; order: a place for each piece; tally: i64 [seq_len + 1]; rooms: i64 [bins].
+    """
 
-    pieces: Annotated[Array, PART]
-    parts: Annotated[Array, PART]
+    pieces: Annotated[Array, PIECE]
+    packed: Annotated[Array, PIECE]
     order: I64Array
     tally: I64Array
     rooms: I64Array
@@ -117,8 +123,8 @@ class Call(NamedTuple):
     """All that one thread's calls work with. Arrays of the records above; arrays and state have one each.
 
     files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; used: i64 [shards], clock
-    of the last use. slots: one for each span that a sample may have. scratch: u8, room for the stream items of a
-    sample. buffer: u8, for other reads.
+    of the last use. parts: of the sample at hand. slots: one for each span that a sample may have. scratch: u8, room
+    for the stream items of a sample. buffer: u8, for other reads.
     """
 
     shards: Annotated[Array, SHARD]
@@ -132,6 +138,7 @@ class Call(NamedTuple):
     outputs: Annotated[Array, OUTPUT]  # [tracks]
     columns: Annotated[Array, COLUMN]  # [fields]
     fields: Annotated[Array, FIELD, 2]  # [shards, fields]
+    parts: Annotated[Array, PART]
     slots: Annotated[Array, SLOT]
     scratch: Annotated[Array, np.uint8]
     buffer: Annotated[Array, np.uint8]
@@ -155,16 +162,10 @@ class PickBy(NamedTuple):
     scratch: U64Array
 
 
-class Piece(NamedTuple):
-    """Tokens [start, stop) of the shard in `row`, which are tokens `place` and following of sample `sample` of the
-    batch; those from inputs_stop on are labels only. document: its number if they are of one alone, or -1; run: that of
-    a view, which is the document then, or -1."""
+class Tokens(NamedTuple):
+    """Tokens [start, stop) of the shard in `row`, which stand at `place` and behind it in the row of the sample."""
 
     row: Any
     start: Any
     stop: Any
-    inputs_stop: Any
     place: Any
-    sample: Any
-    document: Any
-    run: Any

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conceptloader.blend.packing import OVERFLOWS, Packing, Part, Piece, pack, pieces_of
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.kernels.packs import make_room, pack_block
+from conceptloader.kernels.packing import make_room, pack_pieces
 
 # Running trainings depend on every one of these. If a test of them fails, packing has changed: add a version instead.
 GOLDEN = {
@@ -60,8 +60,8 @@ def compiled(pieces: list[Piece], bins: int, packing: Packing) -> list[Part] | N
     room = make_room(len(pieces), packing.seq_len, packing.bins)
     for k, piece in enumerate(pieces):
         room.pieces[k] = (-1, -1, piece.start, piece.tokens, piece.end, piece.document)
-    count = pack_block(room, len(pieces), bins, OVERFLOWS.index(packing.overflow))
-    return None if count < 0 else [Part(*row) for row in room.parts[:count].tolist()]
+    count = pack_pieces(room, len(pieces), bins, OVERFLOWS.index(packing.overflow))
+    return None if count < 0 else [Part(*row) for row in room.packed[:count].tolist()]
 
 
 SIZES = st.integers(1, 40)

@@ -1,0 +1,220 @@
+"""Kernels: which parts a sample is made of: a window, a document or a pack, of a dataset or a view, without what is
+left out. All ways end in add_parts."""
+
+from typing import Any
+
+import numpy as np
+
+from conceptloader.kernels.items import PIECES, walk_items
+from conceptloader.kernels.kernel import inner
+from conceptloader.kernels.packing import add_document, cut_documents, pack_pieces
+from conceptloader.kernels.records import BAD_DOCUMENT, MORE_TOKENS, NO_PLACE, REFUSE, Call, Tokens
+from conceptloader.kernels.system import DOCUMENTS, OK, Code, load, read, wrong
+
+NO_DOCUMENT = np.int64(-1)
+
+
+@inner
+def make_parts(call: Call, number: int, window: int, index: Any) -> tuple[Code, int]:
+    """(code, tokens): the parts of window, document or pack `window` of member `number`, as sample `index` of the run;
+    how many tokens they fill the row with from its beginning, 0 if there may be gaps."""
+    state, member, size = call.state[0], call.members[number], call.arrays[0].seq_len
+    state.parts = 0
+    if member.bins > 0:
+        return make_pack(call, number, window, index), 0
+    if member.by_document:
+        code, start, end = find_document(call, member, member.start + window)
+        if code != OK:
+            return code, 0
+        return OK, add_parts(call, member, index, 0, start, size, min(end, start + size + 1), member.start + window)
+    start = member.start + window * size
+    return OK, add_parts(call, member, index, 0, start, size, start + size + 1, NO_DOCUMENT)
+
+
+@inner
+def make_pack(call: Call, number: int, pack: int, index: Any) -> Code:
+    """The parts of a pack of member `number`; padding is one of its own."""
+    state, member, size, used = call.state[0], call.members[number], call.arrays[0].seq_len, 0
+    code = find_packs(call, number, pack // member.bins)
+    if code != OK:
+        return code
+    slot = pack % member.bins
+    for k in range(state.packed):
+        piece = call.room.packed[k]
+        if piece.bin == slot:
+            stop = min(piece.start + piece.tokens + 1, piece.end)
+            add_parts(call, member, index, piece.place, piece.start, piece.tokens, stop, piece.document)
+            used = piece.place + piece.tokens
+    if used < size:
+        add_part(call, -1, used, 0, size - used, 0, NO_DOCUMENT)
+    return OK
+
+
+@inner
+def add_parts(
+    call: Call, member: Any, index: Any, place: int, start: int, inputs: int, stop: int, document: int
+) -> Any:
+    """Tokens [start, stop) of a member's dataset, of which `inputs` are inputs, and the rest a label: a part for each
+    shard, and for each run of a view. Returns: how many they are, or 0 if sample `index` leaves some out, and so all.
+    """
+    if is_left_out(call, member, start, stop, index):
+        add_part(call, -1, place, 0, inputs, 0, NO_DOCUMENT)
+        return 0
+    at = start
+    while at < stop:
+        end, shift, number = stop, np.int64(0), document
+        if member.runs > 0:
+            run = find_run(call, member, at)
+            end = min(stop, call.runs[run + 1].first)
+            shift = call.runs[run].source - call.runs[run].first
+            if document < 0:
+                number = run - member.first_run
+        row = find_row(call, member, at + shift, False)
+        base = call.shards[row].base - shift
+        end = min(end, base + call.shards[row].tokens)
+        add_part(call, row, place + at - start, at - base, min(end, start + inputs) - at, end - base, number)
+        at = end
+    return stop - start
+
+
+@inner
+def add_part(call: Call, row: int, place: int, start: int, inputs: int, stop: int, document: int) -> None:
+    state = call.state[0]
+    part = call.parts[state.parts]
+    part.row = row
+    part.place = place
+    part.start = start
+    part.inputs = inputs
+    part.stop = stop
+    part.document = document
+    state.parts += 1
+
+
+@inner
+def find_row(call: Call, member: Any, wanted: int, by_document: bool) -> Any:
+    """The row of the shard that holds a token, or a document, of the files of a member's dataset."""
+    row, end = member.first_shard, member.first_shard + member.shards
+    while end - row > 1:
+        middle = (row + end) // 2
+        if (call.shards[middle].first_document if by_document else call.shards[middle].base) <= wanted:
+            row = middle
+        else:
+            end = middle
+    return row
+
+
+@inner
+def find_run(call: Call, member: Any, token: int) -> Any:
+    """The run that holds a token of a view."""
+    run, end = member.first_run, member.first_run + member.runs
+    while end - run > 1:
+        middle = (run + end) // 2
+        if call.runs[middle].first <= token:
+            run = middle
+        else:
+            end = middle
+    return run
+
+
+@inner
+def is_left_out(call: Call, member: Any, start: int, stop: int, index: Any) -> bool:
+    """Whether any of tokens [start, stop) of a member's dataset is left out of sample `index`."""
+    ranges, low, high = call.left_out, member.first_range, member.end_range
+    while low < high:  # the first one that ends behind `start`
+        middle = (low + high) // 2
+        if ranges[middle].stop <= start:
+            low = middle + 1
+        else:
+            high = middle
+    while low < member.end_range and ranges[low].start < stop:
+        if ranges[low].at <= np.int64(index):
+            return True
+        low += 1
+    return False
+
+
+@inner
+def is_quarantined(call: Call, member: Any, row: int) -> bool:
+    """Whether a shard is, as a whole: the document table included."""
+    base, top = call.shards[row].base, call.shards[row].base + call.shards[row].tokens
+    for k in range(member.first_range, member.end_range * member.quarantined):
+        known = call.left_out[k]
+        if known.start <= base and top <= known.stop and known.at == 0:
+            return True
+    return False
+
+
+@inner
+def find_document(call: Call, member: Any, document: int) -> tuple[Code, int, int]:
+    """(code, start, stop): the tokens of a document of a member's dataset, none in a quarantined shard."""
+    if member.runs > 0:
+        run = member.first_run + document
+        return OK, call.runs[run].first, call.runs[run + 1].first
+    row = find_row(call, member, document, True)
+    base, tokens, ordinal = call.shards[row].base, call.shards[row].tokens, document - call.shards[row].first_document
+    if is_quarantined(call, member, row):
+        return OK, base, base
+    code = read(call, row, DOCUMENTS, call.buffer, 16, 8 * ordinal)
+    if code != OK:
+        return code, 0, 0
+    address = np.int64(call.buffer.ctypes.data)
+    start, stop = load(address, np.int64), load(address + 8, np.int64)
+    if not 0 <= start <= stop <= tokens:
+        call.state[0].other = stop
+        return wrong(call, BAD_DOCUMENT, ordinal, start, tokens), 0, 0
+    return OK, base + start, base + stop
+
+
+@inner
+def find_documents(call: Call, member: Any, first: int, last: int) -> Code:
+    """The documents that hold tokens [first, last) of a member's dataset: in two bounded reads of a document table, or
+    the runs of a view; none if one of their shards is quarantined."""
+    state, runs, shards = call.state[0], call.runs, call.shards
+    state.packed = 0
+    if member.runs > 0:
+        run = find_run(call, member, first)
+        while run < member.first_run + member.runs and runs[run].first < last:
+            code = add_document(call, runs[run].first, runs[run + 1].first, run - member.first_run)
+            if code != OK:
+                return code
+            run += 1
+        return OK
+    row = find_row(call, member, first, False)
+    while row < member.first_shard + member.shards and shards[row].base < last:
+        low, high = max(first - shards[row].base, 0), min(last - shards[row].base, shards[row].tokens)
+        if low < high:
+            if is_quarantined(call, member, row):
+                state.packed = 0
+                return OK
+            call.used[row] = state.clock
+            code = walk_items(call, Tokens(row, low, high, 0), PIECES)
+            if code != OK:
+                return code
+        row += 1
+    return OK
+
+
+@inner
+def find_packs(call: Call, number: int, block: int) -> Code:
+    """The packs of a block of member `number`, unless they are known; empty ones without documents."""
+    state, room, member, size = call.state[0], call.room, call.members[number], call.arrays[0].seq_len
+    if state.packed_member == number and state.packed_block == block:
+        return OK
+    state.packed_member = -1
+    width = (member.bins - 1) * size
+    first = member.start + block * width
+    last = min(first + width, member.stop)
+    code = find_documents(call, member, first, last)
+    if code == OK:
+        code = cut_documents(call, first, last, member.overflow)
+    if code != OK:
+        return code
+    packs = min(member.bins, member.count - block * member.bins)
+    packed = pack_pieces(room, state.pieces, packs, member.overflow)
+    if packed < 0:
+        piece = room.pieces[-1 - packed]
+        return wrong(call, NO_PLACE if member.overflow == REFUSE else MORE_TOKENS, piece.document, piece.tokens, size)
+    state.packed = packed
+    state.packed_member = number
+    state.packed_block = block
+    return OK

@@ -1,7 +1,7 @@
 """Kernels: which parts a sample is made of: a window, a document or a pack, of a dataset or a view, without what is
 left out. All ways end in add_parts."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,15 @@ from conceptloader.kernels.records import BAD_DOCUMENT, MORE_TOKENS, NO_PLACE, R
 from conceptloader.kernels.system import DOCUMENTS, OK, Code, load, read, wrong
 
 NO_DOCUMENT = np.int64(-1)
+
+
+class Wanted(NamedTuple):
+    """Tokens [start, stop) of a document, or of any (-1), of which `inputs` are inputs, and the rest a label."""
+
+    start: Any
+    inputs: Any
+    stop: Any
+    document: Any
 
 
 @inner
@@ -26,9 +35,10 @@ def make_parts(call: Call, number: int, window: int, index: Any) -> tuple[Code, 
         code, start, end = find_document(call, member, member.start + window)
         if code != OK:
             return code, 0
-        return OK, add_parts(call, member, index, 0, start, size, min(end, start + size + 1), member.start + window)
+        wanted = Wanted(start, size, min(end, start + size + 1), member.start + window)
+        return OK, add_parts(call, member, index, 0, wanted)
     start = member.start + window * size
-    return OK, add_parts(call, member, index, 0, start, size, start + size + 1, NO_DOCUMENT)
+    return OK, add_parts(call, member, index, 0, Wanted(start, size, start + size + 1, NO_DOCUMENT))
 
 
 @inner
@@ -43,50 +53,49 @@ def make_pack(call: Call, number: int, pack: int, index: Any) -> Code:
         piece = call.room.packed[k]
         if piece.bin == slot:
             stop = min(piece.start + piece.tokens + 1, piece.end)
-            add_parts(call, member, index, piece.place, piece.start, piece.tokens, stop, piece.document)
+            add_parts(call, member, index, piece.place, Wanted(piece.start, piece.tokens, stop, piece.document))
             used = piece.place + piece.tokens
     if used < size:
-        add_part(call, -1, used, 0, size - used, 0, NO_DOCUMENT)
+        add_part(call, -1, used, Wanted(0, size - used, 0, NO_DOCUMENT))
     return OK
 
 
 @inner
-def add_parts(
-    call: Call, member: Any, index: Any, place: int, start: int, inputs: int, stop: int, document: int
-) -> Any:
-    """Tokens [start, stop) of a member's dataset, of which `inputs` are inputs, and the rest a label: a part for each
-    shard, and for each run of a view. Returns: how many they are, or 0 if sample `index` leaves some out, and so all.
-    """
+def add_parts(call: Call, member: Any, index: Any, place: int, wanted: Wanted) -> Any:
+    """A part of the sample for each shard, and for each run of a view. Returns: how many tokens they have, or 0 if
+    sample `index` leaves some out, and so all."""
+    at, start, stop = wanted.start, wanted.start, wanted.stop
     if is_left_out(call, member, start, stop, index):
-        add_part(call, -1, place, 0, inputs, 0, NO_DOCUMENT)
+        add_part(call, -1, place, Wanted(0, wanted.inputs, 0, NO_DOCUMENT))
         return 0
-    at = start
     while at < stop:
-        end, shift, number = stop, np.int64(0), document
+        end, shift, number = stop, np.int64(0), wanted.document
         if member.runs > 0:
             run = find_run(call, member, at)
             end = min(stop, call.runs[run + 1].first)
             shift = call.runs[run].source - call.runs[run].first
-            if document < 0:
+            if number < 0:
                 number = run - member.first_run
         row = find_row(call, member, at + shift, False)
         base = call.shards[row].base - shift
         end = min(end, base + call.shards[row].tokens)
-        add_part(call, row, place + at - start, at - base, min(end, start + inputs) - at, end - base, number)
+        inputs = min(end, start + wanted.inputs) - at
+        add_part(call, row, place + at - start, Wanted(at - base, inputs, end - base, number))
         at = end
     return stop - start
 
 
 @inner
-def add_part(call: Call, row: int, place: int, start: int, inputs: int, stop: int, document: int) -> None:
+def add_part(call: Call, row: int, place: int, wanted: Wanted) -> None:
+    """Tokens of the shard in a row, which may be none, -1."""
     state = call.state[0]
     part = call.parts[state.parts]
     part.row = row
     part.place = place
-    part.start = start
-    part.inputs = inputs
-    part.stop = stop
-    part.document = document
+    part.start = wanted.start
+    part.inputs = wanted.inputs
+    part.stop = wanted.stop
+    part.document = wanted.document
     state.parts += 1
 
 

@@ -205,6 +205,7 @@ except IndexError as error:
 """
 
 
+@pytest.mark.timeout(300)  # kernels are compiled for it
 def test_an_index_out_of_bounds_is_an_error_of_a_library_that_checks(
     bounds_checks: dict[str, str], checkout: Path
 ) -> None:

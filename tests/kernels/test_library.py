@@ -155,6 +155,7 @@ def test_what_is_there_is_not_built_again(monkeypatch: pytest.MonkeyPatch, copy:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_build_replaces_what_is_there_and_is_the_same_again(load: Load, tmp_path: Path) -> None:
     """By `python -m conceptloader.kernels.build`; old libraries go, and what is built twice is equal."""
     level, folder = of_this_processor()[0], tmp_path / "lib"

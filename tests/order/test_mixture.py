@@ -291,6 +291,7 @@ for sizes in ([1], [7, 1500], [3000, 500, 64, 2000, 40]):
 """
 
 
+@pytest.mark.timeout(300)  # kernels are compiled for it
 def test_kernels_stay_in_their_arrays(bounds_checks: dict[str, str]) -> None:
     """With checks of every index, in a process of its own."""
     checkout = Path(__file__).parents[2]

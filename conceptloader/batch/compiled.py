@@ -18,10 +18,8 @@ from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, Batc
 from conceptloader.batch.messages import explain
 from conceptloader.batch.reader import (
     CompiledOrder,
-    I64Array,
     Order,
     Picked,
-    U64Array,
     decode_records,
     in_sample,
     sample_randoms,
@@ -33,6 +31,7 @@ from conceptloader.blend.samples import kind_of, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels import system
 from conceptloader.kernels.fill import fill_samples
+from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.kernels.order import NO_TABLES, KernelTables
 from conceptloader.kernels.packing import make_room
 from conceptloader.kernels.records import ARRAYS, COLUMN, OUTPUT, PART, RUN, SLOT, STATE, Call, PickBy, Picks, Room

@@ -10,8 +10,8 @@ import numpy as np
 
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.prefetch import Prefetcher
-from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend
+from conceptloader.kernels.kernel import U64Array
 
 _TRACK_FILES = ("index", "data", "spans")
 

@@ -21,11 +21,11 @@ from conceptloader.batch.layout import (
     FieldLayout,
     TrackLayout,
 )
-from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend, ConceptOptions, LossWeight, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE, MAX_RECORD_BYTES
+from conceptloader.kernels.kernel import U64Array
 
 MAX_SAMPLE_BYTES = 1 << 30
 RANDOM = "sample random"  # what the key of outputs.random is derived for

@@ -12,11 +12,10 @@ from conceptloader.blend import View
 from conceptloader.blend.samples import present
 from conceptloader.errors import FormatError
 from conceptloader.format.read.values import decode_all
+from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.kernels.order import KernelTables
 from conceptloader.order import reference
 
-U64Array = npt.NDArray[np.uint64]
-I64Array = npt.NDArray[np.int64]
 Picked = tuple[I64Array, U64Array]
 """[B] members of the order, and [B] windows of these."""
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from conceptloader.base.checks import as_count
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.schedule import BatchSchedule, U64Array
+from conceptloader.kernels.kernel import U64Array
+from conceptloader.order.schedule import BatchSchedule
 
 Scheme = Literal["contiguous", "strided"]
 Tail = Literal["drop", "wrap", "short"]

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from conceptloader.base.checks import as_count, falls
 from conceptloader.errors import ConfigError
-
-U64Array = npt.NDArray[np.uint64]
+from conceptloader.kernels.kernel import U64Array
 
 
 @dataclass(frozen=True)

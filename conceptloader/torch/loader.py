@@ -12,9 +12,9 @@ import torch.distributed as dist
 from conceptloader.base.checks import as_count
 from conceptloader.batch.open import LossWatch, open_reader
 from conceptloader.batch.prefetch import Prefetcher
-from conceptloader.batch.reader import U64Array
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
+from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import Partition, Plan, Scheme, Tail
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec

@@ -189,10 +189,10 @@ class LoaderConfig(Section):
 class Config(Section):
     """Everything that a configuration file may say. Paths are absolute once `load_config` has read it.
 
-    seq_len: tokens of a window; None where the framework says it. order_version: None for the latest, and on resuming
-    for the one that the run was started with. megatron_cache: the --data-cache-path of a Megatron run to be taken over,
-    with order megatron only. roots: further directories of files of the datasets. split_documents: the share [from, to)
-    of the documents of each dataset, of what its own `split` leaves, counted as Megatron-LM's --split does.
+    seq_len: tokens of a window; None where the framework says it. megatron_cache: the --data-cache-path of a Megatron
+    run to be taken over, with order megatron only. roots: further directories of files of the datasets.
+    split_documents: the share [from, to) of the documents of each dataset, of what its own `split` leaves, counted as
+    Megatron-LM's --split does.
 
     Raises ConfigError that names the key.
     """
@@ -209,7 +209,6 @@ class Config(Section):
     seq_len: Count | None = None
     block: Annotated[int, within(1, MAX_BLOCK)] = 64
     order: OrderKind = "shuffled"
-    order_version: Literal[1] | None = None
     datasets: dict[str, DatasetConfig]
     split_documents: tuple[float, float] | None = None
     weights: Literal["given", "sizes"] = "given"

@@ -51,7 +51,6 @@ class Mixture(Shown):
         skips: jumps. With skips, every index below is the trainer's (see order/skips.py).
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
-        order_version: only 1 exists.
 
     Raises:
         ConfigError: naming the argument, what was found and what was expected.
@@ -68,18 +67,13 @@ class Mixture(Shown):
         skips: Sequence[Skip] = (),
         max_epochs: Sequence[float | None] | None = None,
         shuffle: bool = True,
-        order_version: int = ORDER_VERSION,
     ) -> None:
-        if order_version != ORDER_VERSION:
-            raise ConfigError(
-                f"order_version: found {order_version}, expected {ORDER_VERSION}; install a release that has it"
-            )
         if not 1 <= as_integer(block, "block") <= MAX_BLOCK:
             raise ConfigError(f"block: found {block}, expected 1 <= block <= {MAX_BLOCK}")
         self.sizes = [int(n) for n in sizes]
         self.names = [str(k) for k in range(len(self.sizes))] if names is None else list(names)
         self.seed, self.block = as_integer(seed, "seed"), int(block)
-        self.shuffle, self.order_version = bool(shuffle), order_version
+        self.shuffle = bool(shuffle)
         self.max_epochs = [None] * len(self.sizes) if max_epochs is None else list(max_epochs)
         self._check_members()
         self.skips = Skips(skips)
@@ -261,7 +255,7 @@ class Mixture(Shown):
     def spec(self) -> dict[str, Any]:
         """What decides the order, as JSON-able data: equal specs give equal orders."""
         return {
-            "order_version": self.order_version, "seed": self.seed, "block": self.block, "shuffle": self.shuffle,
+            "seed": self.seed, "block": self.block, "shuffle": self.shuffle,
             "windows": {name: self.sizes[self._index[name]] for name in sorted(self.names)},
             "phases": [{"start": phase.start, "weights": phase.weights} for phase in self._phases],
             "skips": [[skip.at, skip.count] for skip in self.skips.skips],

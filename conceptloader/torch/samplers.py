@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 
 from conceptloader.base.checks import as_count, as_integer
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
-from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import VERSION, Plain, as_leaf, saved_count, unsealed
 from conceptloader.order.weights import exact_weights, tempered
@@ -251,7 +251,7 @@ class MixtureSampler(EpochSampler):
             "seed": self.seed,
             "shuffle": self.shuffle,
             "sizes": self._sizes,
-            "order_version": self.order.order_version,
+            "order_version": ORDER_VERSION,
             "phases": [{"start": phase.start, "weights": dict(phase.weights)} for phase in self._phases],
         }
 

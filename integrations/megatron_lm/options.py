@@ -37,7 +37,7 @@ Source = Path | str | Mapping[str, Any]
 LOG = "log"  # the name under which the run log stands for a state that a checkpoint lacks
 TOKENIZER = "tokenizer"  # the name under which another end-of-document token is accepted
 # Those above, and where the names of differences from a checkpoint's past begin (order/progress/resume.py).
-ACCEPT = {NO_STATE, ORDER, LOG, TOKENIZER, "datasets", "exclude", "extra", "order_version", "phases"}
+ACCEPT = {NO_STATE, ORDER, LOG, TOKENIZER, "datasets", "exclude", "extra", "phases"}
 ACCEPT |= {"seed", "block", "seq_len", "skips"}
 
 

@@ -237,7 +237,6 @@ def test_far_positions_and_tiny_weights() -> None:
         ({"sizes": [1, 1], "names": ["a", "a"]}, "more than once"),
         ({"sizes": [1], "block": 0}, "block"),
         ({"sizes": [1], "block": 65_537}, "block"),
-        ({"sizes": [1], "order_version": 2}, "order_version"),
         ({"sizes": [1], "phases": [cl.Phase(start=5, weights={"0": 1})]}, "expected 0"),
         ({"sizes": [1], "phases": [cl.Phase(start=s, weights={"0": 1}) for s in (0, 2**64)]}, r"below 2\*\*64"),
         ({"sizes": [1], "weights": [1], "phases": [cl.Phase(start=0, weights={"0": 1})]}, "already gives"),

@@ -149,11 +149,6 @@ def test_changed_tracks_and_quarantine_only_warn(caplog):
     assert "quarantine: has changed" in caplog.text
 
 
-def test_the_saved_order_version_is_kept():
-    saved = spec(order="sequential", phases=(), order_version=0)
-    assert resume(saved, replace(saved, order_version=1), 150) == saved
-
-
 @given(specs(), specs(), st.integers(1, 150), st.integers(0, 60))
 def test_a_new_stage_goes_on_where_every_dataset_was(saved, stage, consumed, later):
     stage = replace(stage, seed=saved.seed, block=saved.block, members=saved.members)

@@ -128,16 +128,17 @@ def test_bad_member():
 
 
 @pytest.mark.parametrize(("key", "known"), [("spec_version", SPEC_VERSION), ("order_version", ORDER_VERSION)])
-def test_later_versions_are_refused(key, known):
-    data = {**spec().to_dict(), key: known + 1}
-    with pytest.raises(ResumeError, match=f"{key} is {known + 1}, this release of conceptloader knows up to {known}"):
-        OrderSpec.from_dict(data)
+def test_other_versions_are_refused(key, known):
+    for other in (known + 1, 0, True, None):
+        with pytest.raises(ResumeError, match=f"{key}: found {other}, expected {known}; resume with the release"):
+            OrderSpec.from_dict({**spec().to_dict(), key: other})
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         lambda d: d.pop("spec_version"),
+        lambda d: d.pop("order_version"),
         lambda d: d.pop("members"),
         lambda d: d.update(spec_version="1"),
         lambda d: d.update(members=[]),

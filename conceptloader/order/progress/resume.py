@@ -42,7 +42,7 @@ def _compared(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[D
     """All that decides the first `consumed` samples, whether it differs or not."""
     both = saved, current
     scalars = ("order", "seed", "block") if saved.order == "shuffled" else ("order",)
-    for key in (*scalars, "order_version"):
+    for key in scalars:
         yield Difference(key, getattr(saved, key), getattr(current, key))
     for key in sorted({*saved.extra, *current.extra}):
         yield Difference(f"extra.{key}", saved.extra.get(key), current.extra.get(key))
@@ -107,7 +107,6 @@ def resume(
         current = _with_live(saved, current)
     if not consumed:
         return current
-    current = replace(current, order_version=saved.order_version)
     if _has_new_seq_len(saved, current, consumed):
         allowed = "restart" if "seq_len" in allow_changed else on_new_seq_len
         _check_rereads(reread_shares(saved, current, consumed), consumed, allowed)

@@ -76,7 +76,6 @@ class OrderSpec:
     skips: Sequence[Skip] = ()
     quarantine: Mapping[str, str] = field(default_factory=dict)
     order: OrderKind = "shuffled"
-    order_version: int = ORDER_VERSION
     base: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
     live: Sequence[int] = ()
@@ -124,7 +123,6 @@ class OrderSpec:
             skips=self.skips,
             seed=self.seed,
             block=self.block,
-            order_version=self.order_version,
             max_epochs=[(max_epochs or {}).get(member.dataset) for member in self.members.values()],
         )
 
@@ -171,7 +169,7 @@ class OrderSpec:
         return {
             "spec_version": SPEC_VERSION,
             "order": self.order,
-            "order_version": self.order_version,
+            "order_version": ORDER_VERSION,
             "seed": self.seed,
             "block": self.block,
             "members": {
@@ -191,17 +189,18 @@ class OrderSpec:
     def from_dict(cls, data: Mapping[str, Any]) -> "OrderSpec":
         """Inverse of to_dict.
 
-        Raises ResumeError if the data are damaged, or come from a later version of this package.
+        Raises ResumeError if the data are damaged, or of another version.
         """
-        if not isinstance(data, Mapping) or "spec_version" not in data:
-            raise ResumeError(f"saved order spec: found {str(data)[:80]!r}, expected an object with spec_version")
-        for key, known in (("spec_version", SPEC_VERSION), ("order_version", ORDER_VERSION)):
-            if not isinstance(data.get(key), int) or not 1 <= data[key] <= known:
+        versions = {"spec_version": SPEC_VERSION, "order_version": ORDER_VERSION}
+        if not isinstance(data, Mapping) or not versions.keys() <= data.keys():
+            raise ResumeError(f"saved order spec: found {str(data)[:80]!r}, expected an object with {list(versions)}")
+        for key, known in versions.items():
+            if type(data[key]) is not int or data[key] != known:
                 raise ResumeError(
-                    f"saved order spec: {key} is {data.get(key)!r}, this release of conceptloader knows up to {known}; "
-                    "resume with the release that wrote the checkpoint, or a later one"
+                    f"saved order spec: {key}: found {data[key]!r}, expected {known}; resume with the release of "
+                    "conceptloader that wrote the checkpoint"
                 )
-        fields = {key: value for key, value in data.items() if key != "spec_version"}
+        fields = {key: value for key, value in data.items() if key not in versions}
         try:
             fields["members"] = {
                 name: Member(**{**member, "token_range": (member["token_range"][0], member["token_range"][1])})

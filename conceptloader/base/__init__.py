@@ -1,4 +1,4 @@
-"""What everything stands on: keys and fingerprints, checks of integers, text for a terminal.
+"""What everything stands on: keys and fingerprints, checks of integers and of plain data, text for a terminal.
 
 Open hashing.py first: where every key comes from.
 """

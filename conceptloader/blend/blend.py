@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
+from conceptloader.base.strict import nearest
 from conceptloader.blend.exclude import NOTHING, Excluded, left_out, read_excluded
 from conceptloader.blend.load import load_config
 from conceptloader.blend.packing import PACKING_VERSION, Packing, Packs
 from conceptloader.blend.quarantine import TokenRanges, read_quarantine
 from conceptloader.blend.schema import Config
-from conceptloader.blend.strict import nearest
 from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, DocumentView, Windows, open_dataset

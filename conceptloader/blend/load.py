@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from conceptloader.base.strict import build
 from conceptloader.blend.schema import Config, DatasetConfig, ExcludeConfig, QuarantineConfig
-from conceptloader.blend.strict import build
 from conceptloader.errors import ConfigError, ReadError
 
 MAX_BYTES = 16 << 20

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from conceptloader.base.checks import as_names, falls
-from conceptloader.blend.strict import Count, Natural, Negative, Positive, Section, nearest, within
+from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, nearest, within
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK
 from conceptloader.order.progress.spec import OrderKind

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         parser.exit(2)
     if not given[0].startswith("-") and given[0] not in COMMANDS:
-        from conceptloader.blend.strict import nearest
+        from conceptloader.base.strict import nearest
 
         parser.error(f"found the command {given[0]!r}{nearest(given[0], COMMANDS)}")
     arguments = parser.parse_args(given)

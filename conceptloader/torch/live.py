@@ -7,8 +7,8 @@ from typing import Any
 import torch.distributed as dist
 
 from conceptloader.base.checks import as_count
+from conceptloader.base.strict import nearest
 from conceptloader.blend import Blend
-from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import Phase
 from conceptloader.order.partition import Plan

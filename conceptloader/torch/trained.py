@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from conceptloader.base.checks import as_count
+from conceptloader.base.strict import nearest
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.blend import ConfigLike, open_blend
-from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
 from conceptloader.order.progress.state import OrderState, saved_count
 from conceptloader.order.schedule import BatchSchedule

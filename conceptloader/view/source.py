@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from conceptloader.base.strict import nearest
 from conceptloader.blend import open_blend
-from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.codecs import BUILT_IN

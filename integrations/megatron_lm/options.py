@@ -17,8 +17,8 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
     parse_and_normalize_split,
 )
 
+from conceptloader.base.strict import nearest
 from conceptloader.blend import Config, load_config
-from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.adopt import token_files
 from conceptloader.ingest.adopt.in_place import datasets_in_place

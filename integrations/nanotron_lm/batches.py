@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from conceptloader.base.strict import nearest
 from conceptloader.batch.open import batch_layout, open_reader
-from conceptloader.blend.strict import nearest
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
 from conceptloader.torch.samplers import MicroBatches

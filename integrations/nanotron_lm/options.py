@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from conceptloader.base.strict import Section, build, nearest
 from conceptloader.blend import Config, load_config
-from conceptloader.blend.strict import Section, build, nearest
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.in_place import datasets_in_place
 

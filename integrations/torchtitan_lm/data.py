@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from conceptloader.base.packages import imported
+from conceptloader.base.strict import nearest
 from conceptloader.blend import load_config, open_blend
-from conceptloader.blend.strict import nearest
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
 from conceptloader.order.sequential import Sequential

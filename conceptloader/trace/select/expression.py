@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from conceptloader.base.packages import need
-from conceptloader.blend.strict import nearest
+from conceptloader.base.strict import nearest
 from conceptloader.errors import ConfigError
 
 _CLASSES = {"COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "OPERATOR", "BETWEEN", "FUNCTION", "CASE"}

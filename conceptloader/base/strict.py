@@ -1,4 +1,5 @@
-"""Plain data -> dataclasses, strictly. Every message names the path of the key, what was found, what was expected.
+"""Plain data <-> dataclasses: the configuration, and what runs save. Every message names the path of the key, what was
+found, what was expected.
 
 Not left to dacite 1.9, which was tried: it names an unknown key of a nested mapping without its path, and one in a
 mapping of sections without the section, takes true for 1 and NaN for a number, and has no rules for values.
@@ -53,6 +54,10 @@ class Section:
             object.__setattr__(self, f.name, convert(getattr(self, f.name), hints[f.name], f.name))
 
 
+class Saved:
+    """Base of dataclasses that are read from what `plain` made of them: of their fields none may be missing."""
+
+
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls, include_extras=True)
@@ -61,8 +66,8 @@ def _hints(cls: type) -> dict[str, Any]:
 def convert(value: Any, hint: Any, where: str) -> Any:
     """`value` as the type `hint` says.
 
-    Known are bool, int, float (int passes), str, Literal, None in a union, a dataclass beside something else in one,
-    tuple, dict with str keys, dataclasses, and Annotated with a rule.
+    Known are bool, int, float (int passes), str, Any, Literal, None in a union, a dataclass beside something else in
+    one, tuple, dict and Mapping with str keys, dataclasses, and Annotated with a rule.
     """
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -78,11 +83,15 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return _literal(value, args, where)
     if origin is tuple:
         return _tuple(value, hint, where)
-    if origin is dict:
+    if origin in (dict, Mapping):
         items = _mapping(value, where).items()
         return {_name(key, where): convert(item, args[1], f"{where}.{key}") for key, item in items}
     if dataclasses.is_dataclass(hint):
-        return value if isinstance(value, hint) else build(hint, value, where)  # type: ignore[arg-type]
+        if isinstance(value, hint) and not isinstance(value, Section):  # type: ignore[arg-type]
+            value = vars(value)  # has checked nothing
+        return value if isinstance(value, Section) else build(hint, value, where)  # type: ignore[arg-type]
+    if hint is Any:
+        return value
     wanted: Any = (int, float) if hint is float else hint
     if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
         raise _wrong(value, hint, where)
@@ -97,7 +106,7 @@ def build(cls: type[T], data: Any, where: str) -> T:
     required = [
         name
         for name, f in known.items()
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if issubclass(cls, Saved) or (f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
     ]
     example = f"; write {{{required[0]}: {data}}}" if isinstance(data, str) and len(required) == 1 else ""
     data = _mapping(data, where or "configuration", example)
@@ -111,6 +120,16 @@ def build(cls: type[T], data: Any, where: str) -> T:
         if name not in data:
             raise ConfigError(f"{prefix}{name}: missing, expected {_describe(hints[name])}")
     return cls(**{name: convert(item, hints[name], f"{prefix}{name}") for name, item in data.items()})
+
+
+def plain(value: Any) -> Any:
+    """What `build` makes an equal value of, as JSON and YAML have it; fields that are None only where it must."""
+    if dataclasses.is_dataclass(value):
+        items = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {key: plain(item) for key, item in items.items() if item is not None or isinstance(value, Saved)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def nearest(key: Any, known: Iterable[str]) -> str:
@@ -175,7 +194,7 @@ def _describe(hint: Any) -> str:
         return _describe(next(a for a in args if a is not type(None)))
     if origin is tuple:
         return "a list" if args[-1] is Ellipsis else f"a list of {len(args)}: " + ", ".join(map(_describe, args))
-    if origin is dict or dataclasses.is_dataclass(hint):
+    if origin in (dict, Mapping) or dataclasses.is_dataclass(hint):
         return "a mapping"
     names = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
     return names.get(hint, str(hint))

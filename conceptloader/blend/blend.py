@@ -21,7 +21,6 @@ from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.sequential import Sequential
-from conceptloader.order.skips import Skip
 from conceptloader.order.weights import tempered
 
 
@@ -190,7 +189,7 @@ def open_blend(
         block=config.block,
         members=members,
         phases=_phases(config, members) if config.order == "shuffled" else (),
-        skips=[Skip(at=skip.at, count=skip.count) for skip in config.skip],
+        skips=config.skip,
         quarantine={name: fingerprint(quarantine[name]) for name in sorted(quarantine)},
         exclude={name: excluded[name].prints() for name in sorted(excluded)},
         order=config.order,
@@ -297,12 +296,13 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
     )
 
 
-def _phases(config: Config, members: Mapping[str, Member]) -> list[Phase]:
-    phases: list[tuple[int, Mapping[str, float]]] = [(phase.start, phase.weights) for phase in config.phases]
-    if not phases or phases[0][0] > 0:
+def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
+    phases = list(config.phases)
+    if not phases or phases[0].start > 0:
         given: dict[str, float] = {
             name: member.windows if config.weights == "sizes" else config.datasets[name].weight or 0
             for name, member in members.items()
         }
-        phases.insert(0, (0, {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)))
-    return [Phase(start=start, weights=tempered(weights, config.temperature)) for start, weights in phases]
+        first = {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)
+        phases.insert(0, Phase(start=0, weights=first))
+    return tuple(Phase(start=one.start, weights=tempered(one.weights, config.temperature)) for one in phases)

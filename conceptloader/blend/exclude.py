@@ -33,10 +33,10 @@ class Excluded(NamedTuple):
         found = np.where(low < high, found.reshape(np.shape(low)), NEVER)
         return found if found.ndim else int(found)
 
-    def prints(self) -> list[list[int | str]]:
-        """[at, fingerprint of what is excluded from there on], for each `at`, rising."""
+    def prints(self) -> tuple[tuple[int, str], ...]:
+        """(at, fingerprint of what is excluded from there on), for each `at`, rising."""
         ranges = np.stack([self.start, self.stop], 1)
-        return [[at, fingerprint(ranges[self.at == at].tolist())] for at in np.unique(self.at).tolist()]
+        return tuple((at, fingerprint(ranges[self.at == at].tolist())) for at in np.unique(self.at).tolist())
 
 
 NEVER = np.iinfo(np.int64).max

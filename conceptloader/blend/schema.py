@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from conceptloader.base.checks import as_names, falls
-from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, nearest, within
+from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, nearest, plain, within
 from conceptloader.errors import ConfigError
-from conceptloader.order.mixture import MAX_BLOCK
+from conceptloader.order.mixture import MAX_BLOCK, Phase
 from conceptloader.order.progress.spec import OrderKind
+from conceptloader.order.skips import Skip
 
 MAX_BINS = 4096
 
@@ -26,22 +27,6 @@ class DatasetConfig(Section):
     tracks: tuple[str, ...] | None = None
     max_epochs: Positive | None = None
     allow_pickle: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PhaseConfig(Section):
-    """From global sample `start` on, these datasets in these proportions, and no others."""
-
-    start: Natural
-    weights: dict[str, Positive]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SkipConfig(Section):
-    """From the trainer's sample `at` on, `count` global samples are passed over."""
-
-    at: Natural
-    count: Count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -213,8 +198,8 @@ class Config(Section):
     split_documents: tuple[float, float] | None = None
     weights: Literal["given", "sizes"] = "given"
     temperature: Positive = 1.0
-    phases: tuple[PhaseConfig, ...] = ()
-    skip: tuple[SkipConfig, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    skip: tuple[Skip, ...] = ()
     quarantine: tuple[QuarantineConfig, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
     packing: PackingConfig | None = None
@@ -262,8 +247,8 @@ class Config(Section):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data of which `load_config` makes an equal configuration; keys without a value are left out."""
-        plain: dict[str, Any] = _plain(self)
-        return plain
+        data: dict[str, Any] = plain(self)
+        return data
 
     def _check_datasets(self) -> None:
         if not self.datasets:
@@ -347,12 +332,3 @@ class Config(Section):
                 raise ConfigError(f"{where}.dataset: missing, expected the dataset that the view is of")
             if self.order == "megatron":
                 raise ConfigError("exclude: not with order megatron, whose samples are not windows; leave it out")
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        items = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return {key: _plain(item) for key, item in items.items() if item is not None}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from conceptloader.base.checks import as_integer, falls
 from conceptloader.base.lazy import lazy
 from conceptloader.base.shown import Shown
+from conceptloader.base.strict import Natural, Positive
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
@@ -29,8 +30,8 @@ MAX_BLOCK = 65_536
 class Phase:
     """From global sample `start` on, the datasets named in `weights` are drawn in these proportions, and no others."""
 
-    start: int
-    weights: Mapping[str, float]
+    start: Natural
+    weights: Mapping[str, Positive]
 
 
 class Mixture(Shown):

@@ -119,7 +119,7 @@ class Plan:
         "short": its micro batches end early, on some ranks at zero samples (evaluation that counts each sample once).
 
     Raises ConfigError if the first batch does not divide into micro batches for all ranks. A later size is checked when
-    it is asked for, since another machine may have taken over by then; schedule.check_divisible checks them all.
+    it is asked for, since another machine may have taken over by then.
     """
 
     partition: Partition

@@ -34,6 +34,8 @@ class BatchSchedule:
     """Runs of equal steps from the known position on: (first step, samples consumed before it, batch size)."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rule, Sequence) or any(not isinstance(e, Sequence) or len(e) != 2 for e in self.rule):
+            raise ConfigError(f"batch size rule: found {self.rule!r}, expected ((from_consumed, batch_size), ...)")
         rule = tuple(
             (as_count(at, f"rule[{k}]: from_consumed", 0), as_count(size, f"rule[{k}]: batch size"))
             for k, (at, size) in enumerate(self.rule)
@@ -91,19 +93,6 @@ class BatchSchedule:
             )
         return replace(self, rule=tuple((at, size // multiple * multiple) for at, size in self.rule))
 
-    def check_divisible(self, micro_batch_size: int, dp_size: int) -> None:
-        """Raise ConfigError if a batch from this position on cannot be split into micro batches for all ranks.
-
-        Sizes of the rule that were passed already are not asked: they may belong to a smaller machine.
-        """
-        group = micro_batch_size * dp_size
-        for _, consumed, size in self.stretches:
-            if size % group:
-                raise ConfigError(
-                    f"global batch size {size} (from {consumed} consumed samples on) is not divisible by "
-                    f"micro_batch_size {micro_batch_size} * dp_size {dp_size} = {group}; change one of the three"
-                )
-
     def batch_size(self, consumed: int) -> int:
         """Size of the batch that starts at `consumed` samples, by the rule alone."""
         return self.rule[bisect_right(self.rule, (consumed, 1 << 64)) - 1][1]
@@ -136,17 +125,6 @@ class BatchSchedule:
         k = np.searchsorted(consumed, samples, side="right") - 1
         done = (samples - consumed[k]) // size[k]
         return first[k] + done, consumed[k] + done * size[k], size[k]
-
-    def to_list(self) -> list[list[int]]:
-        """The rule as plain JSON: [[from_consumed, batch_size], ...]."""
-        return [list(entry) for entry in self.rule]
-
-    @classmethod
-    def from_list(cls, rule: Sequence[Sequence[int]], step: int = 0, consumed: int = 0) -> "BatchSchedule":
-        """Inverse of to_list. Raises ConfigError for anything that is not such a list."""
-        if not isinstance(rule, Sequence) or any(not isinstance(e, Sequence) or len(e) != 2 for e in rule):
-            raise ConfigError(f"batch size rule: found {rule!r}, expected [[from_consumed, batch_size], ...]")
-        return cls(tuple((at, size) for at, size in rule), step, consumed)
 
     def _count_stretches(self) -> tuple[tuple[int, int, int], ...]:
         step, consumed = self.step, self.consumed

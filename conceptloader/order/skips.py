@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from conceptloader.base.strict import Count, Natural
 from conceptloader.errors import ConfigError
 
 MAX_SKIPPED = 2**62
@@ -17,8 +18,8 @@ _NEVER = 2**63 - 1
 class Skip:
     """From the trainer's sample `at` on, `count` further global samples are passed over (after a loss spike, say)."""
 
-    at: int
-    count: int
+    at: Natural
+    count: Count
 
 
 class Skips:

@@ -35,9 +35,7 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
     total = sum(exact.values())
     for name, share in exact.items():
         if share < total * MIN_SHARE:
-            raise ConfigError(
-                f"{where}.{name}: found {weights[name]}, below 2**-40 of the total {float(total)}; raise it or drop it"
-            )
+            raise ConfigError(f"{where}.{name}: found {weights[name]}, below 2**-40 of the total; raise it or drop it")
     return smallest_integers(exact)
 
 

@@ -247,7 +247,7 @@ class Loader:
         """Raise ConfigError if other ranks are about to read another run, or another part of it."""
         if self.check_ranks is False or not self._fresh:
             return
-        share, sizes = self.partition, self._schedule.to_list()
+        share, sizes = self.partition, self._schedule.rule
         if share.dp_size > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ConfigError(
                 f"check_ranks: found no process group with dp_size {share.dp_size}; call "
@@ -302,7 +302,7 @@ class Loader:
             )
         blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
         reader = open_reader(blend, self.dp_rank)
-        step_start = saved_count(saved.more, "step_start", where) if "step_start" in saved.more else consumed
+        step_start = saved_count(saved.more, "step_start", where)
         self._begin(consumed, step_start)
         self.close()
         self.blend, self._reader = blend, reader

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from conceptloader.base.strict import build
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
 
@@ -155,7 +156,7 @@ def _read_file(path: Path) -> Iterator[Any]:
                 raise ValueError("no line of a record")
             if number == 1:
                 dp_rank = int(entry["dp_rank"])
-                found: Any = int(entry["launch"]), RunStart(**entry["start"])
+                found: Any = int(entry["launch"]), build(RunStart, entry["start"], "start")
             else:
                 known = {name: entry.pop(name) for name in _OF_A_LINE}
                 ignored = entry.pop(_IGNORED, None)

@@ -8,6 +8,7 @@ import yaml
 
 from conceptloader.blend import Config, DatasetConfig, load_config, open_blend
 from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.order.mixture import Phase
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -221,6 +222,8 @@ def test_built_in_python_it_is_checked_as_well():
     with pytest.raises(ConfigError, match="seed: found '1'"):
         Config(datasets={"a": DatasetConfig(path="x")}, seed="1")
     assert Config(datasets={"a": {"path": "x"}}).datasets["a"] == DatasetConfig(path="x")
+    with pytest.raises(ConfigError, match=r"^phases\[0\]\.weights\.a: found -1, expected a number above 0"):
+        Config(datasets={"a": {"path": "x"}}, temperature=2, phases=[Phase(start=0, weights={"a": -1})])
     with pytest.raises(dataclasses.FrozenInstanceError):
         DatasetConfig(path="x").path = "y"
 

@@ -51,7 +51,8 @@ class States:
             "nanotron_state": nanotron,
             "megatron_state": OrderState(spec=spec, consumed=4).leaf(),
         }
-        plain = sealed(OrderState(spec=spec, consumed=4).fields())  # the leaf's content, where a mutation meets a field
+        # The leaf's content, where a mutation meets a field.
+        plain = sealed(OrderState(spec=spec, consumed=4, more={"step_start": 4}).fields())
         found = {name: [json.dumps(state).encode()] for name, state in states.items()}
         for name in ("loader_state", "megatron_state"):
             found[name].append(json.dumps(plain).encode())

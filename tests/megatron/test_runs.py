@@ -38,17 +38,17 @@ def arguments(**changes: Any) -> Namespace:
 
 
 def test_batch_schedules() -> None:
-    assert batch_schedule(arguments()).to_list() == [[0, 8]]
+    assert batch_schedule(arguments()).rule == ((0, 8),)
     ramp = arguments(rampup_batch_size=["4", "4", "40"])
-    assert batch_schedule(ramp).to_list() == [[0, 4], [40, 8]]
+    assert batch_schedule(ramp).rule == ((0, 4), (40, 8))
     ramp.step_batch_size_schedule = None  # a Megatron that has steps ignores the ramp
-    assert batch_schedule(ramp).to_list() == [[0, 8]]
+    assert batch_schedule(ramp).rule == ((0, 8),)
     steps = arguments(step_batch_size_schedule="0:4, 2K:8 1.5M:16")
-    assert batch_schedule(steps).to_list() == [[0, 4], [200, 8], [150_000, 16]]
+    assert batch_schedule(steps).rule == ((0, 4), (200, 8), (150_000, 16))
     with pytest.raises(ConfigError, match="expected a number"):
         batch_schedule(arguments(step_batch_size_schedule="0:many"))
     odd = arguments(global_batch_size=10, decrease_batch_size_if_needed=True)
-    assert batch_schedule(odd).to_list() == [[0, 8]]
+    assert batch_schedule(odd).rule == ((0, 8),)
 
 
 def test_phase_transitions_count_on() -> None:

@@ -234,6 +234,7 @@ def test_far_positions_and_tiny_weights() -> None:
         ({"sizes": [1, 1], "weights": [1, float("inf")]}, "finite"),
         ({"sizes": [1, 1], "weights": [1, True]}, "expected a number"),
         ({"sizes": [1, 1], "weights": [1, 2**-41]}, "2\\*\\*-40"),
+        ({"sizes": [1, 1], "weights": [10**400, 1]}, r"weights\.1: found 1, below 2\*\*-40 of the total"),
         ({"sizes": [1, 1], "names": ["a", "a"]}, "more than once"),
         ({"sizes": [1], "block": 0}, "block"),
         ({"sizes": [1], "block": 65_537}, "block"),

@@ -171,8 +171,6 @@ def test_later_batch_sizes_are_checked_when_they_are_asked_for():
         plan.places(np.array([0, 16], np.uint64))
     with refused:
         plan.micro_batches(2, 0)
-    with refused:
-        plan.schedule.check_divisible(2, 2)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_round_trip_and_specs_are_stored_once(tmp_path):
     other = spec(seed=8)
     starts = [
         start(batch=4),
-        replace(start(3, 12), batch=BatchSchedule.ramp_up(8, 8, 100, 32).to_list()),
+        replace(start(3, 12), batch=BatchSchedule.ramp_up(8, 8, 100, 32).rule),
         start(5, 28, spec=other.hash, data_stage="anneal", scheme="strided", seq_len=None),
         start(6, 36),
     ]
@@ -153,6 +153,10 @@ def test_a_change_right_before_writing_is_noticed(tmp_path, monkeypatch, change)
         '{"kind": "start", "log_version": 1}',
         '{"kind": "stop", "log_version": 1}',
         json.dumps({"kind": "spec"}),
+        json.dumps({"kind": "spec", "hash": SPEC.hash, "spec": SPEC.to_dict(), "more": 1}),
+        json.dumps({"kind": "spec", "hash": "0" * 32, "spec": SPEC.to_dict()}),
+        json.dumps({"kind": "spec", "hash": SPEC.hash, "spec": SPEC.to_dict() | {"seed": 9}}),
+        json.dumps({"kind": "spec", "hash": SPEC.hash, "spec": {}}),
     ],
 )
 def test_damaged_lines_are_named(tmp_path, line):
@@ -167,13 +171,24 @@ def test_damaged_values_are_named(tmp_path):
     log = RunLog(tmp_path)
     log.append(start(), SPEC)
     text = log.path.read_text()
-    for damage in ('"step":-1', '"step":"0"', '"step":0,"log_versions":2'):
+    for damage in ('"step":-1', '"step":"0"', '"step":0,"log_versions":2', '"steps":0'):
         log.path.write_text(text.replace('"step":0', damage))
         with pytest.raises(FormatError, match="line 2"):
             RunLog(tmp_path)
     log.path.write_text(text.replace('"log_version":1', '"log_version":2'))
-    with pytest.raises(FormatError, match="version 2, this release knows"):
+    with pytest.raises(FormatError, match="version 2, expected 'start' of version 1"):
         RunLog(tmp_path)
+
+
+def test_no_field_of_a_start_may_be_missing(tmp_path):
+    log = RunLog(tmp_path)
+    log.append(start(), SPEC)
+    of_spec, line = log.path.read_text().splitlines()
+    for name in json.loads(line):
+        less = {key: value for key, value in json.loads(line).items() if key != name}
+        log.path.write_text(f"{of_spec}\n{json.dumps(less)}\n")
+        with pytest.raises(FormatError, match="line 2: not a line of a run log"):
+            RunLog(tmp_path)
 
 
 def test_a_missing_spec(tmp_path):

@@ -1,12 +1,15 @@
 import json
+from copy import deepcopy
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 
 import numpy as np
 import pytest
 
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
-from conceptloader.order.progress.spec import SPEC_VERSION, Member, OrderSpec
+from conceptloader.order.mixture import Mixture, Phase
+from conceptloader.order.progress.spec import VERSIONS, Member, OrderSpec
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip
 
@@ -127,7 +130,7 @@ def test_bad_member():
         member("web", windows=-1, token_range=(0, 1))
 
 
-@pytest.mark.parametrize(("key", "known"), [("spec_version", SPEC_VERSION), ("order_version", ORDER_VERSION)])
+@pytest.mark.parametrize(("key", "known"), list(VERSIONS.items()))
 def test_other_versions_are_refused(key, known):
     for other in (known + 1, 0, True, None):
         with pytest.raises(ResumeError, match=f"{key}: found {other}, expected {known}; resume with the release"):
@@ -146,6 +149,16 @@ def test_other_versions_are_refused(key, known):
         lambda d: d["members"]["web"].pop("windows"),
         lambda d: d["members"]["web"].update(windows="many"),
         lambda d: d["members"]["web"].update(token_range=[1]),
+        lambda d: d["members"]["web"].update(token_range=[0, "1"]),
+        lambda d: d["members"]["web"].update(stream_fingerprint=5),
+        lambda d: d["members"]["web"].update(more=1),
+        lambda d: d["members"].update({"": d["members"]["web"]}),
+        lambda d: d["phases"][0].update(end=5),
+        lambda d: d["phases"][0].update(weights={"web": True}),
+        lambda d: d["skips"][0].update(more=1),
+        lambda d: d.update(exclude={"web": [[1]]}),
+        lambda d: d.update(live=[0.0]),
+        lambda d: d.update(quarantine={"web": 5}),
         lambda d: d["phases"][0].update(weights={"web": "1"}),
         lambda d: d["skips"][0].pop("at"),
         lambda d: d.update(block={}),
@@ -157,6 +170,24 @@ def test_damaged_specs_are_refused(damage):
     data = spec().to_dict()
     damage(data)
     with pytest.raises(ResumeError, match="saved order spec: "):
+        OrderSpec.from_dict(data)
+
+
+def test_no_field_of_a_spec_may_be_missing():
+    whole = spec().to_dict()
+    for path in ((), ("members", "web"), ("phases", 0), ("skips", 0)):
+        for name in reduce(getitem, path, whole):
+            data = deepcopy(whole)
+            del reduce(getitem, path, data)[name]
+            with pytest.raises(ResumeError, match=f"saved order spec: .*{name}"):
+                OrderSpec.from_dict(data)
+
+
+def test_a_message_has_the_place_what_was_found_and_what_is_expected():
+    data = spec().to_dict()
+    data["members"]["web"]["windows"] = "many"
+    said = "saved order spec: damaged .*members.web.windows: found 'many', expected an integer.*another checkpoint"
+    with pytest.raises(ResumeError, match=said):
         OrderSpec.from_dict(data)
 
 

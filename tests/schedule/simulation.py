@@ -163,7 +163,7 @@ def _launch(run: Run, rng: np.random.Generator) -> None:
         RunStart(
             step=step,
             consumed=run.consumed,
-            batch=schedule.to_list(),
+            batch=schedule.rule,
             micro_batch_size=partition.micro_batch_size,
             dp_size=partition.dp_size,
             scheme=partition.scheme,

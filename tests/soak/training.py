@@ -102,7 +102,7 @@ def _start(launch: Launch, loader: Loader, step: int) -> RunStart:
     return RunStart(
         step=step,
         consumed=loader.consumed_samples,
-        batch=launch.schedule.to_list(),
+        batch=launch.schedule.rule,
         micro_batch_size=launch.micro_batch_size,
         dp_size=launch.dp_size,
         seq_len=loader.blend.config.seq_len,

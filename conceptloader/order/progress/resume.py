@@ -49,7 +49,7 @@ def _compared(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[D
     yield Difference("skips", *([(s.at, s.count) for s in spec.skips if s.at < consumed] for spec in both))
     drawn = saved.draws_before(consumed)
     for name in sorted({*saved.exclude, *current.exclude} & set(drawn) & set(current.members)):
-        old, new = ([list(one) for one in spec.exclude.get(name, ()) if int(one[0]) < consumed] for spec in both)
+        old, new = ([one for one in spec.exclude.get(name, ()) if one[0] < consumed] for spec in both)
         yield Difference(f"exclude.{name}", old, new)
     for name in drawn:
         yield from _member_differences(name, saved.members[name], current.members.get(name))
@@ -153,10 +153,10 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
             **{name: member for name, member in saved.members.items() if name in kept},
             **{keys[name]: member for name, member in current.members.items()},
         },
-        phases=[*past, replace(active, start=start), *(phase for phase in ahead if phase.start > start)],
-        skips=[*(s for s in saved.skips if s.at < consumed), *(s for s in current.skips if s.at >= consumed)],
+        phases=(*past, replace(active, start=start), *(phase for phase in ahead if phase.start > start)),
+        skips=(*(s for s in saved.skips if s.at < consumed), *(s for s in current.skips if s.at >= consumed)),
         base=consumed,
-        live=[*live, *(s for s in current.live if s > start)],
+        live=(*live, *(s for s in current.live if s > start)),
     )
 
 
@@ -178,7 +178,8 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
             raise ResumeError(
                 f"{where}: saved {weights}, and the configuration has {dict(found.weights)} there; take the phase out"
             )
-    return replace(current, phases=[phases[start] for start in sorted(phases)], live=[phase.start for phase in live])
+    starts = tuple(phase.start for phase in live)
+    return replace(current, phases=tuple(phases[start] for start in sorted(phases)), live=starts)
 
 
 def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[str, float]:

@@ -8,14 +8,15 @@ dropped on reading and cleared away by the next append, and no earlier line is e
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.base.strict import Saved, build, plain
+from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
 from conceptloader.order.partition import Partition, Place, Plan, Scheme
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.schedule import BatchSchedule
@@ -28,17 +29,17 @@ LOG_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStart:
+class RunStart(Saved):
     """One start of a run: from `step` on, with `consumed` samples behind it, this is how steps take samples.
 
-    batch: rule of BatchSchedule, [[from_consumed, batch_size], ...]. spec: hash of the order spec.
+    batch: rule of BatchSchedule, ((from_consumed, batch_size), ...). spec: hash of the order spec.
     seq_len: tokens of a window, None where samples are documents. data_stage: its name, for frameworks that have them.
     time: UTC, ISO 8601.
     """
 
     step: int
     consumed: int
-    batch: Sequence[Sequence[int]]
+    batch: tuple[tuple[int, int], ...]
     micro_batch_size: int
     dp_size: int
     seq_len: int | None
@@ -48,9 +49,7 @@ class RunStart:
     time: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
     def __post_init__(self) -> None:
-        schedule = BatchSchedule.from_list(self.batch, self.step, self.consumed)
-        object.__setattr__(self, "batch", schedule.rule)
-        _ = self.plan  # whatever is wrong is said here
+        object.__setattr__(self, "batch", self.plan.schedule.rule)  # whatever is wrong is said here
 
     @classmethod
     def of(
@@ -65,7 +64,7 @@ class RunStart:
         return cls(
             step=schedule.step,
             consumed=schedule.consumed,
-            batch=schedule.to_list(),
+            batch=schedule.rule,
             micro_batch_size=partition.micro_batch_size,
             dp_size=partition.dp_size,
             scheme=partition.scheme,
@@ -79,8 +78,16 @@ class RunStart:
         """Steps and samples from this start on, as if it were never restarted."""
         return Plan(
             partition=Partition(micro_batch_size=self.micro_batch_size, dp_size=self.dp_size, scheme=self.scheme),
-            schedule=BatchSchedule.from_list(self.batch, self.step, self.consumed),
+            schedule=BatchSchedule(self.batch, self.step, self.consumed),
         )
+
+
+@dataclass(frozen=True)
+class _SpecLine(Saved):
+    """In front of the first start that has this order."""
+
+    hash: str
+    spec: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ class RunLog:
         """The order spec with which a start was made. Raises FormatError if the log lacks it."""
         if start.spec not in self._specs:
             raise FormatError(f"{self.path}: the order spec {start.spec} of step {start.step} is missing from the log")
-        return OrderSpec.from_dict(self._specs[start.spec])
+        return self._specs[start.spec]
 
     def append(self, start: RunStart, spec: OrderSpec) -> None:
         """Log a start and, if it is new, its spec: one write and fsync. To be called by one process of a run.
@@ -172,11 +179,11 @@ class RunLog:
             raise ConfigError(f"run log: start.spec is {start.spec}, the spec's hash is {spec.hash}; they must agree")
         self.read()
         self._check_continuity(start)
-        lines = [{"kind": "start", "log_version": LOG_VERSION, **asdict(start)}]
+        lines = [{"kind": "start", "log_version": LOG_VERSION, **plain(start)}]
         if start.spec not in self._specs:
             lines.insert(0, {"kind": "spec", "hash": spec.hash, "spec": spec.to_dict()})
         self._write("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode())
-        self._specs.setdefault(spec.hash, spec.to_dict())
+        self._specs[spec.hash] = spec
         self.starts.append(start)
 
     def _check_continuity(self, start: RunStart) -> None:
@@ -192,7 +199,7 @@ class RunLog:
     def read(self) -> None:
         """Read the file again, in case another process has appended."""
         self.starts: list[RunStart] = []
-        self._specs: dict[str, Mapping[str, Any]] = {}
+        self._specs: dict[str, OrderSpec] = {}
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -206,24 +213,24 @@ class RunLog:
         for number, line in enumerate(lines, 1):
             try:
                 self._take(json.loads(line))
-            # ConfigError and JSONDecodeError are ValueErrors.
-            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            except (ValueError, ResumeError, RecursionError) as error:  # ConfigError is a ValueError
                 raise FormatError(
                     f"{self.path}, line {number}: not a line of a run log ({error}); put the file back from a copy, "
                     "or delete the line to answer its steps from the start before"
                 ) from error
 
-    def _take(self, line: dict[str, Any]) -> None:
-        kind = line.pop("kind")
+    def _take(self, line: Any) -> None:
+        kind, version = (line.pop(key, None) if isinstance(line, dict) else None for key in ("kind", "log_version"))
         if kind == "spec":
-            self._specs[line["hash"]] = line["spec"]
-            return
-        version = line.pop("log_version")
-        if kind != "start" or version != LOG_VERSION:
-            raise ValueError(
-                f"found {kind!r} of version {version}, this release knows 'start' of version {LOG_VERSION}"
-            )
-        self.starts.append(RunStart(**line))
+            found = build(_SpecLine, line, "")
+            spec = OrderSpec.from_dict(found.spec)
+            if spec.hash != found.hash:
+                raise ConfigError(f"spec: found one with the hash {spec.hash}, expected {found.hash}")
+            self._specs[spec.hash] = spec
+        elif kind == "start" and version == LOG_VERSION:
+            self.starts.append(build(RunStart, line, ""))
+        else:
+            raise ConfigError(f"found {kind!r} of version {version}, expected 'start' of version {LOG_VERSION}")
 
     def _write(self, data: bytes) -> None:
         new = not self.path.exists()

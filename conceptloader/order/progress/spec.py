@@ -3,25 +3,26 @@
 No paths, no loader options: moving the data, or reading it with more threads, changes nothing here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
+from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase, checked_phases
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
 
-SPEC_VERSION = 1
+VERSIONS = {"spec_version": 1, "order_version": ORDER_VERSION}
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class Member(Saved):
     """One dataset, cut into windows in one way.
 
     dataset: its name in the configuration. seq_len: tokens of a window or a pack, None where a sample is a document.
@@ -44,13 +45,11 @@ class Member:
     @property
     def identity(self) -> dict[str, Any]:
         """What decides which tokens a draw is."""
-        found = {name: getattr(self, name) for name in ("dataset", "seq_len", "windows", "stream_fingerprint")}
-        packing = None if self.packing is None else dict(self.packing)
-        return {**found, "token_range": list(self.token_range), "packing": packing}
+        return {name: value for name, value in plain(self).items() if name != "tracks_fingerprint"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderSpec:
+class OrderSpec(Saved):
     """The order of a run from its first sample on.
 
     members: by name; the name is the dataset's, or "name@seq_len" for the windows that it was cut into after a change
@@ -59,7 +58,7 @@ class OrderSpec:
         the same proportion. Empty unless order is "shuffled".
     skips: of the trainer's sample index, see order/skips.py.
     quarantine: dataset -> fingerprint of its quarantined ranges; changes the loss mask, never the order.
-    exclude: dataset -> [at, fingerprint] of what is excluded from the trainer's sample `at` on; as little does it
+    exclude: dataset -> (at, fingerprint) of what is excluded from the trainer's sample `at` on; as little does it
         change the order.
     base: consumed samples at which the present configuration took over from an earlier one whose phases, members and
         skips stand in front (a later data stage, a new sequence length); 0 if there was none.
@@ -72,14 +71,14 @@ class OrderSpec:
     seed: int
     block: int
     members: Mapping[str, Member]
-    phases: Sequence[Phase] = ()
-    skips: Sequence[Skip] = ()
+    phases: tuple[Phase, ...] = ()
+    skips: tuple[Skip, ...] = ()
     quarantine: Mapping[str, str] = field(default_factory=dict)
     order: OrderKind = "shuffled"
     base: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
-    live: Sequence[int] = ()
-    exclude: Mapping[str, Sequence[Sequence[int | str]]] = field(default_factory=dict)
+    live: tuple[int, ...] = ()
+    exclude: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
@@ -148,7 +147,7 @@ class OrderSpec:
                 "set them from another sample on, or change that phase"
             )
         phases = sorted([*self.phases, phase], key=lambda one: one.start)
-        return replace(self, phases=phases, live=[*self.live, phase.start])
+        return replace(self, phases=tuple(phases), live=(*self.live, phase.start))
 
     def phases_before(self, consumed: int) -> list[Phase]:
         """The phases that decided any of the first `consumed` samples."""
@@ -166,52 +165,20 @@ class OrderSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved and hashed."""
-        return {
-            "spec_version": SPEC_VERSION,
-            "order": self.order,
-            "order_version": ORDER_VERSION,
-            "seed": self.seed,
-            "block": self.block,
-            "members": {
-                name: {**member.identity, "tracks_fingerprint": member.tracks_fingerprint}
-                for name, member in self.members.items()
-            },
-            "phases": [{"start": phase.start, "weights": dict(phase.weights)} for phase in self.phases],
-            "skips": [{"at": skip.at, "count": skip.count} for skip in self.skips],
-            "quarantine": dict(self.quarantine),
-            "base": self.base,
-            "extra": dict(self.extra),
-            "live": list(self.live),
-            "exclude": {name: [list(one) for one in entries] for name, entries in self.exclude.items()},
-        }
+        return {**VERSIONS, **plain(self)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "OrderSpec":
-        """Inverse of to_dict.
-
-        Raises ResumeError if the data are damaged, or of another version.
-        """
-        versions = {"spec_version": SPEC_VERSION, "order_version": ORDER_VERSION}
-        if not isinstance(data, Mapping) or not versions.keys() <= data.keys():
-            raise ResumeError(f"saved order spec: found {str(data)[:80]!r}, expected an object with {list(versions)}")
-        for key, known in versions.items():
+    def from_dict(cls, data: Any) -> "OrderSpec":
+        """Inverse of to_dict. Raises ResumeError for data that are damaged, of another version, or no spec."""
+        if not isinstance(data, Mapping) or not VERSIONS.keys() <= data.keys():
+            raise ResumeError(f"saved order spec: found {str(data)[:80]!r}, expected an object with {list(VERSIONS)}")
+        for key, known in VERSIONS.items():
             if type(data[key]) is not int or data[key] != known:
                 raise ResumeError(
                     f"saved order spec: {key}: found {data[key]!r}, expected {known}; resume with the release of "
                     "conceptloader that wrote the checkpoint"
                 )
-        fields = {key: value for key, value in data.items() if key not in versions}
         try:
-            fields["members"] = {
-                name: Member(**{**member, "token_range": (member["token_range"][0], member["token_range"][1])})
-                for name, member in data["members"].items()
-            }
-            fields["phases"] = [Phase(**phase) for phase in data["phases"]]
-            fields["skips"] = [Skip(**skip) for skip in data["skips"]]
-            spec = cls(**fields)
-            spec.to_dict()
-            return spec
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ConfigError) as error:
-            raise ResumeError(
-                f"saved order spec: damaged ({type(error).__name__}: {error}); take the one of another checkpoint"
-            ) from error
+            return build(cls, {key: value for key, value in data.items() if key not in VERSIONS}, "")
+        except ConfigError as error:
+            raise ResumeError(f"saved order spec: damaged ({error}); take the one of another checkpoint") from error

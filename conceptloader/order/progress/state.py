@@ -19,7 +19,7 @@ KEY = "conceptloader"
 VERSION = 1
 
 Plain = dict[str, Any]
-_OWN = ("version", "spec", "spec_hash", "consumed_samples", "checksum")
+_MORE = ("step_start", "trainer_step", "data_stage", "data_stage_start")  # of loaders, and of nanotron
 _ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_at gives"
 
 
@@ -94,7 +94,7 @@ class OrderState:
     def fields(self) -> Plain:
         """Plain JSON, without the checksum."""
         position = {} if self.consumed is None else {"consumed_samples": self.consumed}
-        return {"version": VERSION, "spec": self.spec.to_dict(), "spec_hash": self.spec.hash, **position, **self.more}
+        return {"version": VERSION, "spec": self.spec.to_dict(), **position, **self.more}
 
     def leaf(self) -> dict[str, str]:
         """What to save with a checkpoint."""
@@ -104,19 +104,19 @@ class OrderState:
     def read(cls, state: Any, where: str) -> "OrderState":
         """A state as a leaf or as plain data. where: what it is, for messages.
 
-        Raises ResumeError if it is damaged, was edited, does not belong to its own spec, or is of another version.
+        Raises ResumeError if it is damaged, was edited, has other keys, or is of another version.
         """
         fields = unsealed(state, where)
-        found, saved = _fingerprint(fields.get("spec"), where), fields.get("spec_hash")
-        if found != saved:
-            raise ResumeError(
-                f"{where}: spec_hash {saved} is not that of its spec, {found}: it is damaged, or it was edited; "
-                f"{_ELSEWHERE}"
-            )
+        if unknown := sorted(fields.keys() - {"version", "spec", "consumed_samples", *_MORE}):
+            raise ResumeError(f"{where}: found the keys {unknown}, expected none but {_MORE} as well; {_ELSEWHERE}")
+        try:
+            spec = OrderSpec.from_dict(fields.get("spec"))
+        except ResumeError as error:
+            raise ResumeError(f"{where}: {error}") from error
         return cls(
-            spec=OrderSpec.from_dict(fields["spec"]),
+            spec=spec,
             consumed=saved_count(fields, "consumed_samples", where) if "consumed_samples" in fields else None,
-            more={key: value for key, value in fields.items() if key not in _OWN},
+            more={key: fields[key] for key in _MORE if key in fields},
         )
 
     def position(self, where: str) -> int:

@@ -5,7 +5,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from conceptloader.base.strict import Natural, Positive
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
-from conceptloader.order import reference
+from conceptloader.order import inverse, reference
 from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.skips import Skip, Skips
 from conceptloader.order.weights import exact_weights
@@ -40,6 +39,8 @@ class Mixture(Shown):
     Within a phase, a tree over the weights (order/tree.py) deals the samples out; inside each block of `block` samples
     the choices are permuted, so that no data-parallel rank is bound to one dataset; draw k of a dataset of n windows is
     window permutation_e(k mod n) of its epoch e = k // n. Everything has an exact inverse.
+
+    phases: what became of the argument, in order of start; see reference.PhaseOrder.
 
     Args:
         sizes: windows of each dataset, each 1..2**63.
@@ -78,16 +79,15 @@ class Mixture(Shown):
         self.max_epochs = [None] * len(self.sizes) if max_epochs is None else list(max_epochs)
         self._check_members()
         self.skips = Skips(skips)
-        self._index = {name: k for k, name in enumerate(self.names)}
         self._keys = [reference.dataset_key(self.seed, name) for name in self.names]
         exact = [(phase.start, self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
-        self._phases = reference.order_phases(exact, self.names, self.seed, self.block)
-        self._starts = [phase.start for phase in self._phases]
+        self.phases = reference.order_phases(exact, self.names, self.seed, self.block)
+        self._starts = [phase.start for phase in self.phases]
 
     def __repr__(self) -> str:
         shown = [f"{name} ({size:,} windows)" for name, size in zip(self.names[:4], self.sizes, strict=False)]
         more = [f"{len(self.names) - 4:,} more"] if self.names[4:] else []
-        return f"<Mixture of {', '.join(shown + more)}: seed {self.seed}, {len(self._phases)} phases>"
+        return f"<Mixture of {', '.join(shown + more)}: seed {self.seed}, {len(self.phases)} phases>"
 
     def _check_members(self) -> None:
         if not self.sizes:
@@ -118,7 +118,7 @@ class Mixture(Shown):
     def _exact_weights(self, phase: Phase) -> dict[str, int]:
         where = f"phase at {phase.start}: weights" if phase.start else "weights"
         for name in phase.weights:
-            if name not in self._index:
+            if name not in self.names:
                 raise ConfigError(f"{where}.{name}: no such dataset, expected one of {sorted(self.names)[:20]}")
         return exact_weights(phase.weights, where)
 
@@ -128,7 +128,7 @@ class Mixture(Shown):
         right: list[int] = []
         share: list[int] = []
         roots = []
-        for phase in self._phases:
+        for phase in self.phases:
             offset = len(left)
             for children, out in ((phase.tree.left, left), (phase.tree.right, right)):
                 out += [child + offset if child >= 0 else ~phase.members[~child] for child in children]
@@ -136,10 +136,10 @@ class Mixture(Shown):
             roots.append(offset if phase.tree.share else ~phase.members[0])
         return kernels.Phases(
             starts=np.array(self._starts, np.uint64),
-            keys=np.array([phase.key for phase in self._phases], np.uint64),
+            keys=np.array([phase.key for phase in self.phases], np.uint64),
             roots=np.array(roots, np.int64),
             tree=kernels.Tree(np.array(left, np.int64), np.array(right, np.int64), np.array(share, np.uint64)),
-            bases=np.array([phase.base for phase in self._phases], np.uint64),
+            bases=np.array([phase.base for phase in self.phases], np.uint64),
             block=self.block,
         )
 
@@ -171,7 +171,7 @@ class Mixture(Shown):
     @property
     def deviation(self) -> float:
         """No dataset's count is ever further than this from its weights at a block border (block 1: at any sample)."""
-        return max(phase.tree.deviation for phase in self._phases)
+        return max(phase.tree.deviation for phase in self.phases)
 
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
@@ -193,11 +193,6 @@ class Mixture(Shown):
         kernels.windows_many(datasets.reshape(-1), draws.reshape(-1), *out, self._window_arrays, scratch)
         return datasets, epochs, windows
 
-    def locate(self, g: int) -> tuple[int, int]:
-        """(dataset, draw) of sample g."""
-        datasets, draws = self.locate_many([g])
-        return int(datasets[0]), int(draws[0])
-
     def sample(self, g: int) -> tuple[int, int, int]:
         """(dataset, epoch, window) of sample g."""
         datasets, epochs, windows = self.sample_many([g])
@@ -208,31 +203,24 @@ class Mixture(Shown):
         if g < 0:
             raise ConfigError(f"sample index: found {g}, expected 0 or more")
         g = self.skips.global_index(g)
-        return self._phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
-
-    def index_of(self, dataset: int, draw: int) -> int | None:
-        """The index at which a draw is read, or None if the run never reads it (its dataset left, or it is skipped)."""
-        if not 0 <= dataset < len(self.sizes) or draw < 0:
-            raise ConfigError(
-                f"found dataset {dataset}, draw {draw}; expected 0 <= dataset < {len(self.sizes)}, draw >= 0"
-            )
-        g = reference.position(self._phases, self.block, dataset, draw)
-        return None if g is None else self.skips.trainer_index(g)
+        return self.phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
-        """The index at which a window is read in one epoch of its dataset, or None as for `index_of`."""
-        size = self.sizes[dataset]
-        if not 0 <= window < size or epoch < 0:
-            raise ConfigError(f"found epoch {epoch}, window {window}; expected epoch >= 0, 0 <= window < {size}")
-        draw = epoch * size + window
+        """The index at which a window is read in one epoch of its dataset, or None if the run never reads it: its
+        dataset left, or it is skipped."""
+        if not (0 <= dataset < len(self.sizes) and 0 <= window < self.sizes[dataset] and epoch >= 0):
+            raise ConfigError(
+                f"found dataset {dataset}, epoch {epoch}, window {window}; expected one of {len(self.sizes)} datasets, "
+                f"epoch >= 0, and a window of the dataset; sizes are {self.sizes[:20]}"
+            )
+        size, draw = self.sizes[dataset], epoch * self.sizes[dataset] + window
         if self.shuffle:
             draw = reference.draw_of(epoch, window, size, self._keys[dataset])
-        return self.index_of(dataset, draw)
+        g = reference.position(self.phases, self.block, dataset, draw)
+        return None if g is None else reference.trainer_index(g, ((skip.at, skip.count) for skip in self.skips.skips))
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
         """`index_of_window` of an array of windows: int64 like it, -1 where that is None."""
-        from conceptloader.order import inverse
-
         size = self.sizes[dataset]
         given = as_positions(windows, size, "window")
         if self.shuffle:
@@ -240,7 +228,7 @@ class Mixture(Shown):
             draws = inverse.draws_of(given.reshape(-1), epoch * size, size, key)
         else:
             draws = given.reshape(-1) + np.uint64(epoch * size)
-        found = inverse.positions(self._phases, self.block, dataset, draws)
+        found = inverse.positions(self.phases, self.block, dataset, draws)
         return self.skips.trainer_indices(found).reshape(given.shape)
 
     def check_run(self, num_samples: int) -> None:
@@ -252,15 +240,6 @@ class Mixture(Shown):
                     f"datasets.{name}.max_epochs: a run of {num_samples} samples reads it {count / size:.2f} times, "
                     f"the limit is {limit}; lower its weight, shorten the run or raise the limit"
                 )
-
-    def spec(self) -> dict[str, Any]:
-        """What decides the order, as JSON-able data: equal specs give equal orders."""
-        return {
-            "seed": self.seed, "block": self.block, "shuffle": self.shuffle,
-            "windows": {name: self.sizes[self._index[name]] for name in sorted(self.names)},
-            "phases": [{"start": phase.start, "weights": phase.weights} for phase in self._phases],
-            "skips": [[skip.at, skip.count] for skip in self.skips.skips],
-        }  # fmt: skip
 
 
 def checked_phases(phases: Sequence[Phase], hint: str = "") -> list[Phase]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
-from conceptloader.order.reference import TABLE_MAX, feistel_shape, keyed_shuffle, mix64
+from conceptloader.order.reference import TABLE_MAX, feistel_shape, keyed_shuffle, mix64, permute, unpermute
 
 MAX_N = 1 << 63
 
@@ -48,22 +48,12 @@ class Permutation:
             raise ConfigError(f"n: found {n}, expected 1 <= n <= 2**63")
         if not 0 <= key < 1 << 64:
             raise ConfigError(f"key: found {key}, expected 0 <= key < 2**64; derive one with conceptloader.derive_key")
-        self.n = index(n)
-        self.key = index(key)
+        self.n, self.key = index(n), index(key)
         self._key = mix64(self.key)  # small keys are legal here, and must not give related orders
         self._tables: tuple[npt.NDArray[np.uint64], ...] = ()  # forward, inverse
         if self.n <= TABLE_MAX:
-            inverse = np.empty(self.n, np.uint64)
             table = np.array(keyed_shuffle(self.n, self._key), np.uint64)
-            inverse[table] = np.arange(self.n, dtype=np.uint64)
-            self._tables = table, inverse
-        else:
-            a, bits = feistel_shape(self.n)
-            self._parameters = (np.uint64(self.n), np.uint64(a), np.uint64(bits), np.uint64(self._key))
-        self._calls: tuple[list[Any], list[Any]] = [], []  # bound ones, forward and inverse, that no thread is making
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Permutation, (self.n, self.key)
+            self._tables = table, np.argsort(table).astype(np.uint64)
 
     def __len__(self) -> int:
         return self.n
@@ -90,24 +80,15 @@ class Permutation:
     def _one(self, position: int, back: int) -> int:
         if not 0 <= position < self.n:
             raise ConfigError(f"position: found {position}, expected 0 <= position < {self.n}")
-        position = index(position)
         if self._tables:
-            return int(self._tables[back][position])
-        try:
-            call = self._calls[back].pop()
-        except IndexError:
-            call = (kernels.feistel, kernels.unfeistel)[back].bind(np.uint64(0), *self._parameters)
-        call.block[1] = position
-        call()
-        found: int = call.block[0]
-        self._calls[back].append(call)
-        return found
+            return int(self._tables[back][index(position)])
+        return (permute, unpermute)[back](index(position), self.n, self._key)
 
     def _many(self, positions: npt.ArrayLike, back: int) -> npt.NDArray[np.uint64]:
         array = as_positions(positions, self.n, "position")
         if self._tables:
             return self._tables[back][array]
-        out = np.empty_like(array)
-        kernel = (kernels.feistel_many, kernels.unfeistel_many)[back]
-        kernel(array.reshape(-1), *self._parameters, out.reshape(-1))
+        out, (a, bits) = np.empty_like(array), feistel_shape(self.n)
+        shape = np.uint64(self.n), np.uint64(a), np.uint64(bits), np.uint64(self._key)
+        (kernels.feistel_many, kernels.unfeistel_many)[back](array.reshape(-1), *shape, out.reshape(-1))
         return out

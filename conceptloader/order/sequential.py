@@ -1,7 +1,6 @@
 """The order of evaluation: every window of every dataset once, the datasets one after the other by name."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,30 +46,22 @@ class Sequential(Shown):
         datasets, windows = self.locate_many(positions)
         return datasets, np.zeros_like(windows), windows
 
-    def locate(self, g: int) -> tuple[int, int]:
-        """(dataset, draw) of sample g."""
-        datasets, draws = self.locate_many([g])
-        return int(datasets[0]), int(draws[0])
-
     def sample(self, g: int) -> tuple[int, int, int]:
         """(dataset, epoch 0, window) of sample g."""
-        dataset, window = self.locate(g)
-        return dataset, 0, window
+        datasets, windows = self.locate_many([g])
+        return int(datasets[0]), 0, int(windows[0])
 
     def counts(self, g: int) -> list[int]:
         """Samples of each dataset before g."""
         before = dict(zip(self._order, self._starts.tolist(), strict=False))
         return [min(max(g - before[k], 0), size) for k, size in enumerate(self.sizes)]
 
-    def index_of(self, dataset: int, draw: int) -> int | None:
-        """The sample that is window `draw` of a dataset; None behind its end."""
-        if not 0 <= dataset < len(self.sizes) or draw < 0:
-            raise ConfigError(f"found dataset {dataset}, draw {draw}; expected dataset < {len(self.sizes)}, draw >= 0")
-        return int(self._starts[self._order.index(dataset)]) + draw if draw < self.sizes[dataset] else None
-
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
-        """The sample that is a window of a dataset in `epoch`, which is always 0 here."""
-        return self.index_of(dataset, window) if epoch == 0 else None
+        """The sample that is a window of a dataset in `epoch`, which is always 0 here; None behind its end."""
+        if not 0 <= dataset < len(self.sizes):
+            raise ConfigError(f"found dataset {dataset}, expected one of {len(self.sizes)}")
+        index = int(self.indices_of_windows(dataset, epoch, window))
+        return index if index >= 0 else None
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
         """`index_of_window` of an array: int64 like it, -1 for a window or an epoch that there is not."""
@@ -82,7 +73,3 @@ class Sequential(Shown):
         """Raise ConfigError if there are fewer than `num_samples` samples."""
         if num_samples > self.num_samples:
             raise ConfigError(f"a run of {num_samples} samples: order sequential has {self.num_samples}")
-
-    def spec(self) -> dict[str, Any]:
-        """What decides the order, as JSON-able data."""
-        return {"windows": dict(sorted(zip(self.names, self.sizes, strict=True)))}

@@ -56,14 +56,8 @@ class Skips:
         at, total = self.arrays
         return t + total[np.searchsorted(at, t, side="right")]
 
-    def trainer_index(self, g: int) -> int | None:
-        """t of global sample g, or None when g is skipped."""
-        passed = bisect_right(self._first_after, g)
-        t = g - self._total[passed]
-        return None if passed < len(self._at) and t >= self._at[passed] else t
-
     def trainer_indices(self, g: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """`trainer_index` of an int64 array; -1 where it is skipped."""
+        """t of global samples, an int64 array; -1 where one is skipped."""
         passed = np.searchsorted(np.array(self._first_after, np.int64), g, side="right")
         t = g - np.array(self._total, np.int64)[passed]
         skipped = t >= np.array([*self._at, _NEVER], np.int64)[passed]

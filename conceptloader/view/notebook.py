@@ -119,17 +119,17 @@ def _colour(key: tuple[str, Any]) -> str:
 
 
 def _mixture(order: Mixture | Sequential) -> str:
-    spec = order.spec()
+    phases = order.phases if isinstance(order, Mixture) else ()
     rows: list[tuple[object, ...]] = [(name, size) for name, size in zip(order.names, order.sizes, strict=True)]
     head = ["dataset", "windows"]
-    for phase in spec.get("phases", ()):
-        total = sum(phase["weights"].values())
-        head.append(f"weight from sample {phase['start']:,}")
-        shares = [phase["weights"].get(name) for name in order.names]
+    for phase in phases:
+        total = sum(phase.weights.values())
+        head.append(f"weight from sample {phase.start:,}")
+        shares = [phase.weights.get(name) for name in order.names]
         rows = [
             (*row, "-" if share is None else f"{share / total:.1%}") for row, share in zip(rows, shares, strict=True)
         ]
-    kind = f"seed {spec['seed']}, blocks of {spec['block']}" if "seed" in spec else "one after the other"
+    kind = f"seed {order.seed}, blocks of {order.block}" if isinstance(order, Mixture) else "one after the other"
     return f"<p>{type(order).__name__} of {len(rows):,} datasets, {kind}</p>" + _table(head, rows)
 
 

@@ -62,8 +62,8 @@ def test_blend_of_windows(load):
         assert ("concepts" in sample) == (k == 1)
     mixture = build_mixture(config)
     assert isinstance(mixture, cl.Mixture)
-    assert mixture.spec() == blend.order.spec()
-    assert build_mixture(config, blend.datasets).spec() == mixture.spec()
+    assert mixture.phases == blend.order.phases
+    assert build_mixture(config, blend.datasets).phases == mixture.phases
 
 
 def test_spec_holds_no_paths_and_no_loader_options(load, corpora):

@@ -191,7 +191,7 @@ def test_the_run_log_knows_them(config: Any, tmp_path: Path) -> None:
         loader.close()
     assert [start.step for start in cl.RunLog(tmp_path).starts] == [5, 7, 7]
     run = open_run(open_blend(config).config.to_dict() and _written(config, tmp_path), tmp_path)
-    assert run.blend.order.spec() == loaders[0].blend.order.spec()
+    assert run.blend.order.phases == loaders[0].blend.order.phases
     for dp_rank, sample, dataset, tokens in found:
         assert run.blend.order.sample(sample)[0] == dataset
         (place,) = run.places(sample)

@@ -21,10 +21,10 @@ def test_counts() -> None:
 def test_a_mixture_has_no_dataset_beyond_its_last() -> None:
     order = cl.Mixture(sizes=[3, 5], names=["a", "b"], phases=[cl.Phase(start=0, weights={"a": 1, "b": 1})])
     assert order.counts(0) == [0, 0]
-    assert order.index_of(1, 0) is not None
-    for dataset, draw in ((2, 0), (-1, 0), (0, -1)):
-        with pytest.raises(ConfigError, match="expected 0 <= dataset < 2"):
-            order.index_of(dataset, draw)
+    assert order.index_of_window(1, 0, 4) is not None
+    for dataset, epoch, window in ((2, 0, 0), (-1, 0, 0), (0, -1, 0), (0, 0, 3), (0, 0, -1)):
+        with pytest.raises(ConfigError, match="expected one of 2 datasets"):
+            order.index_of_window(dataset, epoch, window)
     with pytest.raises(ConfigError, match="found -1"):
         order.counts(-1)
 

@@ -16,28 +16,27 @@ def test_equals_a_list(windows, random):
     assert [order.sample(g) for g in range(len(expected))] == expected
     assert list(zip(*order.sample_many(np.arange(len(expected))), strict=True)) == expected
     for g, (dataset, epoch, window) in enumerate(expected):
-        assert order.locate(g) == (dataset, window)
-        assert order.index_of(dataset, window) == order.index_of_window(dataset, epoch, window) == g
+        assert order.index_of_window(dataset, epoch, window) == g
         assert order.counts(g) == [sum(d == k for d, _, _ in expected[:g]) for k in range(len(names))]
     order.check_run(len(expected))
 
 
 def test_beyond_the_end():
     order = Sequential([3, 2], ["b", "a"])
-    assert order.index_of(0, 3) is None
+    assert order.index_of_window(0, 0, 3) is None
     assert order.index_of_window(0, 1, 0) is None
     assert order.indices_of_windows(1, 0, [0, 1, 2, 5]).tolist() == [0, 1, -1, -1]
     with pytest.raises(ConfigError, match="window: found -1"):
         order.indices_of_windows(0, 0, [-1])
-    assert order.spec() == {"windows": {"a": 2, "b": 3}}
     with pytest.raises(ConfigError, match="expected 0 to 4"):
         order.sample(5)
     with pytest.raises(ConfigError, match="expected 0 to 4"):
         order.sample_many([0, -1])
     with pytest.raises(ConfigError, match="sequential has 5"):
         order.check_run(6)
-    with pytest.raises(ConfigError, match="dataset 2"):
-        order.index_of(2, 0)
+    for dataset in (2, -1):
+        with pytest.raises(ConfigError, match=f"dataset {dataset}"):
+            order.index_of_window(dataset, 0, 0)
 
 
 def test_bad_arguments():

@@ -147,11 +147,6 @@ class Plan:
         for name, value in (("stop_step", stop_step), ("stop", stop), ("_end", end)):
             object.__setattr__(self, name, value)
 
-    @property
-    def start_step(self) -> int:
-        """First step this plan knows."""
-        return self.schedule.step
-
     def count(self) -> int | None:
         """Micro batches of a rank in the whole run, None if it is endless.
 
@@ -244,14 +239,6 @@ class Plan:
         end = np.uint64(self.num_samples)
         found: U64Array = samples[samples < end] if self.tail == "short" else samples % end
         return found
-
-    def is_padding(self, step: int, dp_rank: int) -> npt.NDArray[np.bool_]:
-        """True where a position repeats an earlier sample (or holds none): bool [micro batches, micro_batch_size]."""
-        positions = self.partition.samples(*self.range_of(step), dp_rank)
-        if self.num_samples is None:
-            return np.zeros(positions.shape, dtype=np.bool_)
-        padding: npt.NDArray[np.bool_] = positions >= np.uint64(self.num_samples)
-        return padding
 
     def place(self, position: int) -> Place | None:
         """Where `position` is trained; below num_samples a position is a sample. None if it is not trained.

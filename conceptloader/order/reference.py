@@ -188,22 +188,11 @@ def order_phases(
 
 def locate(phases: Sequence[PhaseOrder], block: int, g: int) -> tuple[int, int]:
     """(dataset, draw) of global sample g."""
-    return locate_many(phases, block, [g])[0]
-
-
-def locate_many(phases: Sequence[PhaseOrder], block: int, samples: Iterable[int]) -> list[tuple[int, int]]:
-    """`locate` of each of the global samples; a block that several lie in is made once."""
-    orders: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    found = []
-    for g in samples:
-        phase = [phase for phase in phases if phase.start <= g][-1]
-        number, r = divmod(g - phase.start, block)
-        if (phase.start, number) not in orders:
-            orders[phase.start, number] = phase.block_order(number, block)
-        leaf, draw = orders[phase.start, number][r]
-        dataset = phase.members[leaf]
-        found.append((dataset, phase.base[dataset] + draw))
-    return found
+    phase = [phase for phase in phases if phase.start <= g][-1]
+    number, r = divmod(g - phase.start, block)
+    leaf, draw = phase.block_order(number, block)[r]
+    dataset = phase.members[leaf]
+    return dataset, phase.base[dataset] + draw
 
 
 def position(phases: Sequence[PhaseOrder], block: int, dataset: int, draw: int) -> int | None:

@@ -118,7 +118,7 @@ def _compare(
 ) -> Difference | None:
     plan = launch.start.plan
     expected = None  # the plan has no such share
-    if line.step >= plan.start_step and line.dp_rank < plan.partition.dp_size:
+    if line.step >= plan.schedule.step and line.dp_rank < plan.partition.dp_size:
         rows = plan.micro_batches(line.step, line.dp_rank)
         expected = rows[line.micro_batch].tolist() if line.micro_batch < len(rows) else None
     pairs: list[tuple[str, Any, Any]] = [("samples", expected, list(line.samples))]

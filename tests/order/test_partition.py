@@ -28,7 +28,7 @@ def plans(draw, **end):
 
 @given(plans(), st.integers(0, 30))
 def test_every_sample_of_a_step_has_one_place_and_back(plan, steps):
-    step = plan.start_step + steps
+    step = plan.schedule.step + steps
     start, stop = plan.range_of(step)
     seen = []
     for dp_rank in range(plan.partition.dp_size):
@@ -42,17 +42,17 @@ def test_every_sample_of_a_step_has_one_place_and_back(plan, steps):
 
 @given(plans(), st.integers(0, 5), st.data())
 def test_ranks_equal_the_reference(plan, steps, data):
-    start, stop = plan.range_of(plan.start_step + steps)
+    start, stop = plan.range_of(plan.schedule.step + steps)
     p = plan.partition
     dp_rank = data.draw(st.integers(0, p.dp_size - 1))
     plain = reference.rank_samples(start, stop, p.micro_batch_size, p.dp_size, dp_rank, p.scheme == "strided")
-    assert [row.tolist() for row in plan.micro_batches(plan.start_step + steps, dp_rank)] == plain
+    assert [row.tolist() for row in plan.micro_batches(plan.schedule.step + steps, dp_rank)] == plain
     assert p.samples(start, stop, dp_rank).tolist() == plain
 
 
 @given(plans(), st.integers(0, 5))
 def test_arrays_equal_scalars(plan, steps):
-    start, stop = plan.range_of(plan.start_step + steps)
+    start, stop = plan.range_of(plan.schedule.step + steps)
     positions = np.arange(start, stop, dtype=np.uint64)
     places = np.stack(plan.places(positions), axis=1)
     assert places.tolist() == [list(plan.place(int(p))) for p in positions]
@@ -118,8 +118,8 @@ def test_end_of_a_finite_run(data):
     def run(tail):
         plan = Plan(partition=partition, schedule=schedule, num_samples=n, tail=tail)
         batches = [
-            (plan.micro_batches(step, rank), plan.is_padding(step, rank))
-            for step in range(plan.start_step, plan.stop_step)
+            (plan.micro_batches(step, rank), partition.samples(*plan.range_of(step), rank) >= n)
+            for step in range(plan.schedule.step, plan.stop_step)
             for rank in range(partition.dp_size)
         ]
         with pytest.raises(ConfigError, match="samples end before step"):

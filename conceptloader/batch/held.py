@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.layout import Array
+from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.reader import in_sample
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.spec.layout import DAMAGED, bad

@@ -4,13 +4,12 @@ import errno
 import functools
 import itertools
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from conceptloader.base.forks import renew_in_children
 from conceptloader.base.terminal import masked
 from conceptloader.errors import ReadError
 from conceptloader.storage.blocks import Settings, disk_cache, memory_cache
@@ -47,11 +46,17 @@ class RemoteObjects:
         self._number = next(_numbers)
         self._versions: dict[str, str | None] = {}
         self._checked: set[str] = set()
-        self.begin()
-        _all.add(self)
+        self._begin()
+        renew_in_children(self)
 
-    def begin(self) -> None:
-        """Without threads, at first and in a forked child: nobody waits, and nothing is on its way."""
+    def renew(self) -> None:
+        """See forks.Renewed."""
+        memory_cache.cache_clear()
+        disk_cache.cache_clear()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nobody waits, and nothing is on its way."""
         self._asking: dict[str, threading.Lock] = {}
         self._ahead: dict[str, list[_Ahead]] = {}
         self._lock = threading.Lock()
@@ -170,20 +175,6 @@ class RemoteObjects:
 def _tell_of_no_version(store: str) -> None:
     """Once a process: what the disk has might be of another version."""
     logger.warning("%s: no versions of objects (ETag, Last-Modified): the disk cache is not used for it", masked(store))
-
-
-_all: "weakref.WeakSet[RemoteObjects]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Another thread of the parent may have held any lock."""
-    memory_cache.cache_clear()
-    disk_cache.cache_clear()
-    for source in list(_all):
-        source.begin()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _merged(ranges: Iterable[tuple[Expected, int, int]]) -> list[tuple[Expected, int, int]]:

@@ -10,7 +10,7 @@ from conceptloader.batch.tables import Tables
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
 from conceptloader.kernels.system import OBJECT, STREAM
-from conceptloader.storage.descriptors import Budget, OpenTable
+from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.source import Expected
 
@@ -25,7 +25,7 @@ class OpenFiles(OpenTable):
     number of its own: one look at the end of a batch serves all that any thread opened before it.
     """
 
-    def __init__(self, tables: Tables, budget: Budget | None = None) -> None:
+    def __init__(self, tables: Tables, handles: Handles = HANDLES) -> None:
         self.tables = tables
         rows = len(tables.shards)
         self.files: npt.NDArray[np.int32] = np.full((rows, len(tables.kinds)), -1, np.int32)
@@ -34,7 +34,7 @@ class OpenFiles(OpenTable):
                 self.files[first : first + dataset.num_shards] = OBJECT
         self.unproven: set[tuple[Files, int]] = set()
         self._next = 0, 0  # of the datasets and rows to look at again
-        super().__init__(np.zeros(rows, np.int64), budget)
+        super().__init__(np.zeros(rows, np.int64), handles)
 
     def open(self, row: int) -> None:
         """Open the files of a shard that are read, and pin them until `unpin`.
@@ -45,7 +45,7 @@ class OpenFiles(OpenTable):
         dataset, shard = self.owner(row)
         local = dataset.files.descriptors
         assert local is not None  # else it is an OBJECT
-        with self.budget.lock:
+        with self.handles.lock:
             self.pins[row] += 1
         opened: list[tuple[int, int]] = []
         try:
@@ -53,7 +53,7 @@ class OpenFiles(OpenTable):
             for column in reversed(np.flatnonzero(self.tables.needed[row]).tolist()):
                 if self.files[row, column] < 0:
                     file = dataset.files.expected(self.tables.kinds[column], shard)
-                    descriptor = self.budget.open(partial(local.open, file))
+                    descriptor = self.handles.open(partial(local.open, file))
                     opened.append((column, descriptor))
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead: windows are random
         except BaseException:
@@ -61,8 +61,8 @@ class OpenFiles(OpenTable):
                 os.close(descriptor)
             self.unpin([row])
             raise
-        self.unproven.add((dataset.files, next(self.budget.clock)))
-        with self.budget.lock:
+        self.unproven.add((dataset.files, next(self.handles.clock)))
+        with self.handles.lock:
             for column, descriptor in opened:
                 if self.files[row, column] >= 0:  # another thread was faster
                     os.close(descriptor)
@@ -75,7 +75,7 @@ class OpenFiles(OpenTable):
         next ones the next time, unless something was wrong. Raises: FormatError, ReadError."""
         owners, (turn, cursor) = self.tables.owners, self._next
         owners[turn % len(owners)][0].files.require_unchanged()
-        clock = self.budget.begin()
+        clock = self.handles.begin()
         try:
             rows = cursor + np.flatnonzero(self.files[cursor:, STREAM] >= 0)[:_LOOKS]
             for row in rows.tolist():
@@ -85,7 +85,7 @@ class OpenFiles(OpenTable):
                     if descriptor >= 0 and local is not None:  # still
                         local.look_again(dataset.files.expected(kind, shard), descriptor)
         finally:
-            self.budget.end(clock)
+            self.handles.end(clock)
         self._next = turn + 1, int(rows[-1]) + 1 if len(rows) == _LOOKS else 0
 
     def forget(self, row: int) -> None:

@@ -57,15 +57,15 @@ class Held:
         wanted, self._wanted = self._wanted, defaultdict(dict)
         for source, places in wanted.items():
             self._share = source.settings.memory_bytes // _SHARE
-            with source.reading_ahead((file, start, stop) for (_, start, stop), (file, _) in places.items()):
-                for place, (file, who) in places.items():
-                    try:
-                        data = source.read(file, place[1], place[2] - place[1])
-                    except (FormatError, ReadError) as cause:
-                        raise in_sample(cause, who) from cause
-                    self._blocks[place] = np.frombuffer(data, np.uint8, place[2] - place[1])
-                    if file.once:
-                        self._once.add(place)
+            found = source.ranges((file, start, stop - start) for (_, start, stop), (file, _) in places.items())
+            for place, (file, who) in places.items():
+                try:
+                    data = next(found)
+                except (FormatError, ReadError) as cause:
+                    raise in_sample(cause, who) from cause
+                self._blocks[place] = np.frombuffer(data, np.uint8, place[2] - place[1])
+                if file.once:
+                    self._once.add(place)
         self._number()
 
     def drop(self) -> None:

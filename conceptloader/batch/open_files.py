@@ -30,7 +30,7 @@ class OpenFiles(OpenTable):
         rows = len(tables.shards)
         self.files: npt.NDArray[np.int32] = np.full((rows, len(tables.kinds)), -1, np.int32)
         for dataset, first in tables.owners:
-            if dataset.files.waiting is not None:
+            if dataset.files.remote is not None:
                 self.files[first : first + dataset.num_shards] = OBJECT
         self.unproven: set[tuple[Files, int]] = set()
         self._next = 0, 0  # of the datasets and rows to look at again
@@ -43,7 +43,7 @@ class OpenFiles(OpenTable):
         opened; ReadError.
         """
         dataset, shard = self.owner(row)
-        local = dataset.files.descriptors
+        local = dataset.files.local
         assert local is not None  # else it is an OBJECT
         with self.handles.lock:
             self.pins[row] += 1
@@ -80,7 +80,7 @@ class OpenFiles(OpenTable):
             rows = cursor + np.flatnonzero(self.files[cursor:, STREAM] >= 0)[:_LOOKS]
             for row in rows.tolist():
                 dataset, shard = self.owner(row)
-                local = dataset.files.descriptors
+                local = dataset.files.local
                 for kind, descriptor in zip(self.tables.kinds, self.files[row].tolist(), strict=True):
                     if descriptor >= 0 and local is not None:  # still
                         local.look_again(dataset.files.expected(kind, shard), descriptor)
@@ -103,8 +103,8 @@ class OpenFiles(OpenTable):
     def object(self, row: int, column: int) -> tuple[RemoteObjects, Expected]:
         """Where an object is, and what is expected of it."""
         dataset, shard = self.owner(row)
-        assert dataset.files.waiting is not None
-        return dataset.files.waiting, dataset.files.expected(self.tables.kinds[column], shard)
+        assert dataset.files.remote is not None
+        return dataset.files.remote, dataset.files.expected(self.tables.kinds[column], shard)
 
     def owner(self, row: int) -> tuple[Dataset, int]:
         """(dataset, shard) of a row."""

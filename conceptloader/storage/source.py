@@ -1,14 +1,14 @@
 """Where the bytes of files come from: what a manifest expects of a file, and the source of local files.
 
-A local file is read through a descriptor, an object of a store by requests (objects.py). Both sources are safe to use
-from many threads and check a file when they first read it. They raise FormatError for a file that is not as expected,
-ReadError for one that cannot be read, after attempts enough for what may pass.
+A local file is read through a descriptor, an object of a store by requests (objects.py).
 """
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
@@ -69,6 +69,21 @@ class Expected:
             )
 
 
+Range = tuple[Expected, int, int]
+"""Bytes of a file: from this offset on, so many."""
+
+
+class Source(Protocol):
+    """Where bytes of files come from. Safe to use from many threads; checks a file when it first reads it.
+
+    Raises: FormatError for a file that is not as expected, ReadError for one that cannot be read, after attempts enough
+    for what may pass.
+    """
+
+    def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
+        """Exactly these bytes of each, in this order."""
+
+
 def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
     return FormatError(f"{path}: found {found}, expected {expected}; {remedy}")
 
@@ -92,23 +107,22 @@ class LocalFiles:
         self._opened: dict[str, _Opened] = {}
         self.table = OpenTable({}, handles)
 
-    def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """Exactly these bytes. After a fault that may pass the file is opened again."""
+    def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
+        """See Source. After a fault that may pass a file is opened again."""
+        return (retrying(partial(self._attempt, *one)) for one in wanted)
 
-        def attempt() -> bytes:
-            table = self.table
-            clock, descriptor = self.begin(file)
-            try:
-                return read_at(descriptor, offset, size, file.path)
-            except ReadError:
-                with table.handles.lock:
-                    if table.descriptors.get(file.path) == [descriptor]:  # else another thread has opened it again
-                        table.close(file.path)
-                raise
-            finally:
-                table.handles.end(clock)
-
-        return retrying(attempt)
+    def _attempt(self, file: Expected, offset: int, size: int) -> bytes:
+        table = self.table
+        clock, descriptor = self.begin(file)
+        try:
+            return read_at(descriptor, offset, size, file.path)
+        except ReadError:
+            with table.handles.lock:
+                if table.descriptors.get(file.path) == [descriptor]:  # else another thread has opened it again
+                    table.close(file.path)
+            raise
+        finally:
+            table.handles.end(clock)
 
     def begin(self, file: Expected) -> tuple[int, int]:
         """(clock, descriptor) of a read, which ends with `end` of the handles."""

@@ -64,13 +64,14 @@ class RemoteObjects:
     def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
         """Exactly these bytes of each, in this order. Requests for all of them go out at once, one for neighbours."""
         wanted = list(wanted)
+        if len(wanted) == 1:
+            yield self._get(*wanted[0])
+            return
         together, which = _together(wanted)
-        found: list[Callable[[], bytes]] = [functools.cache(partial(self._get, *one)) for one in together]
-        if len(found) > 1:
-            found = [self._submit(get).result for get in found]
+        tasks = [self._submit(partial(self._get, *one)) for one in together]
         for (_, offset, size), k in zip(wanted, which, strict=True):
             at = offset - together[k][1]
-            yield found[k]()[at : at + size]
+            yield tasks[k].result()[at : at + size]
 
     @contextmanager
     def reading_ahead(self, wanted: Iterable[Range]) -> Iterator[None]:

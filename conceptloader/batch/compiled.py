@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.descriptors import Held, OpenFiles
+from conceptloader.batch.held import Held
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.messages import explain
+from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.reader import (
     CompiledOrder,
     Order,
@@ -35,7 +36,7 @@ from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.kernels.order import NO_TABLES, KernelTables
 from conceptloader.kernels.packing import make_room
 from conceptloader.kernels.records import ARRAYS, COLUMN, OUTPUT, PART, RUN, SLOT, STATE, Call, PickBy, Picks, Room
-from conceptloader.storage.descriptors import Budget
+from conceptloader.storage.handles import HANDLES, Handles
 from conceptloader.storage.reads import retrying
 
 BUFFER_BYTES = 1 << 16
@@ -51,7 +52,7 @@ _SLACK_ITEMS = 3  # a window's label token, and one item on each side of it for 
 
 class CompiledReader:
     """Reads batches of the samples of an order; views[k] is its member k. Safe to use from many threads, after a fork,
-    and to pickle. dp_rank: named in errors, with the sample, if it is given. budget: of descriptors."""
+    and to pickle. dp_rank: named in errors, with the sample, if it is given. handles: of files."""
 
     def __init__(
         self,
@@ -59,14 +60,14 @@ class CompiledReader:
         views: Sequence[View | None],
         layout: BatchLayout,
         dp_rank: int | None = None,
-        budget: Budget | None = None,
+        handles: Handles = HANDLES,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
         self._decodes = any(track.decoded for track in layout.read_tracks)
         self._packed = any(view is not None and kind_of(view) == "pack" for view in views)
         self.follow(order)
         self._tables = make_tables(self.views, layout)
-        self._files = OpenFiles(self._tables, budget)
+        self._files = OpenFiles(self._tables, handles)
         self._memory = BatchMemory()
         self._shapes: dict[int, _Shape] = {}
         self._workspaces: list[_Workspace] = []
@@ -167,8 +168,8 @@ class CompiledReader:
 
     def _call(self, work: "_Workspace") -> int:
         """Let the kernel go on with a batch."""
-        budget = self._files.budget
-        clock, began = budget.begin(), perf_counter_ns()
+        handles = self._files.handles
+        clock, began = handles.begin(), perf_counter_ns()
         work.state["clock"] = clock
         try:
             if work.run():
@@ -176,7 +177,7 @@ class CompiledReader:
             work.code = work.run.block[0]
         finally:
             work.spent_ns += perf_counter_ns() - began
-            budget.end(clock)
+            handles.end(clock)
         return work.code
 
     def _go_on(self, work: "_Workspace") -> None:

@@ -85,7 +85,7 @@ def measure(
         end = int(samples[-1]) + 1
     elapsed, after = time.perf_counter() - start, bytes_read()
     p50, p99 = np.percentile(np.frombuffer(times, np.int64), [50, 99]) / 1e6
-    if any(dataset.files.waiting is not None for dataset in blend.datasets.values()):
+    if any(dataset.files.remote is not None for dataset in blend.datasets.values()):
         before = None  # the system does not count what comes through a socket
     draws = zip(blend.order.counts(first), blend.order.counts(end), blend.order.sizes, strict=True)
     return Pass(
@@ -129,7 +129,7 @@ def drop_from_cache(blend: Blend) -> None:
     tracks = {track for view in blend.views if view is not None for track in view.tracks}
     kinds = {"stream.bin", "documents.bin", *(f"{track}.{part}" for track in tracks for part in _TRACK_FILES)}
     for dataset in blend.datasets.values():
-        local, files = dataset.files.descriptors, dataset.manifest.shards.files
+        local, files = dataset.files.local, dataset.manifest.shards.files
         if local is None:
             continue
         for kind in kinds & files.keys():

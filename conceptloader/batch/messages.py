@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.layout import LOSS_WEIGHT, BatchLayout
+from conceptloader.batch.open_files import OpenFiles
 from conceptloader.blend import View
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.reader import DAMAGED

@@ -4,20 +4,21 @@ import errno
 import functools
 import itertools
 import logging
-import os
 import threading
-import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
+from conceptloader.base.forks import renew_in_children
 from conceptloader.base.terminal import masked
 from conceptloader.errors import ReadError
 from conceptloader.storage.blocks import Settings, disk_cache, memory_cache
 from conceptloader.storage.http import Allows
 from conceptloader.storage.reads import counts, retrying
 from conceptloader.storage.sample import sample_checksum, sample_places
-from conceptloader.storage.source import Expected, mismatch
+from conceptloader.storage.source import Expected, Range, mismatch
 from conceptloader.storage.stores import object_size, read_range
 from conceptloader.storage.threads import Task, shared_threads
 
@@ -30,7 +31,6 @@ _HOLE = 1 << 16  # wanted ranges this far apart are read together
 _LARGEST = 1 << 23  # of what is put together
 _INCOMPLETE = "the object is damaged or incomplete: upload it again"
 _numbers = itertools.count()
-_Ahead = tuple[int, int, Task[bytes]]  # bytes [start, stop) of an object that are on their way
 
 
 class RemoteObjects:
@@ -46,24 +46,49 @@ class RemoteObjects:
         self.settings = Settings()
         self._number = next(_numbers)
         self._versions: dict[str, str | None] = {}
-        self._checked: set[str] = set()
-        self.begin()
-        _all.add(self)
+        self._met: set[str] = set()
+        self._begin()
+        renew_in_children(self)
 
-    def begin(self) -> None:
-        """Without threads, at first and in a forked child: nobody waits, and nothing is on its way."""
-        self._asking: dict[str, threading.Lock] = {}
-        self._ahead: dict[str, list[_Ahead]] = {}
-        self._lock = threading.Lock()
+    def _begin(self) -> None:
+        """Nobody waits, and nothing is on its way."""
+        self._meeting: dict[str, threading.Lock] = {}
+        self._ahead: dict[str, list[tuple[int, int, Task[bytes]]]] = defaultdict(list)  # offset, size
 
-    def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """Exactly these bytes."""
-        if not size:
-            return b""
-        for start, stop, task in self._ahead.get(file.path, ()):
-            if start <= offset and offset + size <= stop:
-                return task.result()[offset - start : offset - start + size]
-        return self._read(file, offset, size)
+    def renew(self) -> None:
+        """See forks.Renewed."""
+        memory_cache.cache_clear()
+        disk_cache.cache_clear()
+        self._begin()
+
+    def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
+        """Exactly these bytes of each, in this order. Requests for all of them go out at once, one for neighbours."""
+        wanted = list(wanted)
+        if len(wanted) == 1:
+            yield self._get(*wanted[0])
+            return
+        together, which = _together(wanted)
+        tasks = [self._submit(partial(self._get, *one)) for one in together]
+        for (_, offset, size), k in zip(wanted, which, strict=True):
+            at = offset - together[k][1]
+            yield tasks[k].result()[at : at + size]
+
+    @contextmanager
+    def reading_ahead(self, wanted: Iterable[Range]) -> Iterator[None]:
+        """Begin to read these; reads in the block that lie within them wait for that."""
+        together = _together(wanted)[0]
+        mine = [(one[0].path, (*one[1:], self._submit(partial(self._read, *one)))) for one in together]
+        for path, one in mine:
+            self._ahead[path].append(one)
+        try:
+            yield
+        finally:
+            for path, one in mine:
+                self._ahead[path].remove(one)
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """function(item) of all items at once, results in order: many reads take as long as one."""
+        return shared_threads("conceptloader rows", self.settings.connections).map(function, items)
 
     def blocks(self, file: Expected, offset: int, size: int) -> list[tuple[int, int]]:
         """(start, stop) of what to read for these bytes: just them, or whole blocks of what may be read again."""
@@ -72,76 +97,51 @@ class RemoteObjects:
         unit = memory_cache(self.settings.memory_bytes).block_bytes
         return [(at, min(at + unit, file.size)) for at in range(offset - offset % unit, offset + size, unit)]
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def _submit(self, read: Callable[[], bytes]) -> Task[bytes]:
+        return shared_threads("conceptloader requests", self.settings.connections).submit(read)
 
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """function(item) of all items at once, results in order: many reads take as long as one."""
-        return shared_threads("conceptloader rows", self.settings.connections).map(function, items)
-
-    @contextmanager
-    def reading_ahead(self, ranges: Iterable[tuple[Expected, int, int]]) -> Iterator[None]:
-        """Begin to read bytes [start, stop) of files, neighbours together; reads in the block wait for that."""
-        threads = shared_threads("conceptloader requests", self.settings.connections)
-        mine: list[tuple[str, _Ahead]] = []
-        for file, start, stop in _merged(ranges):
-            mine.append((file.path, (start, stop, threads.submit(self._read, file, start, stop - start))))
-        with self._lock:
-            for path, ahead in mine:
-                self._ahead[path] = [*self._ahead.get(path, ()), ahead]
-        try:
-            yield
-        finally:
-            with self._lock:
-                for path, ahead in mine:
-                    self._ahead[path] = [other for other in self._ahead[path] if other is not ahead]
+    def _get(self, file: Expected, offset: int, size: int) -> bytes:
+        for start, length, task in self._ahead[file.path]:
+            if start <= offset and offset + size <= start + length:
+                return task.result()[offset - start : offset - start + size]
+        return self._read(file, offset, size)
 
     def _read(self, file: Expected, offset: int, size: int) -> bytes:
-        if self._check and file.path not in self._checked:
-            self._check_content(file)
-
-        def fetch(start: int, count: int) -> bytes:
-            return retrying(lambda: self._attempt(file, start, count))
-
-        directory, version = self.settings.cache_dir, None
-        if directory is not None and (version := self._version(file)) is None:
+        if not size:
+            return b""
+        directory = self.settings.cache_dir
+        if self._check or directory is not None:
+            self._meet(file)
+        fetch, version = partial(self._fetch, file), self._versions.get(file.path)
+        if directory is not None and version is None:
             _tell_of_no_version("/".join(file.path.split("/")[:3]))
-        if directory is not None and version is not None:
-            name = f"{file.path} {file.size} {version}"
-            cache = disk_cache(directory, self.settings.cache_bytes)
+        elif directory is not None:
+            cache, name = disk_cache(directory, self.settings.cache_bytes), f"{file.path} {file.size} {version}"
             return cache.read(name, file.size, offset, size, fetch)
-        if not file.once:
-            name = f"{self._number} {file.path}"
-            return memory_cache(self.settings.memory_bytes).read(name, file.size, offset, size, fetch)
-        return fetch(offset, size)
+        if file.once:
+            return fetch(offset, size)
+        cache, name = memory_cache(self.settings.memory_bytes), f"{self._number} {file.path}"
+        return cache.read(name, file.size, offset, size, fetch)
 
-    def _check_content(self, file: Expected) -> None:
-        """Whether an object is the one that the manifest means, from the store itself, not from a cache.
-
-        Later its version tells: every answer of a store carries it.
-        """
-        with self._asking.setdefault(file.path, threading.Lock()):
-            if file.path in self._checked:
+    def _meet(self, file: Expected) -> None:
+        """Once for each object, before anything of it is used: its version, and whether it is the one that the manifest
+        means, from the store itself, not from a cache. Later its version tells: every answer of a store carries it."""
+        if file.path in self._met:
+            return
+        with self._meeting.setdefault(file.path, threading.Lock()):
+            if file.path in self._met:
                 return
-
-            def read(place: tuple[int, int]) -> bytes:
-                return retrying(lambda: self._attempt(file, *place))
-
-            places = sample_places(file.size)
+            places = sample_places(file.size) if self._check else ((0, 1),)
             # Threads of their own: their tasks wait for nothing but the store.
             threads = shared_threads("conceptloader samples", self.settings.connections)
-            parts = dict(zip(places, threads.map(read, places), strict=True))
-            file.admit()  # now: any other version is refused
-            file.check_sample(sample_checksum(file.size, lambda offset, size: parts[offset, size]))
-            self._checked.add(file.path)
+            parts = dict(zip(places, threads.map(lambda place: self._fetch(file, *place), places), strict=True))
+            if self._check:
+                file.admit()  # now: any other version is refused
+                file.check_sample(sample_checksum(file.size, lambda offset, size: parts[offset, size]))
+            self._met.add(file.path)
 
-    def _version(self, file: Expected) -> str | None:
-        """The version of an object, asked for once: what the disk has of another version is not used."""
-        if file.path not in self._versions:
-            with self._asking.setdefault(file.path, threading.Lock()):
-                if file.path not in self._versions:
-                    retrying(lambda: self._attempt(file, 0, 1))
-        return self._versions[file.path]
+    def _fetch(self, file: Expected, offset: int, size: int) -> bytes:
+        return retrying(partial(self._attempt, file, offset, size))
 
     def _attempt(self, file: Expected, offset: int, size: int) -> bytes:
         try:
@@ -172,28 +172,18 @@ def _tell_of_no_version(store: str) -> None:
     logger.warning("%s: no versions of objects (ETag, Last-Modified): the disk cache is not used for it", masked(store))
 
 
-_all: "weakref.WeakSet[RemoteObjects]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Another thread of the parent may have held any lock."""
-    memory_cache.cache_clear()
-    disk_cache.cache_clear()
-    for source in list(_all):
-        source.begin()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _merged(ranges: Iterable[tuple[Expected, int, int]]) -> list[tuple[Expected, int, int]]:
-    """Ranges in order; those that overlap or lie near each other become one, up to a size."""
-    result: list[tuple[Expected, int, int]] = []
-    for file, start, stop in sorted(ranges, key=lambda wanted: (wanted[0].path, *wanted[1:])):
-        if result and result[-1][0].path == file.path and start <= result[-1][2] + _HOLE:
-            before = result[-1][1]
-            if max(stop, result[-1][2]) - before <= _LARGEST:
-                result[-1] = (file, before, max(stop, result[-1][2]))
-                continue
-        result.append((file, start, stop))
-    return result
+def _together(wanted: Iterable[Range]) -> tuple[list[Range], list[int]]:
+    """Ranges that overlap or lie near each other as one, up to a size; for each that is wanted, in which one it is."""
+    wanted = list(wanted)
+    found, which = list[Range](), [0] * len(wanted)
+    for i in sorted(range(len(wanted)), key=lambda i: (wanted[i][0].path, *wanted[i][1:])):
+        file, start, size = wanted[i]
+        if found and found[-1][0].path == file.path:
+            _, first, length = found[-1]
+            end = max(first + length, start + size)
+            if start <= first + length + _HOLE and end - first <= _LARGEST:
+                found.pop()
+                start, size = first, end - first
+        found.append((file, start, size))
+        which[i] = len(found) - 1
+    return found, which

@@ -1,17 +1,17 @@
 """Where the bytes of files come from: what a manifest expects of a file, and the source of local files.
 
-A local file is read through a descriptor, an object of a store by requests (objects.py). Both sources are safe to use
-from many threads and check a file when they first read it. They raise FormatError for a file that is not as expected,
-ReadError for one that cannot be read, after attempts enough for what may pass.
+A local file is read through a descriptor, an object of a store by requests (objects.py).
 """
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage.descriptors import Budget, OpenTable
+from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from conceptloader.storage.reads import named, open_file, read_at, retrying
 from conceptloader.storage.sample import open_sample
 
@@ -69,6 +69,21 @@ class Expected:
             )
 
 
+Range = tuple[Expected, int, int]
+"""Bytes of a file: from this offset on, so many."""
+
+
+class Source(Protocol):
+    """Where bytes of files come from. Safe to use from many threads; checks a file when it first reads it.
+
+    Raises: FormatError for a file that is not as expected, ReadError for one that cannot be read, after attempts enough
+    for what may pass.
+    """
+
+    def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
+        """Exactly these bytes of each, in this order."""
+
+
 def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
     return FormatError(f"{path}: found {found}, expected {expected}; {remedy}")
 
@@ -87,50 +102,50 @@ class LocalFiles:
     check: compare the content of files with the manifest when they are first opened.
     """
 
-    def __init__(self, check: bool = True, budget: Budget | None = None) -> None:
+    def __init__(self, check: bool = True, handles: Handles = HANDLES) -> None:
         self._check = check
         self._opened: dict[str, _Opened] = {}
-        self.table = OpenTable({}, budget)
+        self.table = OpenTable({}, handles)
 
-    def read(self, file: Expected, offset: int, size: int) -> bytes:
-        """Exactly these bytes. After a fault that may pass the file is opened anew."""
+    def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
+        """See Source. After a fault that may pass a file is opened again."""
+        return (retrying(partial(self._attempt, *one)) for one in wanted)
 
-        def attempt() -> bytes:
-            clock, descriptor = self.begin(file)
-            try:
-                return read_at(descriptor, offset, size, file.path)
-            except ReadError:
-                with self.table.budget.lock:
-                    if self.table.open_rows.get(file.path) == [descriptor]:  # else another thread has opened it anew
-                        self.table.close(file.path)
-                raise
-            finally:
-                self.table.budget.end(clock)
-
-        return retrying(attempt)
+    def _attempt(self, file: Expected, offset: int, size: int) -> bytes:
+        table = self.table
+        clock, descriptor = self.begin(file)
+        try:
+            return read_at(descriptor, offset, size, file.path)
+        except ReadError:
+            with table.handles.lock:
+                if table.descriptors.get(file.path) == [descriptor]:  # else another thread has opened it again
+                    table.close(file.path)
+            raise
+        finally:
+            table.handles.end(clock)
 
     def begin(self, file: Expected) -> tuple[int, int]:
-        """(clock, descriptor) of a read, which ends with the budget's `end`."""
-        table, budget = self.table, self.table.budget
-        with budget.lock:
-            if file.path in table.open_rows:
-                return self._use(file)
-        opened = budget.open(lambda: self.open(file))  # outside the lock: it may take long on a network
+        """(clock, descriptor) of a read, which ends with `end` of the handles."""
+        table, handles = self.table, self.table.handles
+        with handles.lock:
+            if file.path in table.descriptors:
+                return self._use(file.path)
+        opened = handles.open(lambda: self.open(file))  # outside the lock: it may take long on a network
         try:
             file.admit()
         except BaseException:
             os.close(opened)
             raise
-        with budget.lock:
-            if file.path in table.open_rows:  # another thread was faster
+        with handles.lock:
+            if file.path in table.descriptors:  # another thread was faster
                 os.close(opened)
             else:
                 table.put(file.path, opened)
-            return self._use(file)
+            return self._use(file.path)
 
-    def _use(self, file: Expected) -> tuple[int, int]:
-        clock = self.table.used[file.path] = self.table.budget.begin()
-        return clock, self.table.open_rows[file.path][0]
+    def _use(self, path: str) -> tuple[int, int]:
+        clock = self.table.used[path] = self.table.handles.begin()
+        return clock, self.table.descriptors[path][0]
 
     def open(self, file: Expected) -> int:
         """A descriptor of the caller's own, of the file that the manifest means, and later that was opened before.
@@ -166,5 +181,5 @@ class LocalFiles:
 
     def close(self) -> None:
         """Let go of what is open; it is opened again when needed."""
-        for path in list(self.table.open_rows):
+        for path in list(self.table.descriptors):
             self.table.close(path)

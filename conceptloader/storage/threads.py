@@ -105,16 +105,13 @@ class Threads:
 
 
 _all: "weakref.WeakSet[Threads]" = weakref.WeakSet()  # those that were stopped too, while one of them runs
-_shared: dict[str, Threads] = {}
-_lock = threading.Lock()
+_shared: dict[tuple[str, int], Threads] = {}
 
 
 def shared_threads(name: str, size: int) -> Threads:
-    """The threads of this name in this process."""
-    with _lock:
-        if name not in _shared:
-            _shared[name] = Threads(size, name)
-        return _shared[name]
+    """The threads of this name in this process; a forked child has none of its parent's."""
+    key = name, os.getpid()
+    return _shared.get(key) or _shared.setdefault(key, Threads(size, name))
 
 
 @atexit.register
@@ -127,14 +124,3 @@ def _stop_all() -> None:
     for group in groups:
         for thread in group.threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def _after_fork() -> None:
-    """A forked child has none of its parent's threads."""
-    global _lock
-    _lock = threading.Lock()
-    _shared.clear()
-    _all.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.base.forks import renew_in_children
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.storage.durable import write_file
@@ -51,7 +51,7 @@ class LossLog:
         try:
             os.makedirs(directory, exist_ok=True)
             self._lock = hold(os.path.join(os.path.abspath(directory), f".{dp_rank:06d}.lock.tmp"), taken)
-            _open.add(self)
+            renew_in_children(self)
             for left in Path(directory).glob(f"*.{dp_rank:06d}.journal"):  # of a start that was killed
                 _to_parquet(left)
                 left.unlink()
@@ -98,6 +98,10 @@ class LossLog:
         self._path.unlink()
         release(self._lock)
 
+    def renew(self) -> None:
+        """See forks.Renewed: a child that outlives its parent does not hold the parent's log."""
+        self._lock.close()
+
     def __enter__(self) -> "LossLog":
         return self
 
@@ -130,18 +134,6 @@ class LossLog:
         _to_parquet(self._path)
         os.ftruncate(self._file, 0)
         self._rows = 0
-
-
-_open: "WeakSet[LossLog]" = WeakSet()
-
-
-def _after_fork() -> None:
-    """A child that outlives its parent does not hold the parent's logs."""
-    for log in _open:
-        log._lock.close()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _on_the_way(value: Any) -> Any:

@@ -18,7 +18,7 @@ from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage.descriptors import Budget, OpenTable
+from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from conceptloader.testing import PlainReader
 from tests.batch.cases import make_view, random_case
 from tests.batch.compare import assert_same
@@ -31,10 +31,10 @@ def whole_view(dataset, seq_len=SEQ_LEN):
     return make_view("x", dataset, 0, 0, (dataset.num_tokens - 1) // seq_len, seq_len)
 
 
-def make_reader(dataset, outputs=None, tracks=(), budget=None):
+def make_reader(dataset, outputs=None, tracks=(), handles=HANDLES):
     view = whole_view(dataset)
     layout = decide_layout([view], SEQ_LEN, outputs or Outputs(), {track: ConceptOptions() for track in tracks})
-    return CompiledReader(None, [view], layout, dp_rank=3, budget=budget), PlainReader(None, [view], layout)
+    return CompiledReader(None, [view], layout, dp_rank=3, handles=handles), PlainReader(None, [view], layout)
 
 
 def counted(reader, what):
@@ -60,8 +60,8 @@ def open_descriptors():
 
 
 def test_threads_read_the_right_bytes_while_files_are_closed_under_them(many):
-    budget = Budget(capacity=10)
-    reader, plain = make_reader(many, Outputs(document_ids=True), ["concepts"], budget)
+    handles = Handles(capacity=10)
+    reader, plain = make_reader(many, Outputs(document_ids=True), ["concepts"], handles)
     count = len(whole_view(many))
     batches = np.random.default_rng(2).integers(0, count, (600, 4))
     wanted = {window: read(plain, [window])["input_ids"][0] for window in range(count)}
@@ -69,7 +69,7 @@ def test_threads_read_the_right_bytes_while_files_are_closed_under_them(many):
 
     def check(batch, reader):
         found = read(reader, batch)
-        most.append(budget.count)
+        most.append(handles.count)
         for row, window in enumerate(batch.tolist()):
             np.testing.assert_array_equal(found["input_ids"][row], wanted[window])
 
@@ -78,38 +78,38 @@ def test_threads_read_the_right_bytes_while_files_are_closed_under_them(many):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(check, batches, [reader] * len(batches)))
     assert max(most) <= 2 * 10 + 8 * 3 * 5  # and what 8 calls have pinned
-    assert open_descriptors() - before == budget.count
+    assert open_descriptors() - before == handles.count
     del reader
     gc.collect()
-    assert budget.count == 0  # not even those that left the table
+    assert handles.count == 0  # not even those that left the table
     assert open_descriptors() == before
 
 
 def test_at_the_limit_of_the_system_all_idle_files_are_closed():
-    budget, counts = Budget(capacity=100), []
-    table = OpenTable({}, budget)
-    with budget.lock:
+    handles, counts = Handles(capacity=100), []
+    table = OpenTable({}, handles)
+    with handles.lock:
         for key in range(3):
             table.put(key, os.open(os.devnull, os.O_RDONLY))
 
     def opener():
-        counts.append(budget.count)
+        counts.append(handles.count)
         if len(counts) == 1:
             raise ReadError(errno.EMFILE, "too many open files")
         return 7
 
-    assert budget.open(opener) == 7
+    assert handles.open(opener) == 7
     assert counts == [3, 0]
 
 
 def test_least_recently_used_shards_are_closed_first(many):
-    budget = Budget(capacity=16)
-    reader, _ = make_reader(many, budget=budget)
+    handles = Handles(capacity=16)
+    reader, _ = make_reader(many, handles=handles)
     shards = [many.manifest.starts()[k] for k in range(20)]
     windows = [int(start) // SEQ_LEN + 1 for start in shards]
     for window in windows[:15]:
         read(reader, [window, windows[0]])  # the first one is used again and again
-    kept = reader._files.open_rows
+    kept = reader._files.descriptors
     assert 0 in kept or 1 in kept
     assert len(kept) < 20
 

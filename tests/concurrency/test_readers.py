@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.open import open_reader
-from conceptloader.storage.descriptors import Budget
+from conceptloader.batch.open_files import OpenFiles
+from conceptloader.storage.handles import Handles
 from conceptloader.storage.source import LocalFiles
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.dataset import SampleDataset
@@ -75,10 +75,10 @@ def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, trut
     blend = cl.open_blend(cl.load_config(configuration(data)))
     reader = open_reader(blend)
     if isinstance(reader, CompiledReader):
-        reader._files = OpenFiles(reader._tables, Budget(6))
+        reader._files = OpenFiles(reader._tables, Handles(6))
     else:
         for ds in blend.datasets.values():
-            ds.files.source = LocalFiles(budget=Budget(2))
+            ds.files.source = LocalFiles(handles=Handles(2))
 
     def read(seed: int) -> int:
         rng = np.random.default_rng(seed)
@@ -150,7 +150,7 @@ _COLLECTS = """
 import gc, os, sys, threading, time
 os.register_at_fork(after_in_child=gc.collect)  # runs before the hooks of what is imported later
 import conceptloader as cl
-from conceptloader.storage.descriptors import shared_budget
+from conceptloader.storage.handles import HANDLES
 gc.disable()
 dataset = cl.open_dataset(sys.argv[1])
 dataset.tokens(0, 5)
@@ -158,7 +158,7 @@ dataset.itself = dataset
 del dataset
 held = threading.Event()
 def hold():
-    with shared_budget().lock:
+    with HANDLES.lock:
         held.set()
         time.sleep(0.5)
 threading.Thread(target=hold).start()

@@ -15,13 +15,13 @@ from torch.utils.data import DataLoader
 import conceptloader as cl
 from conceptloader.batch import compiled
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.descriptors import OpenFiles
 from conceptloader.batch.open import open_reader
+from conceptloader.batch.open_files import OpenFiles
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.spec.paths import Roots
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage import reads as io
-from conceptloader.storage.descriptors import Budget, shared_budget
+from conceptloader.storage.handles import HANDLES, Handles
 from conceptloader.storage.sample import sample_places
 from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.torch.dataset import SampleDataset
@@ -97,7 +97,7 @@ def forget(loader: Loader) -> None:
     for ds in loader.blend.datasets.values():
         ds.close()
     if isinstance(loader._reader, CompiledReader):
-        for row in list(loader._reader._files.open_rows):
+        for row in list(loader._reader._files.descriptors):
             loader._reader._files.close(row)
 
 
@@ -347,8 +347,8 @@ def test_an_opening_that_fails_half_way_leaves_nothing_open(
     loader = make(data)
     reader = loader._reader
     assert isinstance(reader, CompiledReader)
-    budget = Budget(100)
-    files = OpenFiles(reader._tables, budget)
+    handles = Handles(100)
+    files = OpenFiles(reader._tables, handles)
     gc.collect()  # what other tests left open is closed now, not in between
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
@@ -357,9 +357,9 @@ def test_an_opening_that_fails_half_way_leaves_nothing_open(
             with pytest.raises(type(fault)):
                 files.open(0)
     assert len(os.listdir("/proc/self/fd")) == before
-    assert (budget.count, files.pins, files.open_rows) == (0, {}, {})
+    assert (handles.count, files.pins, files.descriptors) == (0, {}, {})
     files.open(0)
-    assert len(os.listdir("/proc/self/fd")) == before + budget.count == before + 5
+    assert len(os.listdir("/proc/self/fd")) == before + handles.count == before + 5
 
 
 def test_a_plain_reader_that_fails_half_way_leaves_nothing_open(data: Path, disk: FaultyDisk) -> None:
@@ -367,9 +367,8 @@ def test_a_plain_reader_that_fails_half_way_leaves_nothing_open(data: Path, disk
     ds = cl.open_dataset(data)
     file = data / "00000.concepts.spans"
     replace(file, bytes(file.stat().st_size))
-    budget = shared_budget()
-    before = len(os.listdir("/proc/self/fd")) - budget.count
+    before = len(os.listdir("/proc/self/fd")) - HANDLES.count
     for _ in range(50):
         with pytest.raises(FormatError, match=r"concepts\.spans: found sample checksum"):
             ds.read(0, 10, ["concepts"])
-    assert len(os.listdir("/proc/self/fd")) == before + budget.count
+    assert len(os.listdir("/proc/self/fd")) == before + HANDLES.count

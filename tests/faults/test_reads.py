@@ -101,7 +101,7 @@ def test_each_attempt_opens_the_file_anew(corpus: Path, disk: FaultyDisk) -> Non
 def test_every_handle_goes_stale_at_once(corpus: Path, disk: FaultyDisk) -> None:
     ds = cl.open_dataset(corpus)
     wanted = everything(ds)
-    disk.stale_after({descriptors[0] for descriptors in ds.files.source.table.open_rows.values()})  # type: ignore[attr-defined]
+    disk.stale_after({descriptors[0] for descriptors in ds.files.source.table.descriptors.values()})  # type: ignore[attr-defined]
     assert everything(ds) == wanted
     assert everything(ds) == wanted
 
@@ -206,7 +206,7 @@ def test_descriptors_in_use_outlive_their_being_discarded(corpus: Path, disk: Fa
     disk.fail(errno.ESTALE, 1, "00000.stream.bin")
     ds.tokens(0, 10)
     assert os.pread(descriptor, 4, 0)
-    source.table.budget.end(clock)
+    source.table.handles.end(clock)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
 

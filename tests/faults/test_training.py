@@ -13,7 +13,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
-from conceptloader.batch.descriptors import OpenFiles
+from conceptloader.batch.open_files import OpenFiles
 from conceptloader.errors import ConceptloaderError, ReadError
 from conceptloader.storage import reads as io
 from conceptloader.testing import random_documents, write_dataset
@@ -122,7 +122,7 @@ def test_a_file_that_changes_is_an_error_or_the_same_data(
             if change != "truncate":
                 for ds in loader.blend.datasets.values():
                     ds.close()
-                for row in list(loader._reader._files.open_rows):
+                for row in list(loader._reader._files.descriptors):
                     loader._reader._files.close(row)
     except ConceptloaderError as error:
         message = str(error)

@@ -12,7 +12,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import ShardReader
-from conceptloader.storage.descriptors import Budget
+from conceptloader.storage.handles import Handles
 from conceptloader.storage.source import LocalFiles
 
 SHARDS, TOKENS = 40, 50
@@ -47,31 +47,31 @@ def check(ds: cl.Dataset, seed: int, count: int) -> int:
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_evicted_descriptors_never_give_wrong_bytes(many_shards: Path, capacity: int) -> None:
     ds = cl.open_dataset(many_shards)
-    budget = Budget(capacity)
-    ds.files = Files(ds.manifest, ds.files.roots, LocalFiles(budget=budget))
+    handles = Handles(capacity)
+    ds.files = Files(ds.manifest, ds.files.roots, LocalFiles(handles=handles))
     ds.reader = ShardReader(ds.files)
     threads = 8
     with ThreadPoolExecutor(threads) as pool:
         assert sum(pool.map(lambda seed: check(ds, seed, 40), range(threads))) == 320
-    assert budget.count <= capacity
+    assert handles.count <= capacity
     ds.close()
-    assert budget.count == 0
+    assert handles.count == 0
 
 
 def test_a_descriptor_in_use_stays_open(many_shards: Path) -> None:
     ds = cl.open_dataset(many_shards)
-    budget = Budget(3)
-    source = LocalFiles(budget=budget)
+    handles = Handles(3)
+    source = LocalFiles(handles=handles)
     files = Files(ds.manifest, ds.files.roots, source)
     clock, descriptor = source.begin(files.expected("stream.bin", 0))
     for shard in range(1, 5):
         files.read("stream.bin", shard, 0, 4)
     files.close()
     assert os.pread(descriptor, 8, 0) == bytes([0, 0, 0, 0, 1, 0, 0, 0])
-    assert budget.count == 5
-    budget.end(clock)
+    assert handles.count == 5
+    handles.end(clock)
     files.read("stream.bin", 1, 0, 4)
-    assert budget.count == 1
+    assert handles.count == 1
 
 
 def _child(ds: cl.Dataset, seed: int, queue: "multiprocessing.Queue[int]") -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import conceptloader as cl
-from conceptloader.batch.descriptors import OpenFiles
+from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.kernels.system import STREAM
 from conceptloader.storage import reads

@@ -73,9 +73,26 @@ def check(local: Path, url: str, **options: Any) -> cl.Dataset:
 def test_reads_beyond_what_was_read_ahead(local: Path, server: Server) -> None:
     """Bytes read ahead serve reads that lie within them, and no others."""
     far, data = cl.open_dataset(upload(local, server)), (local / "00000.stream.bin").read_bytes()
-    with far.files.source.reading_ahead([(far.files.expected("stream.bin", 0), 100, 200)]):
+    with far.files.source.reading_ahead([(far.files.expected("stream.bin", 0), 100, 100)]):
         for offset, size in ((100, 100), (120, 30), (150, 51), (199, 2), (99, 10), (99, 102), (90, 300), (200, 10)):
             assert far.files.read("stream.bin", 0, offset, size) == data[offset : offset + size]
+
+
+def test_ranges_in_any_order(local: Path, server: Server) -> None:
+    """Neighbours are one request, whatever stands between them in the list; none of no bytes is made."""
+    far, data = cl.open_dataset(upload(local, server)), (local / "00000.stream.bin").read_bytes()
+    file, other = (far.files.expected("stream.bin", shard) for shard in (0, 1))
+    places = [(50, 20), (0, 10), (60, 40), (5, 0), (50, 20), (0, len(data))]
+    list(far.files.source.ranges([(file, 0, 1), (other, 0, 1)]))  # they are checked
+    server.plan()
+    found = far.files.source.ranges([(file, *place) for place in places])
+    assert list(found) == [data[offset : offset + size] for offset, size in places]
+    assert server.count() == 1
+    server.put(other.path.split("/")[2], "ds/00001.stream.bin", b"x" * other.size)
+    found = far.files.source.ranges([(file, 3, 4), (other, 0, 9), (file, 9, 1)])
+    assert next(found) == data[3:7]
+    with pytest.raises(FormatError, match=r"00001\.stream\.bin: found version"):
+        next(found)
 
 
 def test_s3(local: Path, server: Server) -> None:

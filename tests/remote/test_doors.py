@@ -184,7 +184,7 @@ def test_redirects_leave_the_roots_only_if_allowed(servers: list[FileServer]) ->
 def test_a_file_url_is_a_directory(dataset: Path, tmp_path: Path) -> None:
     url = f"file://{dataset}"
     assert cl.open_dataset(url).tokens(0, 3).tolist() == [1, 2, 3]
-    assert cl.open_dataset(url).files.descriptors
+    assert cl.open_dataset(url).files.local
     with pytest.raises(ConfigError, match="found the host 'host'"):
         cl.open_dataset("file://host/data/ds")
     secret = tmp_path / "secret"

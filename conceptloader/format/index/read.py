@@ -45,7 +45,7 @@ class ConceptIndex:
         self._postings = [self._expected(ix.shard_file(k, "postings"), *file) for k, file in enumerate(files)]
         self._rows = self._expected("rows", rows.natural("size", 1 << 56), rows.checksum("sample"))
         file = self._expected("heads", heads.natural("size", 1 << 56), heads.checksum("sample"))
-        data = self._source.read(file, 0, file.size) if file.size else b""
+        data = self._read(file, 0, file.size) if file.size else b""
         if xxhash.xxh3_64_hexdigest(data) != heads.checksum("checksum") or file.size % ix.HEAD.itemsize:
             raise bad(file.path, "bytes of another checksum", "those that were written", _ANEW)
         self.heads: NDArray[Any] = np.frombuffer(data, ix.HEAD)
@@ -54,6 +54,10 @@ class ConceptIndex:
 
     def _expected(self, name: str, size: int, sample: str) -> Expected:
         return Expected(os.path.join(self._directory, name), size, sample)
+
+    def _read(self, file: Expected, offset: int, size: int) -> bytes:
+        (data,) = self._source.ranges([(file, offset, size)])
+        return data
 
     def count(self, concept: int) -> tuple[int, int]:
         """(spans, tokens) that carry a concept; of a view, in its source."""
@@ -95,7 +99,7 @@ class ConceptIndex:
         size, total = ix.ROW.itemsize, self._rows.size // ix.ROW.itemsize
         first = int(self.heads["first"][at])
         stop = int(self.heads["first"][at + 1]) if at + 1 < len(self.heads) else total
-        rows = np.frombuffer(self._source.read(self._rows, first * size, (stop - first) * size), ix.ROW)
+        rows = np.frombuffer(self._read(self._rows, first * size, (stop - first) * size), ix.ROW)
         sound = (rows["concept"] == concept).all() and (rows["shard"] < len(self._postings)).all()
         if not sound or rows["spans"].sum() != self.heads["spans"][at]:
             raise bad(self._rows.path, f"rows {first} to {stop - 1} of other concepts", f"of {concept}", _ANEW)
@@ -108,7 +112,7 @@ class ConceptIndex:
         offset, size = int(row["offset"]), int(row["bytes"])
         if offset + size > file.size or count > size:
             raise bad(file.path, f"postings at bytes {offset} to {offset + size}", f"below {file.size}", _ANEW)
-        data = self._source.read(file, offset, size)
+        data = self._read(file, offset, size)
         start, end = np.empty(count, np.int64), np.empty(count, np.int64)
         whole = xxhash.xxh3_64_intdigest(data) == int(row["checksum"])
         if not whole or not decode_spans(np.frombuffer(data, np.uint8), start, end):

@@ -13,7 +13,7 @@ from conceptloader.base.shown import Shown
 from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.files import FoundView, open_files, require_same
-from conceptloader.format.read.ranges import Sample, reading_ahead
+from conceptloader.format.read.ranges import Sample
 from conceptloader.format.read.tables import Tabular
 from conceptloader.format.read.view import Viewable
 from conceptloader.format.spec.codecs import Codec
@@ -242,12 +242,13 @@ class MapStyle(Shown):
         return self._get(number % len(self))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
-        waiting = self.dataset.files.waiting
-        if waiting is None:
+        remote = self.dataset.files.remote
+        if remote is None:
             return [self[i] for i in indices]
         numbers = [operator.index(i) % len(self) for i in indices if -len(self) <= operator.index(i) < len(self)]
-        with reading_ahead((self.dataset, *self._ahead(number)) for number in numbers):
-            return list(waiting.map(self.__getitem__, indices))
+        tokens = (one for number in numbers for one in self.dataset.stream_bytes(*self._ahead(number)))
+        with remote.reading_ahead(tokens):
+            return list(remote.map(self.__getitem__, indices))
 
     def _ahead(self, i: int) -> tuple[int, int]:
         """Tokens [start, stop) of sample i as far as they are known without a read."""

@@ -17,7 +17,7 @@ from conceptloader.format.spec.viewfile import FORMAT as VIEW
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, parse_view
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.reads import named, retrying
-from conceptloader.storage.source import Expected, LocalFiles
+from conceptloader.storage.source import Expected, LocalFiles, Source
 from conceptloader.storage.stores import is_url, object_version
 
 _MANIFEST_LIMIT = 1 << 30
@@ -99,25 +99,25 @@ def _folders(manifest: Manifest) -> set[str]:
 class Files:
     """Reads by (kind, shard). Files are checked when they are first read.
 
-    guard: asked when a file was opened; one that is opened later is compared with it. descriptors: the source, if
-    it has any, so that compiled code can read them. waiting: the source, if its reads wait for a network, many at once
-    no longer than one. require_unchanged: raises FormatError unless the manifest is the one that was read, and so the
-    files that were opened before this the ones that it means; ReadError.
+    guard: asked when a file was opened; one that is opened later is compared with it. local, remote: the source, as
+    what it is: compiled code reads local files by itself, and asks for objects. require_unchanged: raises FormatError
+    unless the manifest is the one that was read, and so the files that were opened before this the ones that it means;
+    ReadError.
     """
 
     def __init__(
         self,
         manifest: Manifest,
         roots: Roots,
-        source: LocalFiles | RemoteObjects | None = None,
+        source: Source | None = None,
         guard: ManifestGuard | None = None,
     ) -> None:
         self.manifest = manifest
         self.table = manifest.shards
         self.roots = roots
-        self.source = LocalFiles() if source is None else source
-        self.descriptors = self.source if isinstance(self.source, LocalFiles) else None
-        self.waiting = self.source if isinstance(self.source, RemoteObjects) else None
+        self.source: Source = LocalFiles() if source is None else source
+        self.local = self.source if isinstance(self.source, LocalFiles) else None
+        self.remote = self.source if isinstance(self.source, RemoteObjects) else None
         self.require_unchanged: Callable[[], object] = bool if guard is None else guard.look
         if guard is not None:
             guard.begin(manifest, roots)
@@ -149,12 +149,13 @@ class Files:
 
     def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
         """Exactly these bytes. Raises: FormatError for a file that is not the one the manifest means, ReadError."""
-        return self.source.read(self.expected(kind, shard), offset, size)
+        (data,) = self.source.ranges([(self.expected(kind, shard), offset, size)])
+        return data
 
     def look(self) -> None:
         """Whether all files are there and as large as the manifest says, without opening them. Those of a store are not
         asked for. Raises: FormatError, ReadError."""
-        if self.descriptors is None:
+        if self.local is None:
             return
         for kind, column in self.table.files.items():
             for shard in np.flatnonzero(column.size >= 0).tolist():
@@ -164,7 +165,8 @@ class Files:
 
     def close(self) -> None:
         """Let go of what is open."""
-        self.source.close()
+        if self.local is not None:
+            self.local.close()
 
 
 class FoundView(FormatError):

@@ -1,8 +1,7 @@
 """Reading token ranges of a whole dataset: what lies in several shards is put together here."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +16,7 @@ from conceptloader.format.spec.codecs import Codec, ConceptsCodec, get_codec
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import DENSE
 from conceptloader.format.spec.vocabulary import Concept, load_concepts, load_vocabulary
-from conceptloader.storage.objects import RemoteObjects
-from conceptloader.storage.source import Expected
+from conceptloader.storage.source import Range
 
 Sample = dict[str, Any]
 
@@ -118,14 +116,14 @@ class Ranges:
         found = Cut(row, shard, first, end, base, np.full(len(row), -1))
         return found if some.all() else Cut(*(column[some] for column in found))
 
-    def stream_bytes(self, start: int, stop: int) -> Iterator[tuple[Expected, int, int]]:
-        """(token file, first byte, end) of what reading tokens [start, stop) reads."""
+    def stream_bytes(self, start: int, stop: int) -> Iterator[Range]:
+        """Of token files, what reading tokens [start, stop) reads."""
         table, layouts = self.manifest.shards, self.manifest.layouts
         for shard, first, end, _ in self.parts(start, stop):
             size, base = layouts[table.layout[shard]].itemsize, int(table.offset[shard])
             # A dense track looks one token further on both sides.
             low, high = max(0, first - 1), min(end + 1, int(table.tokens[shard]))
-            yield self.files.expected("stream.bin", shard), base + low * size, base + high * size
+            yield self.files.expected("stream.bin", shard), base + low * size, (high - low) * size
 
     def read(self, start: int, stop: int, tracks: Sequence[str] = (), documents: bool = False) -> Sample:
         """Tokens [start, stop) with everything that belongs to them; each stream is read once.
@@ -191,20 +189,6 @@ class Ranges:
         before, after = (_join([part[i] for part in parts], np.bool_) for i in (2, 3))
         records = [record for part in parts for record in part[4]]
         return Spans(start, end, before, after, records, self.codec(track), f"{self.path}: track {track!r}")
-
-
-@contextmanager
-def reading_ahead(ranges: Iterable[tuple[Ranges, int, int]]) -> Iterator[None]:
-    """Begin to read the tokens [start, stop) of datasets whose reads wait for a network; reads in the block wait for
-    it."""
-    wanted: dict[RemoteObjects, list[tuple[Expected, int, int]]] = {}
-    for dataset, start, stop in ranges:
-        if dataset.files.waiting is not None:
-            wanted.setdefault(dataset.files.waiting, []).extend(dataset.stream_bytes(start, stop))
-    with ExitStack() as stack:
-        for source, places in wanted.items():
-            stack.enter_context(source.reading_ahead(places))
-        yield
 
 
 def _join(parts: Sequence[NDArray[Any]], empty: Any) -> NDArray[Any]:

@@ -1,28 +1,19 @@
-"""What kernels read from: a table of open files, and bytes of objects in stores, that a call uses without asking."""
+"""What kernels read from: a table of open files, which a call uses without asking."""
 
 import os
-from collections import defaultdict
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.layout import Array
-from conceptloader.batch.reader import in_sample
 from conceptloader.batch.tables import Tables
-from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
-from conceptloader.format.spec.layout import DAMAGED, bad
-from conceptloader.kernels.records import HELD
 from conceptloader.kernels.system import OBJECT, STREAM
-from conceptloader.storage.descriptors import Budget, OpenTable
+from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.source import Expected
 
-_Place = tuple[int, int, int]  # an object, by its row and column, and bytes [start, stop) of it
-_SHARE = 8
 _LOOKS = 8  # at shards, on a network file system a request for each of their files
 
 
@@ -34,16 +25,16 @@ class OpenFiles(OpenTable):
     number of its own: one look at the end of a batch serves all that any thread opened before it.
     """
 
-    def __init__(self, tables: Tables, budget: Budget | None = None) -> None:
+    def __init__(self, tables: Tables, handles: Handles = HANDLES) -> None:
         self.tables = tables
         rows = len(tables.shards)
         self.files: npt.NDArray[np.int32] = np.full((rows, len(tables.kinds)), -1, np.int32)
         for dataset, first in tables.owners:
-            if dataset.files.waiting is not None:
+            if dataset.files.remote is not None:
                 self.files[first : first + dataset.num_shards] = OBJECT
         self.unproven: set[tuple[Files, int]] = set()
         self._next = 0, 0  # of the datasets and rows to look at again
-        super().__init__(np.zeros(rows, np.int64), budget)
+        super().__init__(np.zeros(rows, np.int64), handles)
 
     def open(self, row: int) -> None:
         """Open the files of a shard that are read, and pin them until `unpin`.
@@ -52,9 +43,9 @@ class OpenFiles(OpenTable):
         opened; ReadError.
         """
         dataset, shard = self.owner(row)
-        local = dataset.files.descriptors
+        local = dataset.files.local
         assert local is not None  # else it is an OBJECT
-        with self.budget.lock:
+        with self.handles.lock:
             self.pins[row] += 1
         opened: list[tuple[int, int]] = []
         try:
@@ -62,7 +53,7 @@ class OpenFiles(OpenTable):
             for column in reversed(np.flatnonzero(self.tables.needed[row]).tolist()):
                 if self.files[row, column] < 0:
                     file = dataset.files.expected(self.tables.kinds[column], shard)
-                    descriptor = self.budget.open(partial(local.open, file))
+                    descriptor = self.handles.open(partial(local.open, file))
                     opened.append((column, descriptor))
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead: windows are random
         except BaseException:
@@ -70,8 +61,8 @@ class OpenFiles(OpenTable):
                 os.close(descriptor)
             self.unpin([row])
             raise
-        self.unproven.add((dataset.files, next(self.budget.clock)))
-        with self.budget.lock:
+        self.unproven.add((dataset.files, next(self.handles.clock)))
+        with self.handles.lock:
             for column, descriptor in opened:
                 if self.files[row, column] >= 0:  # another thread was faster
                     os.close(descriptor)
@@ -84,17 +75,17 @@ class OpenFiles(OpenTable):
         next ones the next time, unless something was wrong. Raises: FormatError, ReadError."""
         owners, (turn, cursor) = self.tables.owners, self._next
         owners[turn % len(owners)][0].files.require_unchanged()
-        clock = self.budget.begin()
+        clock = self.handles.begin()
         try:
             rows = cursor + np.flatnonzero(self.files[cursor:, STREAM] >= 0)[:_LOOKS]
             for row in rows.tolist():
                 dataset, shard = self.owner(row)
-                local = dataset.files.descriptors
+                local = dataset.files.local
                 for kind, descriptor in zip(self.tables.kinds, self.files[row].tolist(), strict=True):
                     if descriptor >= 0 and local is not None:  # still
                         local.look_again(dataset.files.expected(kind, shard), descriptor)
         finally:
-            self.budget.end(clock)
+            self.handles.end(clock)
         self._next = turn + 1, int(rows[-1]) + 1 if len(rows) == _LOOKS else 0
 
     def forget(self, row: int) -> None:
@@ -112,75 +103,10 @@ class OpenFiles(OpenTable):
     def object(self, row: int, column: int) -> tuple[RemoteObjects, Expected]:
         """Where an object is, and what is expected of it."""
         dataset, shard = self.owner(row)
-        assert dataset.files.waiting is not None
-        return dataset.files.waiting, dataset.files.expected(self.tables.kinds[column], shard)
+        assert dataset.files.remote is not None
+        return dataset.files.remote, dataset.files.expected(self.tables.kinds[column], shard)
 
     def owner(self, row: int) -> tuple[Dataset, int]:
         """(dataset, shard) of a row."""
         dataset, first = next(owner for owner in reversed(self.tables.owners) if owner[1] <= row)
         return dataset, row - first
-
-
-@dataclass(eq=False)
-class Held:
-    """Bytes of objects for the calls of one thread: what they asked for in vain is fetched together.
-
-    table: HELD records. Blocks that are likely to be read again stay for the next batches, as long as they take no
-    more than a share of the memory that the user grants to caches.
-    """
-
-    _files: OpenFiles
-    table: Array = field(default_factory=partial(np.zeros, 0, HELD))
-    touched: bool = False  # since the last `drop`
-    _blocks: dict[_Place, Array] = field(default_factory=dict)
-    _once: set[_Place] = field(default_factory=set)
-    _wanted: dict[RemoteObjects, dict[_Place, tuple[Expected, str]]] = field(default_factory=partial(defaultdict, dict))
-    _share: int = 0
-
-    def __bool__(self) -> bool:
-        """Whether something is wanted."""
-        return bool(self._wanted)
-
-    def want(self, row: int, column: int, offset: int, size: int, who: str) -> None:
-        """Have `fetch` get bytes of an object. who: wants them, for messages. Raises: FormatError if there are not so
-        many."""
-        self.touched = True
-        source, file = self._files.object(row, column)
-        number = row * self._files.files.shape[1] + column
-        if offset + size > file.size:
-            found = f"bytes [{offset}, {offset + size}) to be read"
-            raise bad(f"{who}: {file.path}", found, f"no more than its {file.size}", DAMAGED)
-        for start, stop in source.blocks(file, offset, size):
-            if (number, start, stop) not in self._blocks:
-                self._wanted[source].setdefault((number, start, stop), (file, who))
-
-    def fetch(self) -> None:
-        """All at the same time. Raises: FormatError, ReadError, and then nothing is wanted any more."""
-        wanted, self._wanted = self._wanted, defaultdict(dict)
-        for source, places in wanted.items():
-            self._share = source.settings.memory_bytes // _SHARE
-            with source.reading_ahead((file, start, stop) for (_, start, stop), (file, _) in places.items()):
-                for place, (file, who) in places.items():
-                    try:
-                        data = source.read(file, place[1], place[2] - place[1])
-                    except (FormatError, ReadError) as cause:
-                        raise in_sample(cause, who) from cause
-                    self._blocks[place] = np.frombuffer(data, np.uint8, place[2] - place[1])
-                    if file.once:
-                        self._once.add(place)
-        self._number()
-
-    def drop(self) -> None:
-        """After a batch: forget what is not likely to be read again."""
-        for place in self._once:
-            del self._blocks[place]
-        self._once.clear()
-        self._wanted.clear()
-        self.touched = False
-        if sum(map(len, self._blocks.values())) > self._share:
-            self._blocks.clear()
-        self._number()
-
-    def _number(self) -> None:
-        rows = [(*place, data.__array_interface__["data"][0]) for place, data in sorted(self._blocks.items())]
-        self.table = np.array(rows, HELD)

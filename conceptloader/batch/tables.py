@@ -7,7 +7,7 @@ import numpy as np
 
 from conceptloader.batch.layout import LOSS_FIELD, LOSS_WEIGHT, Array, BatchLayout, FieldLayout, TrackLayout
 from conceptloader.blend import View
-from conceptloader.blend.packing import OVERFLOWS, Packs
+from conceptloader.blend.packing import OVERFLOWS
 from conceptloader.blend.samples import by_document, kind_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
@@ -74,9 +74,9 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         left_out.append(np.array(list(zip(*view.left_out, strict=True)), LEFT_OUT))
         member["first_range"], member["end_range"] = num_ranges, num_ranges + len(left_out[-1])
         num_ranges, member["quarantined"] = member["end_range"], len(view.quarantine) > 0
-        if isinstance(view.samples, Packs):
-            packing = view.samples.packing
-            member["bins"], member["stop"] = packing.bins, view.samples.stop
+        if view.packs is not None:
+            packing = view.packs.packing
+            member["bins"], member["stop"] = packing.bins, view.packs.stop
             member["overflow"] = OVERFLOWS.index(packing.overflow)
     kinds = ("stream.bin", "documents.bin", *(f"{name}.{file}" for name in names for file in FILES))
     all_shards, all_tracks = np.concatenate(shards), np.concatenate(tracks)

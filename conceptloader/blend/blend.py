@@ -6,15 +6,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
-from conceptloader.base.strict import nearest
+from conceptloader.base.strict import nearest, plain
 from conceptloader.blend.exclude import NOTHING, Excluded, left_out, read_excluded
 from conceptloader.blend.load import load_config
-from conceptloader.blend.packing import PACKING_VERSION, Packing, Packs
+from conceptloader.blend.packing import Packing, Packs
 from conceptloader.blend.quarantine import TokenRanges, read_quarantine
 from conceptloader.blend.schema import Config
 from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.dataset import Dataset, DocumentView, Windows, open_dataset
+from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import Mixture, Phase
@@ -26,11 +26,11 @@ from conceptloader.order.weights import tempered
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
-    """The windows, documents or packs of a dataset that one member of the order draws: view[w] for w in range(count).
+    """The windows, documents or packs of a dataset that one member of the order draws.
 
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
-    those to read. start: first token of window or pack 0, or number of the first document. quarantine: token ranges
-    that give no loss; left_out: these, and what is excluded from some sample on.
+    those to read. start: first token of window or pack 0, or number of the first document. packs: None where samples
+    are none. quarantine: token ranges that give no loss; left_out: these, and what is excluded from some sample on.
     """
 
     name: str
@@ -38,8 +38,8 @@ class View:
     dataset: Dataset
     member: Member
     tracks: tuple[str, ...]
-    samples: Windows | DocumentView | Packs
     start: int
+    packs: Packs | None = None
     quarantine: TokenRanges = ()
     left_out: Excluded = NOTHING
 
@@ -47,14 +47,6 @@ class View:
     def count(self) -> int:
         """Windows, documents or packs."""
         return self.member.windows
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        if not 0 <= number < self.count:
-            raise IndexError(f"{self.name}: found sample {number}, expected one in [0, {self.count})")
-        return self.samples[number if self.member.seq_len is not None else self.start + number]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,24 +76,19 @@ class Blend:
         name, ds = member.dataset, self.datasets.get(member.dataset)
         if ds is None or ds.stream_fingerprint != member.stream_fingerprint:
             return None
-        tracks, quarantine = _tracks(self.config, name, ds), self.quarantine.get(name, ())
-        samples: Windows | DocumentView | Packs
-        start = member.token_range[0]
+        quarantine, start, packs = self.quarantine.get(name, ()), member.token_range[0], None
         if member.seq_len is None:
-            samples, start = ds.documents(tracks), ds.documents_before(start)
+            start = ds.documents_before(start)
         elif member.packing is not None:
-            packing = Packing(seq_len=member.seq_len, **member.packing)
-            samples = Packs(ds, packing, member.token_range, tracks, quarantine)
-        else:
-            samples = ds.windows(member.seq_len, member.token_range, tracks)
+            packs = Packs(ds, Packing(seq_len=member.seq_len, **member.packing), member.token_range, quarantine)
         return View(
             name=name,
             dataset_id=self.config.names.index(name),
             dataset=ds,
             member=member,
-            tracks=tuple(tracks),
-            samples=samples,
+            tracks=tuple(_tracks(self.config, name, ds)),
             start=start,
+            packs=packs,
             quarantine=quarantine,
             left_out=left_out(self.excluded.get(name, NOTHING), quarantine),
         )
@@ -139,15 +126,6 @@ class Blend:
         later = {name for phase in self.spec.phases[current + 1 :] for name in phase.weights} - now
         for name in sorted({self.spec.members[member].dataset for member in later} & set(self.datasets)):
             self.datasets[name].files.look()
-
-    def sample(self, index: int) -> dict[str, Any]:
-        """The trainer's sample `index` as the datasets hold it. Raises ConfigError if its dataset has left."""
-        k, _, window = self.order.sample(index)
-        view = self.views[k]
-        if view is None:
-            name = self.spec.members[self.order.names[k]].dataset
-            raise ConfigError(f"sample {index} is of dataset {name}, which is not in the configuration any more")
-        return view[window]
 
 
 ConfigLike = Config | Blend | Mapping[str, Any] | str | os.PathLike[str]
@@ -279,8 +257,8 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         elif seq_len is None:
             raise ConfigError("seq_len: missing, expected the number of tokens of a window or a pack")
         elif config.packing is not None:
-            packing = {**vars(config.packing), "version": PACKING_VERSION}
-            windows = len(Packs(ds, Packing(seq_len=seq_len, **packing), token_range, tracks=()))
+            packing = plain(config.packing)
+            windows = len(Packs(ds, Packing(seq_len=seq_len, **packing), token_range))
         else:
             windows = len(ds.windows(seq_len, token_range, tracks=()))
     except ConfigError as error:

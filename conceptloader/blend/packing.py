@@ -10,11 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.dataset import Dataset, MapStyle
-from conceptloader.format.read.ranges import Sample
-from conceptloader.format.read.values import Documents, Spans
+from conceptloader.format.read.dataset import Dataset
 
-PACKING_VERSION = 1
 MAX_BLOCK_TOKENS = 1 << 27
 OVERFLOWS = ("split", "crop", "refuse")
 Overflow = Literal["split", "crop", "refuse"]
@@ -32,13 +29,8 @@ class Packing:
     seq_len: int
     bins: int = 64
     overflow: Overflow = "split"
-    version: int = PACKING_VERSION
 
     def __post_init__(self) -> None:
-        if self.version != PACKING_VERSION:
-            raise ConfigError(
-                f"packing.version: found {self.version}, expected {PACKING_VERSION}; install a later release"
-            )
         if self.bins < 2:
             raise ConfigError(f"packing.bins: found {self.bins}, expected 2 or more: one of them is room to choose")
         if self.block_tokens > MAX_BLOCK_TOKENS:
@@ -133,10 +125,9 @@ def _refused(document: int, tokens: int, expected: str) -> ConfigError:
     )
 
 
-class Packs(MapStyle):
-    """Pack i of the documents in a token range, which begins and ends between documents.
+class Packs:
+    """Which parts of documents a pack holds, of those in a token range, which begins and ends between documents.
 
-    packs[i]: {"tokens": int64 [n], "documents": Documents, <field>: [n], <track>: Spans}.
     quarantine: token ranges; a block that touches a shard which they cover whole has empty packs.
 
     Raises ConfigError for a range that is not all documents.
@@ -147,10 +138,9 @@ class Packs(MapStyle):
         dataset: Dataset,
         packing: Packing,
         token_range: tuple[int, int],
-        tracks: Sequence[str] | None = None,
         quarantine: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self.dataset, self.packing, self.tracks = dataset, packing, dataset.chosen_tracks(tracks)
+        self.dataset, self.packing = dataset, packing
         self.start, self.stop = token_range
         starts, runs = np.array(dataset.shard_starts), dataset.runs
         table = dataset.manifest.shards
@@ -217,28 +207,3 @@ class Packs(MapStyle):
         numbers, starts = holding.ids.tolist(), holding.first.tolist()
         ends = [*starts[1:], self.dataset.document_range(numbers[-1])[1]]
         return bins, list(pieces_of(zip(numbers, starts, ends, strict=True), first, last, self.packing))
-
-    def _get(self, i: int) -> Sample:
-        parts = self.parts(i)
-        read = [self.dataset.read(p.start, p.start + p.tokens, self.tracks) for p in parts]
-        read = read or [self.dataset.read(self.start, self.start, self.tracks)]
-        names = "tokens", *self.dataset.field_names
-        sample: Sample = {name: np.concatenate([one[name] for one in read]) for name in names}
-        starts, numbers = [part.start for part in parts], [part.document for part in parts]
-        sample["documents"] = Documents(np.array(starts, np.int64), np.array(numbers, np.int64))
-        places = [part.place for part in parts] or [0]
-        sample |= {track: end_to_end([one[track] for one in read], places) for track in self.tracks}
-        return sample
-
-
-def end_to_end(parts: Sequence[Spans], places: Sequence[int]) -> Spans:
-    """Spans of a track in several parts of a sample, the first token of each of which is at its place there."""
-    return Spans(
-        start=np.concatenate([part.start + place for part, place in zip(parts, places, strict=True)]),
-        end=np.concatenate([part.end + place for part, place in zip(parts, places, strict=True)]),
-        begins_before=np.concatenate([part.begins_before for part in parts]),
-        ends_after=np.concatenate([part.ends_after for part in parts]),
-        records=[record for part in parts for record in part.records],
-        codec=parts[0].codec,
-        where=parts[0].where,
-    )

@@ -7,7 +7,6 @@ import numpy as np
 
 from conceptloader.blend import View
 from conceptloader.blend.exclude import NEVER
-from conceptloader.blend.packing import Packs
 from conceptloader.errors import ConfigError
 
 
@@ -53,14 +52,14 @@ def by_document(view: View) -> bool:
 
 def kind_of(view: View) -> str:
     """What a sample of a view is called."""
-    return "document" if by_document(view) else "pack" if isinstance(view.samples, Packs) else "window"
+    return "document" if by_document(view) else "pack" if view.packs is not None else "window"
 
 
 def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
     """What sample `number` is made of: a window of seq_len + 1 tokens, no more than these of a document, or a pack's
     parts. None for a document in a shard that is quarantined as a whole, its document table included."""
-    if isinstance(view.samples, Packs):
-        parts = view.samples.parts(number)
+    if view.packs is not None:
+        parts = view.packs.parts(number)
         found = [Part(p.start, min(p.start + p.tokens + 1, p.end), p.tokens, p.place, p.document) for p in parts]
     elif not by_document(view):
         start = view.start + number * seq_len
@@ -78,8 +77,8 @@ def parts_of(view: View, number: int, seq_len: int) -> list[Part]:
 
 def parts_with(view: View, document: int, seq_len: int) -> list[tuple[int, Part]]:
     """(sample, part) of each part that holds any token of a document of the dataset, be it only as a label."""
-    if isinstance(view.samples, Packs):
-        numbers = sorted({number for number, _ in view.samples.parts_of(document)})
+    if view.packs is not None:
+        numbers = sorted({number for number, _ in view.packs.parts_of(document)})
     elif by_document(view):
         numbers = [document - view.start] if 0 <= document - view.start < view.count else []
     else:

@@ -29,7 +29,7 @@ def packing_stats(dataset: Dataset, seq_lens: Sequence[int], bins: Iterable[int]
 
 def _choice(dataset: Dataset, packing: Packing) -> dict[str, Any]:
     crop = replace(packing, overflow="crop")
-    size, packs = packing.seq_len, Packs(dataset, packing, (0, dataset.num_tokens), tracks=())
+    size, packs = packing.seq_len, Packs(dataset, packing, (0, dataset.num_tokens))
     blocks = -(-dataset.num_tokens // packing.block_tokens)
     documents = longer = split = windows = tokens = kept = 0
     for number in np.unique(np.linspace(0, max(0, blocks - 1), min(blocks, SAMPLED_BLOCKS)).astype(int)).tolist():

@@ -39,8 +39,8 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
     """What samples of a member are made of: one part, and of a pack any number."""
     view, size = member.view, member.seq_len
     row = np.arange(len(samples))
-    if isinstance(view.samples, Packs):
-        row, start, stop, inputs = _parts_of_packs(view.samples, samples)
+    if view.packs is not None:
+        row, start, stop, inputs = _parts_of_packs(view.packs, samples)
     elif member.by_document:
         start, stop = document_ranges(member.dataset, view.start + samples)
         stop = np.minimum(stop, start + size + 1)

@@ -31,9 +31,8 @@ def view_of(dataset: Dataset, dataset_id: int, seq_length: int, tracks: Iterable
     """What a layout looks at, and a reader of pieces of the dataset."""
     name, tokens = str(dataset_id), (0, seq_length + 1)
     member = Member(dataset=name, seq_len=seq_length, windows=1, stream_fingerprint="", token_range=tokens)
-    samples: Any = None  # none is asked for by its number
     return View(
-        name=name, dataset_id=dataset_id, dataset=dataset, member=member, samples=samples, start=0,
+        name=name, dataset_id=dataset_id, dataset=dataset, member=member, start=0,
         tracks=tuple(track for track in tracks if track in dataset.tracks),
     )  # fmt: skip
 

@@ -47,7 +47,6 @@ def make_view(
             stream_fingerprint=dataset.stream_fingerprint,
             token_range=(0 if documents else start, stop),
         ),
-        samples=dataset.documents() if documents else dataset.windows(seq_len, (start, stop)),
         start=start,
         tracks=tuple(dataset.tracks),
         quarantine=quarantine,

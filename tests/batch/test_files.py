@@ -62,7 +62,7 @@ def open_descriptors():
 def test_threads_read_the_right_bytes_while_files_are_closed_under_them(many):
     handles = Handles(capacity=10)
     reader, plain = make_reader(many, Outputs(document_ids=True), ["concepts"], handles)
-    count = len(whole_view(many))
+    count = whole_view(many).count
     batches = np.random.default_rng(2).integers(0, count, (600, 4))
     wanted = {window: read(plain, [window])["input_ids"][0] for window in range(count)}
     most = []

@@ -7,8 +7,8 @@ import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs
-from conceptloader.blend.packing import end_to_end
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.values import Spans
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build
@@ -48,6 +48,19 @@ def cut(pieces, size):
         found.append(piece[:size])
         size -= len(found[-1])
     return [piece for piece in found if piece]
+
+
+def end_to_end(parts, places):
+    """Spans of a track in several parts of a sample, the first token of each of which is at its place there."""
+    return Spans(
+        start=np.concatenate([part.start + place for part, place in zip(parts, places, strict=True)]),
+        end=np.concatenate([part.end + place for part, place in zip(parts, places, strict=True)]),
+        begins_before=np.concatenate([part.begins_before for part in parts]),
+        ends_after=np.concatenate([part.ends_after for part in parts]),
+        records=[record for part in parts for record in part.records],
+        codec=parts[0].codec,
+        where=parts[0].where,
+    )
 
 
 def test_pieces_are_read_end_to_end(reader):

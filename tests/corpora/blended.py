@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
+from conceptloader.blend.samples import parts_of, present
 from conceptloader.ingest.adopt.adopt import adopt
 from tests.corpora.token_files import write_corpus, write_datatrove
 
@@ -100,6 +101,14 @@ def write(
     cl.finalize(folder / "native")
     (folder / "data.yaml").write_text(YAML)
     return Blended(folder / "data.yaml", found)
+
+
+def tokens_of(blend: cl.Blend, sample: int) -> list[int]:
+    """What the trainer's sample reads: with the last label of a window, without the padding of a pack."""
+    member, _, number = blend.order.sample(sample)
+    view = present(blend.views, member)
+    parts = parts_of(view, number, view.member.seq_len or 1 << 40)
+    return [token for part in parts for token in view.dataset.tokens(part.start, part.stop).tolist()]
 
 
 def topics_of(span_index: Any, ids: Any) -> np.ndarray[Any, Any]:

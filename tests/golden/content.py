@@ -18,6 +18,7 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
 from conceptloader.trace import read_record
+from tests.corpora.blended import tokens_of
 
 ARCHIVE = Path(__file__).with_name("v1.tar.xz")
 LOADER: dict[str, Any] = {"micro_batch_size": 4, "scheme": "contiguous", "tail": "drop"}
@@ -134,10 +135,10 @@ def saved_specs(root: Path) -> dict[str, Any]:
     for name in ("spec-megatron", "spec-spliced", "spec-documents"):
         found[name] = [order(OrderSpec.from_dict(json.loads((root / "states" / f"{name}.json").read_text())))]
     blend = cl.open_blend(cl.load_config(root / "plain.yaml")).resume(nanotron.spec, nanotron.consumed)
-    found["next"] = [plain(blend.sample(index)["tokens"]) for index in range(12, 16)]
+    found["next"] = [tokens_of(blend, index) for index in range(12, 16)]
     spec = json.loads((root / "states" / "spec-documents.json").read_text())
     blend = cl.open_blend(cl.load_config(root / "documents.yaml")).resume(spec, 4)
-    found["next-documents"] = [plain(blend.sample(index)["tokens"]) for index in range(4, 9)]
+    found["next-documents"] = [tokens_of(blend, index) for index in range(4, 9)]
     return found
 
 

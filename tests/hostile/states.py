@@ -28,7 +28,7 @@ class States:
     def load_loader(self, state: dict[str, Any]) -> None:
         loader = self.loader()
         loader.load_state_dict(state)
-        self._blend.sample(min(loader.consumed_samples, 10**15))
+        self._blend.order.sample(min(loader.consumed_samples, 10**15))
 
     def load_sampler(self, state: dict[str, Any]) -> None:
         sampler = self.sampler()

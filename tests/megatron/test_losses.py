@@ -56,7 +56,7 @@ def by_hand(path: Path, packed: bool) -> dict[str, Any]:
 
     def row(dataset: Dataset, within: tuple[int, int], number: int) -> Row:
         if packed:
-            return pack(Packs(dataset, packing, within, tracks=()), number)
+            return pack(Packs(dataset, packing, within), number)
         return window(dataset, within[0] + number * LENGTH)
 
     def trained() -> Iterator[Row]:
@@ -81,7 +81,7 @@ def by_hand(path: Path, packed: bool) -> dict[str, Any]:
     held_out = []
     for dataset, start in parts:
         within = start, dataset.num_tokens
-        count = len(Packs(dataset, packing, within, tracks=())) if packed else (within[1] - start - 1) // LENGTH
+        count = len(Packs(dataset, packing, within)) if packed else (within[1] - start - 1) // LENGTH
         held_out += [row(dataset, within, number) for number in range(count)]
     with torch.no_grad():
         valid = losses(of, held_out[: len(held_out) // 4 * 4])  # whole micro batches of two ranks, as Megatron reads

@@ -19,6 +19,7 @@ from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.trace import open_run
+from tests.corpora.blended import tokens_of
 from tests.corpora.token_files import EOD, write_corpus, write_megatron
 from tests.megatron.stock import build_stock, dataset_config
 
@@ -153,7 +154,7 @@ def test_questions_about_a_run_that_was_cut(tmp_path: Path) -> None:
         assert run.blend.spec == data.spec
         train = data.datasets([60, 1, 0])[0]
         for sample in range(60):
-            assert run.blend.sample(sample)["tokens"][:-1].tolist() == train[sample]["tokens"].tolist()
+            assert tokens_of(run.blend, sample)[:-1] == train[sample]["tokens"].tolist()
 
 
 @pytest.mark.usefixtures("one_process")

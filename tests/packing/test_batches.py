@@ -10,11 +10,11 @@ import pytest
 import conceptloader as cl
 from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
-from conceptloader.blend import ConceptOptions, Outputs
+from conceptloader.blend import Outputs
 from conceptloader.blend.packing import Packing
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.testing import PlainReader, RawDocument, random_documents, write_dataset
+from conceptloader.testing import PlainReader, RawDocument, write_dataset
 from tests.batch.compare import assert_same
 from tests.packing.packed import make_view, random_packs
 
@@ -36,29 +36,13 @@ def test_equals_the_plain_reader(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_inverse_finds_every_part_of_a_document(tmp_path: Path, seed: int) -> None:
     view, truth, _ = random_packs(tmp_path, 300 + seed)
-    packs = view.samples
+    packs = view.packs
     held: dict[int, list] = {document: [] for document in range(len(truth.starts))}
     for pack in range(len(packs)):
         for part in packs.parts(pack):
             held[part.document].append((pack, part))
     for document, found in held.items():
         assert sorted(packs.parts_of(document)) == sorted(found)
-
-
-def test_samples_of_a_view_are_what_a_batch_holds(tmp_path: Path) -> None:
-    path = write_dataset(tmp_path / "d", random_documents(40, mean_length=20), shards=2)
-    view = make_view(Path(path), Packing(seq_len=32, bins=4))
-    layout = decide_layout([view], 32, Outputs(), {"concepts": ConceptOptions()})
-    packs = np.arange(view.count, dtype=np.uint64)
-    batch = CompiledReader(None, [view], layout).read(packs, picked=(np.zeros(len(packs), np.int64), packs))
-    for k in packs.tolist():
-        sample = view[k]
-        count = len(sample["tokens"])
-        assert batch["input_ids"][k, :count].tolist() == sample["tokens"].tolist()
-        spans = batch["concepts_num_spans"][k]
-        assert batch["concepts_spans"][k, :spans, 0].tolist() == sample["concepts"].start.tolist()
-        assert batch["concepts_spans"][k, :spans, 1].tolist() == sample["concepts"].end.tolist()
-        assert len(sample["documents"]) == len(view.samples.parts(k))
 
 
 def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:

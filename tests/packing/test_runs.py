@@ -15,7 +15,6 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.blend import load_config, open_blend
-from conceptloader.blend.packing import Packing
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.format.index.read import ConceptIndex
@@ -87,7 +86,7 @@ def test_an_epoch_has_each_token_once(content: dict[str, Any]) -> None:
 def test_every_epoch_of_a_shuffled_run_has_each_pack_once(content: dict[str, Any]) -> None:
     one = {**content, "phases": [], "skip": [], "datasets": {"chat": content["datasets"]["chat"]}}
     blend = open_blend(one)
-    packs = len(blend.views[0])
+    packs = blend.views[0].count
     for epoch in (0, 3):
         windows = blend.order.sample_many(np.arange(epoch * packs, (epoch + 1) * packs))[2]
         assert sorted(windows.tolist()) == list(range(packs))
@@ -134,7 +133,7 @@ def _saved(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_PACKED = {"packing": {"bins": 8, "overflow": "split", "version": 1}}
+_PACKED = {"packing": {"bins": 8, "overflow": "split"}}
 _SAVED = [
     _saved(),
     _saved(live=[9]),
@@ -144,14 +143,14 @@ _SAVED = [
 _HASHES = [
     "48c03f29197d72dddeb63a7be3ce7e98",
     "40dff967dbbec7baf82031584a2d0ad9",
-    "e3a8212d02611fc291f3d6336f39aef6",
-    "9a978e33d3b0aa14014d82cf531d7dd9",
+    "78ca38f1f533456be48002d979bf8797",
+    "5d670ee9af69d902bee34e3a216ec1d0",
 ]
 
 
 def test_specs_of_packs(content: dict[str, Any]) -> None:
     packed = open_blend(content).spec
-    assert packed.to_dict()["members"]["web"]["packing"] == {"bins": 8, "overflow": "split", "version": 1}
+    assert packed.to_dict()["members"]["web"]["packing"] == {"bins": 8, "overflow": "split"}
     assert OrderSpec.from_dict(packed.to_dict()) == packed
     web = {"web": {"path": content["datasets"]["web"]["path"]}}
     plain = open_blend({"seq_len": SIZE, "datasets": web}).spec.to_dict()
@@ -161,8 +160,6 @@ def test_specs_of_packs(content: dict[str, Any]) -> None:
     assert OrderSpec.from_dict(changed.to_dict()) == changed
     # Of saved specs, as they stand beside checkpoints: each says the same for ever.
     assert [OrderSpec.from_dict(saved).hash for saved in _SAVED] == _HASHES
-    with pytest.raises(ConfigError, match=r"packing\.version: found 2, expected 1"):
-        Packing(seq_len=8, version=2)
 
 
 def test_questions_about_a_run_of_packs(content: dict[str, Any], tmp_path: Path) -> None:
@@ -336,7 +333,7 @@ def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], t
         dataset = cl.open_dataset(path)
         config = {"seq_len": one["seq_len"], "packing": {"bins": one["bins"]}, "datasets": {"chat": {"path": path}}}
         view = open_blend(config).views[0]
-        parts = Counter(part.document for pack in range(one["packs"]) for part in view.samples.parts(pack))
+        parts = Counter(part.document for pack in range(one["packs"]) for part in view.packs.parts(pack))
         lengths = [b - a for d in range(dataset.num_documents) for a, b in [dataset.document_range(d)]]
         assert one["packs"] == view.count
         assert one["fill"] == pytest.approx(sum(lengths) / (one["packs"] * one["seq_len"]))
@@ -346,7 +343,7 @@ def test_stats_say_before_training_what_packs_will_be(content: dict[str, Any], t
         assert one["documents_longer"] == pytest.approx(longer / one["documents_looked_at"])
         assert one["documents_split"] == pytest.approx(split / one["documents_looked_at"])
         cropped = open_blend({**config, "packing": {"bins": one["bins"], "overflow": "crop"}}).views[0]
-        kept = sum(part.tokens for pack in range(one["packs"]) for part in cropped.samples.parts(pack))
+        kept = sum(part.tokens for pack in range(one["packs"]) for part in cropped.packs.parts(pack))
         assert one["tokens_lost_by_crop"] == pytest.approx(1 - kept / sum(lengths), abs=0.02)
 
 

@@ -14,6 +14,7 @@ from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import audit, open_run, read_record
 from conceptloader.trace.record import checksums
 from tests.conftest import Tally
+from tests.corpora.blended import tokens_of
 from tests.scale import scaled
 from tests.soak.training import Launch, end, read_state, start
 
@@ -106,10 +107,9 @@ def check(directory: Path, config: dict[str, Any], stop: int) -> int:
     assert {step for step, _, _ in trained.values()} == set(range(stop))
     # The plan, from the configuration and the data alone.
     blend = cl.open_blend(cl.load_config(config))
-    members, _, windows = blend.order.sample_many(np.arange(len(trained)))
-    for sample, (k, window) in enumerate(zip(members.tolist(), windows.tolist(), strict=True)):
-        tokens = blend.views[k].samples[window]["tokens"]  # type: ignore[union-attr]
-        assert trained[sample][1:] == (k, checksums(tokens[None, :-1], tokens[None, 1:])[0]), f"sample {sample}"
+    for sample, k in enumerate(blend.order.sample_many(np.arange(len(trained)))[0].tolist()):
+        tokens = np.array(tokens_of(blend, sample))[None]
+        assert trained[sample][1:] == (k, checksums(tokens[:, :-1], tokens[:, 1:])[0]), f"sample {sample}"
     report = audit(open_run(path, directory), launches)
     assert report.difference is None
     assert report.steps == (0, stop)

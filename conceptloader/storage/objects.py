@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
 
 from conceptloader.base.forks import renew_in_children
 from conceptloader.base.terminal import masked
@@ -23,9 +22,6 @@ from conceptloader.storage.stores import object_size, read_range
 from conceptloader.storage.threads import Task, shared_threads
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 _HOLE = 1 << 16  # wanted ranges this far apart are read together
 _LARGEST = 1 << 23  # of what is put together
@@ -85,10 +81,6 @@ class RemoteObjects:
         finally:
             for path, one in mine:
                 self._ahead[path].remove(one)
-
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """function(item) of all items at once, results in order: many reads take as long as one."""
-        return shared_threads("conceptloader rows", self.settings.connections).map(function, items)
 
     def blocks(self, file: Expected, offset: int, size: int) -> list[tuple[int, int]]:
         """(start, stop) of what to read for these bytes: just them, or whole blocks of what may be read again."""

@@ -140,18 +140,14 @@ def read_file(path: str, limit: int, opener: Callable[[str], int] = open_file) -
     """
 
     def whole() -> bytes:
-        with opened(path, opener) as descriptor, named(path, "read"):
-            wanted = min(os.fstat(descriptor).st_size, limit) + 1
-            parts, offset = [], 0
-            while offset < wanted and (part := pread(descriptor, min(wanted - offset, _MAX_PREAD), offset)):
-                parts.append(part)
-                offset += len(part)
-            return b"".join(parts)
+        with opened(path, opener) as descriptor:
+            with named(path, "read"):
+                size = os.fstat(descriptor).st_size
+            if size > limit:
+                raise FormatError(f"{path}: found {size} bytes, expected at most {limit}; this is not such a file")
+            return read_at(descriptor, 0, size, path)
 
-    data = retrying(whole)
-    if len(data) > limit:
-        raise FormatError(f"{path}: found more than {limit} bytes, expected at most that; this is not such a file")
-    return data
+    return retrying(whole)
 
 
 @contextmanager

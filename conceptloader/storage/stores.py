@@ -195,7 +195,7 @@ class _Fsspec(_Client):
 
 class _Courier(Store):
     """In a process that was forked from one with clients, whose threads it lacks: a process of its own, which makes the
-    requests, and ends with this one."""
+    requests, and ends with this one. Megatron-LM's own loader can start its workers in no other way than by forking."""
 
     def __init__(self) -> None:
         mine, theirs = socket.socketpair()

@@ -80,7 +80,7 @@ ELSEWHERE = {
     "order/progress/state": "order/test_resume.py order/test_versions.py loader/test_state.py",
     "order/weights": "order/test_mixture.py order/test_golden.py loader/test_samplers.py",
     "storage": "remote",
-    "storage/handles": "batch/test_files.py faults/test_reads.py",
+    "storage/handles": "storage batch/test_files.py faults/test_reads.py",
     "storage/durable": "format/test_durability.py",
     "storage/lock": "concurrency/test_locks.py",
     "storage/reads": "faults/test_reads.py format/test_sources.py",

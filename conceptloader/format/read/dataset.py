@@ -18,6 +18,7 @@ from conceptloader.format.read.tables import Tabular
 from conceptloader.format.read.view import Viewable
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.vocabulary import Concept
+from conceptloader.storage.threads import shared_threads
 
 
 def open_dataset(
@@ -248,7 +249,8 @@ class MapStyle(Shown):
         numbers = [operator.index(i) % len(self) for i in indices if -len(self) <= operator.index(i) < len(self)]
         tokens = (one for number in numbers for one in self.dataset.stream_bytes(*self._ahead(number)))
         with remote.reading_ahead(tokens):
-            return list(remote.map(self.__getitem__, indices))
+            threads = shared_threads("conceptloader rows", remote.settings.connections)
+            return list(threads.map(self.__getitem__, indices))  # many reads take as long as one
 
     def _ahead(self, i: int) -> tuple[int, int]:
         """Tokens [start, stop) of sample i as far as they are known without a read."""

@@ -149,8 +149,7 @@ class Files:
 
     def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
         """Exactly these bytes. Raises: FormatError for a file that is not the one the manifest means, ReadError."""
-        (data,) = self.source.ranges([(self.expected(kind, shard), offset, size)])
-        return data
+        return next(self.source.ranges([(self.expected(kind, shard), offset, size)]))
 
     def look(self) -> None:
         """Whether all files are there and as large as the manifest says, without opening them. Those of a store are not

@@ -1,0 +1,158 @@
+"""The LRU of open files: what leaves first, what stays, and when a file is closed."""
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from conceptloader.storage.handles import Handles, OpenTable
+
+
+def null() -> int:
+    return os.open(os.devnull, os.O_RDONLY)
+
+
+def is_open(descriptor: int) -> bool:
+    return os.path.exists(f"/proc/self/fd/{descriptor}")
+
+
+def fill(table: OpenTable, keys: range) -> dict[int, int]:
+    """A file under each key. Returns: descriptors."""
+    found = {}
+    for key in keys:
+        found[key] = table.handles.open(null)
+        with table.handles.lock:
+            table.put(key, found[key])
+    return found
+
+
+def test_the_least_recently_used_of_all_tables_leave_first() -> None:
+    handles = Handles(8)
+    rows, paths = OpenTable(np.zeros(9, np.int64), handles), OpenTable({}, handles)
+    fill(rows, range(4))
+    fill(paths, range(4))
+    rows.used[0] = paths.used[1] = handles.begin()  # as a kernel does it, and as Python does
+    fill(rows, range(4, 6))
+    assert (sorted(rows.descriptors), sorted(paths.descriptors)) == ([0, 3, 4, 5], [0, 1, 2, 3])
+    fill(rows, range(6, 9))
+    assert (sorted(rows.descriptors), sorted(paths.descriptors)) == ([0, 4, 5, 6, 7, 8], [1, 3])
+
+
+def test_what_is_pinned_stays_until_every_pin_is_undone() -> None:
+    handles = Handles(2)
+    table = OpenTable({}, handles)
+    fill(table, range(2))
+    with handles.lock:
+        table.pins.update([0, 0, 1])
+    table.unpin([0, 1])
+    fill(table, range(2, 4))
+    assert 0 in table.descriptors
+    assert 1 not in table.descriptors
+    table.unpin([0])
+    fill(table, range(4, 5))
+    assert 0 not in table.descriptors
+    assert not table.pins
+
+
+def test_a_file_is_closed_when_the_reads_that_began_before_it_left_have_ended() -> None:
+    handles = Handles(4)
+    table = OpenTable({}, handles)
+    files = fill(table, range(2))
+    first, second = handles.begin(), handles.begin()
+    table.close(0)
+    third = handles.begin()
+    table.close(1)
+    assert (handles.count, len(table.descriptors)) == (2, 0)
+    handles.end(second)
+    assert is_open(files[0])
+    handles.end(first)
+    assert [is_open(files[key]) for key in (0, 1)] == [False, True]
+    handles.end(third)
+    assert not is_open(files[1])
+    assert handles.count == 0
+
+
+def test_an_opening_waits_for_reads_that_keep_twice_the_capacity_open() -> None:
+    handles = Handles(2)
+    table = OpenTable({}, handles)
+    clock = handles.begin()
+    fill(table, range(4))
+    assert handles.count == 4
+    waits, plain, done = threading.Event(), handles.lock.wait, threading.Event()
+
+    def wait(timeout: float | None = None) -> bool:
+        waits.set()
+        return plain(timeout)
+
+    handles.lock.wait = wait  # type: ignore[method-assign]
+
+    def late() -> None:
+        fill(table, range(4, 5))
+        done.set()
+
+    thread = threading.Thread(target=late, daemon=True)
+    thread.start()
+    assert waits.wait(60)
+    assert not done.is_set()
+    handles.end(clock)
+    thread.join(60)
+    assert done.is_set()
+    assert handles.count <= 2
+
+
+def test_a_read_that_ends_leaves_no_more_open_than_the_capacity() -> None:
+    """Several threads opened at the same time, before any of them put its file into a table."""
+    handles = Handles(3)
+    table = OpenTable({}, handles)
+    opened = [handles.open(null) for _ in range(6)]
+    clock = handles.begin()
+    with handles.lock:
+        for key, descriptor in enumerate(opened):
+            table.put(key, descriptor)
+    assert handles.count == 6
+    handles.end(clock)
+    assert sorted(table.descriptors) == [3, 4, 5]
+    assert [is_open(descriptor) for descriptor in opened] == [False] * 3 + [True] * 3
+
+
+@pytest.mark.parametrize("reading", [False, True])
+def test_a_table_that_is_garbage_closes_its_files(reading: bool) -> None:
+    handles = Handles(8)
+    table = OpenTable({}, handles)
+    files = fill(table, range(3))
+    clock = handles.begin() if reading else 0
+    table.close(0)
+    del table
+    gc.collect()
+    assert [is_open(files[key]) for key in range(3)] == [reading, False, False]
+    handles.end(clock)
+    assert handles.count == 0
+    assert not is_open(files[0])
+
+
+def test_whoever_knows_descriptors_forgets_them_before_they_are_closed() -> None:
+    events: list[tuple[str, bool]] = []
+
+    class Known(OpenTable):
+        def forget(self, key: int) -> None:
+            events.append(("forgotten", is_open(self.descriptors[key][0])))
+
+    table = Known({}, Handles(2))
+    fill(table, range(3))
+    assert events == [("forgotten", True)]
+    table.close(7)  # was never there
+    assert len(events) == 1
+
+
+def test_the_capacity_is_what_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from conceptloader.storage import handles as module
+
+    limits: list[tuple[int, int]] = []
+    found: Callable[[int], tuple[int, int]] = lambda _: (100, 4000)  # noqa: E731
+    monkeypatch.setattr(module.resource, "getrlimit", found)
+    monkeypatch.setattr(module.resource, "setrlimit", lambda _, pair: limits.append(pair))
+    assert Handles().capacity == 1000
+    assert limits == [(4000, 4000)]

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 import torch
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from conceptloader.base.checks import as_count
 from conceptloader.batch.open import LossWatch, open_reader
 from conceptloader.batch.prefetch import Prefetcher
-from conceptloader.blend import Blend, ConfigLike, open_blend
+from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.partition import Partition, Plan, Scheme, Tail
@@ -29,22 +29,12 @@ from conceptloader.torch.metrics import Meter, callbacks
 logger = logging.getLogger(__name__)
 
 
-def make_dataloader(
-    config: ConfigLike,
-    *,
-    dp_rank: int = 0,
-    dp_size: int = 1,
-    micro_batch_size: int,
-    global_batch_size: int | BatchSchedule | None = None,
-    consumed_samples: int = 0,
-    num_samples: int | None = None,
-    tail: Tail | None = None,
-    scheme: Scheme = "strided",
-    device: torch.device | str | None = None,
-    collate: Callable[[TensorBatch], Any] | None = None,
-    check_ranks: Any = False,
-) -> "Loader":
-    """The loader of one data-parallel rank.
+class Loader:
+    """Iterates over the micro batches of one data-parallel rank: dicts of tensors, as BatchLayout describes them.
+
+    `for batch in loader` goes on where the last loop stopped, until the run ends. With order sequential each loop
+    starts at the beginning, but for the first one after load_state_dict, which goes on there.
+    Every micro batch that was handed out counts as consumed, on all ranks alike; what was read ahead does not.
 
     config: path of a YAML file, or what was read from one.
     dp_rank, dp_size: this rank among those that read different samples.
@@ -53,6 +43,8 @@ def make_dataloader(
     consumed_samples: where to start, in samples over all ranks; load_state_dict sets it too, and checks the order. A
         global batch starts there.
     num_samples: end of the run; by default none, or the end of the data with order sequential.
+    epoch_samples: a loop ends at each multiple of it, and `len` counts its micro batches; by default the run is one
+        epoch. The order runs through epochs of this kind: they divide nothing else.
     tail: what happens to a last global batch that is not full: "drop", "wrap" or "short"; by default "short" with order
         sequential, so that every window is read once, and else "drop". scheme: how ranks share a global batch. See
         order/partition.py.
@@ -65,116 +57,136 @@ def make_dataloader(
 
     Raises ConfigError, FormatError, ReadError.
     """
-    size = global_batch_size or micro_batch_size * dp_size
-    return Loader(
-        open_blend(config),
-        partition=Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme),
-        dp_rank=dp_rank,
-        schedule=size if isinstance(size, BatchSchedule) else BatchSchedule.constant(size),
-        consumed_samples=consumed_samples,
-        num_samples=num_samples,
-        tail=tail,
-        device=device,
-        collate=collate,
-        check_ranks=check_ranks,
-    )
-
-
-class Loader:
-    """Iterates over the micro batches of one rank: dicts of tensors, as BatchLayout describes them.
-
-    `for batch in loader` goes on where the last loop stopped, until the run ends. With order sequential each loop
-    starts at the beginning, but for the first one after load_state_dict, which goes on there.
-    Every micro batch that was handed out counts as consumed, on all ranks alike; what was read ahead does not.
-    """
 
     def __init__(
         self,
-        blend: Blend,
+        config: ConfigLike,
         *,
-        partition: Partition,
-        dp_rank: int,
-        schedule: BatchSchedule,
+        dp_rank: int = 0,
+        dp_size: int = 1,
+        micro_batch_size: int,
+        global_batch_size: int | BatchSchedule | None = None,
         consumed_samples: int = 0,
         num_samples: int | None = None,
+        epoch_samples: int | None = None,
         tail: Tail | None = None,
+        scheme: Scheme = "strided",
         device: torch.device | str | None = None,
         collate: Callable[[TensorBatch], Any] | None = None,
         check_ranks: Any = False,
     ) -> None:
-        self.blend = blend
-        self.check_ranks = check_ranks
-        self.device = as_device(device)
-        self._collate = collate
-        self.partition = partition
-        self.dp_rank = dp_rank
-        self._again = isinstance(blend.order, Sequential)  # each loop is a pass of its own
-        self._schedule = schedule
-        self._tail: Tail = tail if tail is not None else "short" if self._again else "drop"
-        self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
-        self._log: tuple[str | os.PathLike[str], BatchSchedule] | None = None
-        self.measured = True  # False: no metrics of this one, as in evaluation
+        blend = self.blend = open_blend(config)
+        self.partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme)
+        self.partition.check_rank(dp_rank)
+        self.dp_rank, self.check_ranks = dp_rank, check_ranks
+        self.device, self._collate = as_device(device), collate
+        size = global_batch_size or self.partition.group
+        self._rule = size.at(0, 0) if isinstance(size, BatchSchedule) else BatchSchedule.constant(size)
         self.num_samples = num_samples
+        self.passes = isinstance(blend.order, Sequential)  # each loop begins at the first sample
         if isinstance(blend.order, Sequential) and num_samples is None:
             self.num_samples = blend.order.num_samples
-        partition.check_rank(dp_rank)
+        self._tail: Tail = tail if tail is not None else "short" if self.passes else "drop"
+        self.measured = True  # False: no metrics of this one, as in evaluation
+        self.epoch_samples = None if epoch_samples is None else as_count(epoch_samples, "epoch_samples")
+        for _, batch in self._rule.rule:
+            if self.epoch_samples is not None and self.epoch_samples % batch:
+                raise ConfigError(
+                    f"epoch_samples: found {epoch_samples}, no multiple of the {batch} samples of a step; "
+                    f"set {self.epoch_samples // batch * batch or batch}"
+                )
+        self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
+        self._log: str | os.PathLike[str] | None = None
+        self._fresh = True  # no loop has begun since it was made, or has loaded a state
         self._begin(as_count(consumed_samples, "consumed_samples", 0))
         if self.num_samples is not None:
             blend.order.check_run(self.num_samples)
-            if not len(self):
+            if not self._plan.count():
                 raise ConfigError(
-                    f"num_samples: found {self.num_samples}, less than a global batch of {schedule.batch_size(0)}: "
+                    f"num_samples: found {self.num_samples}, less than a global batch of {self._rule.batch_size(0)}: "
                     "nothing would be read; lower global_batch_size, or set tail to short"
                 )
         self._reader = open_reader(blend, dp_rank)
         if blend.config.phases and dp_rank == 0:
-            blend.look_ahead(self._consumed)
+            blend.look_ahead(self._handed_out)
 
     def __repr__(self) -> str:
         config, partition = self.blend.config, self.partition
         what = f"micro batches of {partition.micro_batch_size} samples of {config.seq_len:,} tokens"
         end = "without end" if self.num_samples is None else f"of {self.num_samples:,}"
-        where = f"rank {self.dp_rank} of {partition.dp_size}, at sample {self._consumed:,} {end}"
-        return f"<Loader of {', '.join(config.names)}: {what}, {where}>"
+        where = f"rank {self.dp_rank} of {partition.dp_size}, at sample {self.consumed_samples:,} {end}"
+        return f"<{type(self).__name__} of {', '.join(config.names)}: {what}, {where}>"
 
-    @property
-    def consumed_samples(self) -> int:
-        """Samples that were handed out, over all ranks, since the first one of the run."""
-        return self._consumed
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy stands where this loader stands, without its loop, and compares itself with no others."""
+        return {**self.__dict__, "_ahead": None, "check_ranks": False}
+
+    def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
+        """Stand at `consumed`, in the step that began at `step_start`: the trainer's number `step`, by default as many
+        as batches of these sizes led there. Changes nothing if it raises.
+        """
+        schedule = self._rule.at(0, consumed)
+        plan = Plan(partition=self.partition, schedule=schedule, num_samples=self.num_samples, tail=self._tail)
+        if step_start is not None:
+            plan = plan.resumed(consumed, step_start)
+        begun = plan.schedule.consumed
+        known = step is not None and begun == step_start
+        if step is None or not known:
+            step = self._rule.step_of(begun)
+            known = self._rule.consumed_at(step) == begun
+        self._plan = replace(plan, schedule=plan.schedule.at(step, begun))
+        self._knows_steps = known
+        self._handed_out = self._behind = consumed  # _behind: with the batch that is about to be yielded
 
     @property
     def plan(self) -> Plan:
         """Steps, micro batches and ranks of the run from where this loader began."""
         return self._plan
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy stands where this loader stands, without its loop, and compares itself with no others."""
-        return {**self.__dict__, "_ahead": None, "check_ranks": False}
+    @property
+    def consumed_samples(self) -> int:
+        """Samples that were handed out, over all ranks, since the first one of the run."""
+        return self._handed_out
+
+    @property
+    def begins_at(self) -> int:
+        """Where the next loop begins, in samples over all ranks."""
+        return 0 if self.passes and not self._fresh else self._handed_out
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of the trainer behind `consumed_samples`; None within one, and where nobody knows their number: batches
+        of the present sizes do not end there, and no state has said it.
+        """
+        return self.steps_at(self.consumed_samples)
+
+    def steps_at(self, consumed_samples: int) -> int | None:
+        """`steps` at another position; None also before the one where this loader began."""
+        if consumed_samples < self._plan.schedule.consumed:
+            return None
+        step = self._plan.schedule.step_of(consumed_samples)
+        return next((k for k in (step, step + 1) if self.position(k) == consumed_samples), None)
+
+    def position(self, step: int) -> int | None:
+        """Samples behind `step` steps of the trainer; None before this loader began, or if their number is unknown."""
+        if not self._knows_steps or step < self._plan.schedule.step:
+            return None
+        position, stop = self._plan.schedule.consumed_at(step), self._plan.stop
+        return position if stop is None else min(position, stop)
 
     @property
     def samples_without_loss(self) -> int:
         """How many that this rank has read, ahead ones included, have a loss mask that is all 0."""
         return self._reader.samples_without_loss if isinstance(self._reader, LossWatch) else 0
 
-    def _begin(self, consumed: int, step_start: int | None = None) -> None:
-        """Stand at `consumed`, in the global batch that began at `step_start`. Changes nothing if it raises."""
-        plan = Plan(
-            partition=self.partition,
-            schedule=self._schedule.at(0, consumed),
-            num_samples=self.num_samples,
-            tail=self._tail,
-        )
-        self._plan = plan if step_start is None else plan.resumed(consumed, step_start)
-        self._consumed, self._fresh = consumed, True
-        self._behind = consumed  # the batch that is about to be yielded
-
     def __len__(self) -> int:
-        """Micro batches of this rank in the whole run (a pass, with order sequential), consumed ones included.
+        """Micro batches of this rank in an epoch, consumed ones included: in epoch_samples, else in the whole run, or
+        in a pass with order sequential.
 
-        That is what trainers mean by the length of an epoch. After a change of batch sizes, what is behind counts in
-        the present ones, rounded down. Raises EndlessError, a TypeError, for a run without num_samples.
+        After a change of batch sizes, what is behind counts in the present ones, rounded down. Raises EndlessError, a
+        TypeError, for a run without num_samples.
         """
-        count = self._plan.count()
+        count = self._plan.count() if self.epoch_samples is None else self.epoch_samples // self.partition.group
         if count is None:
             raise EndlessError(
                 "Loader: a run without an end has no length; give make_dataloader num_samples, or count steps"
@@ -193,37 +205,27 @@ class Loader:
         )
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        """The micro batches from `consumed_samples` on. A new iterator ends the one before.
+        """The micro batches from `begins_at` to the end of the epoch or run. A new iterator ends the one before.
 
         Raises ConfigError for another loop after the end of the run.
         """
         if self._ahead is not None:
             self.close()
-        if self._again and not self._fresh:
-            self._begin(0)
-        if self._plan.stop is not None and self._consumed >= self._plan.stop:
-            # A loop that would read nothing; the first one of a run that had ended says so.
-            if self._again:
-                raise ConfigError(
-                    f"Loader: the loaded state is that of the end of a pass, at {self._consumed} samples, and a loop "
-                    "would read nothing; for the next pass load state_at(0), to end this one leave the loop out"
-                )
-            ended = f"the run of num_samples={self.num_samples} samples has ended at {self._consumed}"
-            if not self._fresh:
-                raise ConfigError(
-                    f"Loader: {ended}, and a second loop would read nothing; for another epoch make a loader with a "
-                    "larger num_samples, or without, and load this one's state_dict: epochs follow each other in one "
-                    "run"
-                )
-            logger.warning("%s: nothing is left to read", ended)
-        self._compare_ranks()
-        self._fresh, self._behind = False, self._consumed
+        begin = self.begins_at
+        if self.passes and not self._fresh:
+            self._next_pass()
+            self._write_start(self.blend.spec)
+        if self._plan.stop is not None and begin >= self._plan.stop:
+            self._check_end(begin)
+        if self._fresh and self.check_ranks is not False:
+            self._compare_ranks()
+        self._fresh, self._handed_out, self._behind = False, begin, begin
         options, reader, collate = self.blend.config.loader, self._reader, self._collate or (lambda batch: batch)
         on_cuda = self.device.type == "cuda"
         allocate = pinned_block if on_cuda or (options.pin_memory and torch.cuda.is_available()) else None
         ahead = self._ahead = Prefetcher(
             lambda task: collate(to_tensors(reader.read(task[0], allocate))),
-            self._plan.rest(self.dp_rank, self._consumed),
+            self._epoch(begin),
             threads=options.threads,
             depth=options.prefetch,
             most=options.prefetch_bytes // reader.layout.carve(self.partition.micro_batch_size).size,
@@ -232,29 +234,56 @@ class Loader:
             where=reader.where,
             name=f"conceptloader, dp_rank {self.dp_rank}",
         )
-        steps = self._plan.schedule if self._log is None else self._log[1]
-        meter = Meter(steps, self._plan.stop) if callbacks and self.measured else None
+        meter = Meter(self._plan.schedule, self._plan.stop) if callbacks and self.measured else None
         for (_, consumed), batch in on_device(ahead, self.device, self._collate is None) if on_cuda else ahead:
             self._behind = consumed
             if meter is not None:
                 meter.took(self.blend, consumed, ahead.waited_s, ahead.ready)
-            self._consumed = consumed  # last: a batch that a callback's error or Ctrl-C holds back is read again
+            self._handed_out = consumed  # last: a batch that a callback's error or Ctrl-C holds back is read again
             yield batch
-        if self._again:
-            self._begin(0)
+        if self.passes:
+            self._next_pass()
+
+    def _epoch(self, begin: int) -> Iterator[tuple[U64Array, int]]:
+        """(samples, samples of all ranks behind them) of this rank's micro batches from there to the epoch's end."""
+        end = None if self.epoch_samples is None else (begin // self.epoch_samples + 1) * self.epoch_samples
+        for task in self._plan.rest(self.dp_rank, begin):
+            yield task
+            if end is not None and task[1] >= end:
+                return
+
+    def _next_pass(self) -> None:
+        """Stand at the first sample, whose step follows those of the pass before."""
+        plan, ended = self._plan, self._handed_out == self._plan.stop
+        self._begin(0, 0, plan.stop_step if ended else plan.schedule.step_of(self._handed_out))
+
+    def _check_end(self, begin: int) -> None:
+        """Warn of a loop that reads nothing if it is the first one of a run that has ended; else raise ConfigError."""
+        if self.passes:
+            raise ConfigError(
+                f"Loader: the loaded state is that of the end of a pass, at {begin} samples, and a loop would read "
+                "nothing; for the next pass load state_at(0), to end this one leave the loop out"
+            )
+        ended = f"the run of num_samples={self.num_samples} samples has ended at {begin}"
+        if not self._fresh:
+            raise ConfigError(
+                f"{type(self).__name__}: {ended}, and a second loop would read nothing; for another epoch make a "
+                "loader with a larger num_samples, or without, and load this one's state_dict: epochs follow each "
+                "other in one run, and epoch_samples says where a loop ends"
+            )
+        logger.warning("%s: nothing is left to read", ended)
 
     def _compare_ranks(self) -> None:
         """Raise ConfigError if other ranks are about to read another run, or another part of it."""
-        if self.check_ranks is False or not self._fresh:
-            return
-        share, sizes = self.partition, self._schedule.rule
+        share = self.partition
         if share.dp_size > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ConfigError(
                 f"check_ranks: found no process group with dp_size {share.dp_size}; call "
                 "torch.distributed.init_process_group before the first batch, or leave check_ranks out"
             )
-        run = {"consumed_samples": self._consumed, "num_samples": self.num_samples, "tail": self._plan.tail}
-        facts = start_facts(self.blend, partition=asdict(share), global_batch_size=sizes, **run)
+        run: dict[str, Any] = {"consumed_samples": self.begins_at, "num_samples": self.num_samples, "tail": self._tail}
+        run |= {"global_batch_size": self._rule.rule, "partition": asdict(share)}
+        facts = start_facts(self.blend, epoch_samples=self.epoch_samples, **run)
         require_same("training data", facts, None if self.check_ranks is True else self.check_ranks)
 
     def close(self) -> None:
@@ -270,8 +299,8 @@ class Loader:
         self.close()
 
     def state_dict(self) -> dict[str, str]:
-        """The state after the last batch that was handed out: one string, equal on all ranks; see progress/state.py."""
-        return self.state_at(self._consumed)
+        """The state at `consumed_samples`: one string, equal on all ranks; see progress/state.py."""
+        return self.state_at(self.consumed_samples)
 
     def state_at(self, consumed_samples: int) -> dict[str, str]:
         """The state after `consumed_samples` samples over all ranks, as state_dict would give it there.
@@ -282,7 +311,9 @@ class Loader:
         micro_batch_size * dp_size apart from where this loader began; before that, any position may have been one.
         """
         consumed = as_count(consumed_samples, "consumed_samples", 0)
-        more = {"step_start": self._plan.step_start(consumed)}
+        begun = self._plan.step_start(consumed)
+        step = self.steps_at(begun)
+        more = {"step_start": begun} if step is None else {"step_start": begun, "step": step}
         return OrderState(spec=self.blend.spec, consumed=consumed, more=more).leaf()
 
     def load_state_dict(
@@ -302,27 +333,32 @@ class Loader:
             )
         blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
         reader = open_reader(blend, self.dp_rank)
-        step_start = saved_count(saved.more, "step_start", where)
-        self._begin(consumed, step_start)
+        step = saved_count(saved.more, "step", where) if "step" in saved.more else None
+        self._begin(consumed, saved_count(saved.more, "step_start", where), step)
         self.close()
-        self.blend, self._reader = blend, reader
+        self.blend, self._reader, self._fresh = blend, reader, True
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this start of the run to the run log beside the checkpoints, so that steps can be traced to samples.
 
-        To be called once by every rank after loading the state; only dp_rank 0 writes.
+        To be called once by every rank after loading the state; only dp_rank 0 writes. Later passes of a sequential
+        order are logged when they begin.
         step: of the trainer, counted from 0, that the next micro batch belongs to.
         """
-        self._log = directory, self._schedule.at(step, self.consumed_samples)
+        schedule = self._plan.schedule
+        begun = schedule.consumed_at(schedule.step_of(self.consumed_samples))
+        self._plan, self._knows_steps = replace(self._plan, schedule=schedule.at(step, begun)), True
+        self._log = directory
         self._write_start(self.blend.spec)
 
     def _write_start(self, spec: OrderSpec) -> None:
+        """Where this loader stands, as a start of the run."""
         if self.dp_rank or self._log is None:
             return
-        directory, schedule = self._log
+        schedule = self._plan.schedule
         step = schedule.step_of(self.consumed_samples)
         here = schedule.at(step, schedule.consumed_at(step))
-        RunLog(directory).append(RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec)
+        RunLog(self._log).append(RunStart.of(spec, here, self.partition, self.blend.config.seq_len), spec)
 
     def set_weights(
         self, weights: Mapping[str, float], at: int | None = None, *, group: Any = None, agree: bool = True
@@ -346,10 +382,14 @@ class Loader:
         edge = self._behind + (self.blend.config.loader.prefetch + 1) * self.partition.group
         start, blend = new_weights(self.blend, weights, self._plan, edge, at)
         if agree:
-            require_agreement(start, self._consumed, blend.spec, self.partition.dp_size, group)
+            require_agreement(start, self._handed_out, blend.spec, self.partition.dp_size, group)
         self._write_start(blend.spec)
         self._reader.follow(blend.order)
         if self._ahead is not None:  # more may have been read than `prefetch`
             self._ahead.renew(lambda task: int(task[0].max(initial=0)) >= start)
         self.blend = blend
         return start
+
+
+make_dataloader = Loader
+"""The loader of one data-parallel rank."""

@@ -1,6 +1,5 @@
 """Samplers for torch's DataLoader: which index a rank reads when. Their state never moves by iterating."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import count
 from typing import Any
@@ -16,8 +15,6 @@ from conceptloader.order.mixture import ORDER_VERSION, Mixture, Phase
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import VERSION, Plain, as_leaf, saved_count, unsealed
 from conceptloader.order.weights import exact_weights, tempered
-
-logger = logging.getLogger(__name__)
 
 _CHUNK = 1024
 
@@ -38,11 +35,10 @@ class EpochSampler(Sampler[int]):
         group = dist.is_available() and dist.is_initialized()
         self.num_replicas = num_replicas if num_replicas is not None else dist.get_world_size() if group else 1
         self.rank = rank if rank is not None else dist.get_rank() if group else 0
-        self.partition = Partition(micro_batch_size=1, dp_size=self.num_replicas, scheme="strided")
-        self.partition.check_rank(self.rank)
+        Partition(micro_batch_size=1, dp_size=self.num_replicas).check_rank(self.rank)
         self.epoch_size = as_count(num_samples, "num_samples")
         self.drop_last = drop_last
-        self.num_samples = (self.epoch_size + (0 if drop_last else self.num_replicas - 1)) // self.num_replicas
+        self.num_samples = self.share(self.epoch_size)
         self.epoch = 0
         self._skip = 0
         self._border = 0  # the first epoch that no iterator was made for
@@ -55,6 +51,10 @@ class EpochSampler(Sampler[int]):
     def __repr__(self) -> str:
         where = f"rank {self.rank} of {self.num_replicas}, epoch {self.epoch}"
         return f"<{type(self).__name__} of {self.epoch_size:,} samples: {where}>"
+
+    def share(self, positions: int) -> int:
+        """How many of so many positions, the last ones of an epoch, this rank takes."""
+        return (positions + (0 if self.drop_last else self.num_replicas - 1)) // self.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch of the next iterator."""
@@ -115,30 +115,23 @@ class PositionIterator(Iterator[int]):
         self._seek(epoch, first)
 
     def _seek(self, epoch: int, first: int) -> None:
-        sampler = self._sampler
-        left = max(0, sampler.epoch_size - first)
-        self._epoch, self._first = epoch, first
-        self._stop = (left + (0 if sampler.drop_last else sampler.num_replicas - 1)) // sampler.num_replicas
-        self._given = self._at = 0
-        self._chunk: list[int] = []
+        self._epoch, self._first, self._given = epoch, first, 0
+        self._rest = self._indices()
 
     def __next__(self) -> int:
-        if self._at == len(self._chunk):
-            self._fill()
-        index = self._chunk[self._at]
-        self._at += 1
+        index = next(self._rest)
         self._given += 1
         return index
 
-    def _fill(self) -> None:
-        sampler = self._sampler
-        stop = min(self._given + _CHUNK, self._stop)
-        if self._given >= stop:
-            raise StopIteration
-        first, last = (self._first + given * sampler.num_replicas for given in (self._given, stop))
-        offsets = sampler.partition.samples(first, last, sampler.rank)[:, 0] % np.uint64(sampler.epoch_size)
-        self._chunk = sampler.indices(offsets + np.uint64(self._epoch * sampler.epoch_size)).tolist()
-        self._at = 0
+    def _indices(self) -> Iterator[int]:
+        """Many at once, since a call costs as much as a thousand indices in it."""
+        sampler, first = self._sampler, self._first + self._sampler.rank
+        size, ranks = np.uint64(sampler.epoch_size), sampler.num_replicas
+        stop = sampler.share(max(0, sampler.epoch_size - self._first))
+        for start in range(0, stop, _CHUNK):
+            given = np.arange(start, min(start + _CHUNK, stop), dtype=np.uint64)
+            positions = (given * np.uint64(ranks) + np.uint64(first)) % size
+            yield from sampler.indices(positions + np.uint64(self._epoch) * size).tolist()
 
     def state_dict(self) -> dict[str, str]:
         """The same on every rank that has given as many."""

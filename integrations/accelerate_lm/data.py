@@ -1,11 +1,10 @@
 """A loader for training loops with Accelerate: its checkpoints hold what was trained, by steps of accumulation."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError
-from conceptloader.torch.loader import make_dataloader
 from conceptloader.torch.trained import TrainedLoader
 
 
@@ -18,7 +17,7 @@ class AcceleratedLoader(TrainedLoader):
     accelerator: an accelerate.Accelerator. micro_batch_size: samples of a process in one batch. The global batch is
         micro_batch_size x processes x gradient_accumulation_steps; give it too, and a run on other processes that
         would change it is refused.
-    options: as for make_dataloader, without those of ranks. epoch_samples: see TrainedLoader.
+    options: as for make_dataloader, without those of ranks.
 
     Raises ConfigError.
     """
@@ -32,7 +31,6 @@ class AcceleratedLoader(TrainedLoader):
         *,
         micro_batch_size: int,
         global_batch_size: int | None = None,
-        epoch_samples: int | None = None,
         **options: Any,
     ) -> None:
         self.accelerator = accelerator
@@ -42,7 +40,7 @@ class AcceleratedLoader(TrainedLoader):
                 "AcceleratedLoader: found a parallelism_config; give a TrainedLoader the dp_rank and dp_size of its "
                 "mesh, register it with register_for_checkpointing, and call acknowledge() after each step"
             )
-        loader = make_dataloader(
+        super().__init__(
             config,
             dp_rank=accelerator.process_index,
             dp_size=accelerator.num_processes,
@@ -51,15 +49,14 @@ class AcceleratedLoader(TrainedLoader):
             device=accelerator.device if accelerator.device.type == "cuda" else None,
             **{"check_ranks": True, **options},
         )
-        super().__init__(loader, epoch_samples=epoch_samples)
         self.check_accumulation(accumulate, "Accelerator(gradient_accumulation_steps=...)")
         accelerator.register_for_checkpointing(self)
 
-    def _stand(self, step: int | None = None) -> None:
-        super()._stand(step)
+    def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
+        super()._begin(consumed, step_start, step)
         # Gradients of a step that was begun are gone, so that accumulation starts at its first micro batch.
         self.accelerator.step -= self.accelerator.step % self.accelerator.gradient_accumulation_steps
-        self._first, self._first_sample = self.accelerator.step, self._trained
+        self._first, self._first_sample = self.accelerator.step, consumed
 
     @property
     def consumed_samples(self) -> int:
@@ -70,17 +67,18 @@ class AcceleratedLoader(TrainedLoader):
 
     def _reached(self, step: int) -> int:
         """Samples after a count of micro batches of the accelerator."""
-        stop = self.loader.plan.stop
-        position: int = self._first_sample + (step - self._first) * self.loader.partition.group
+        stop = self.plan.stop
+        position: int = self._first_sample + (step - self._first) * self.partition.group
         return position if stop is None else min(position, stop)
 
-    def _loop_begin(self) -> int:
+    @property
+    def begins_at(self) -> int:
         """After a break within a step its gradients are still there: the next loop takes the rest of its batches."""
         return max(self.consumed_samples, self._reached(self.accelerator.step))
 
-    def load_state_dict(self, state: Mapping[str, Any], *, allow_changed: Collection[str] = ()) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
         """For load_state, which has restored the accelerator's count of micro batches."""
-        super().load_state_dict(state, allow_changed=allow_changed)
+        super().load_state_dict(state, **options)
         self.check_accumulation(
             self.accelerator.gradient_accumulation_steps, "Accelerator(gradient_accumulation_steps=...)"
         )

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
+from conceptloader.batch.open import batch_layout
 from conceptloader.blend import Blend, load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
@@ -18,6 +20,7 @@ from conceptloader.storage.durable import write_file
 from conceptloader.torch.agreement import require_same, start_facts
 from conceptloader.torch.collate import TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
+from conceptloader.torch.trained import check_tensors
 
 with imported("bridge_lm: megatron.bridge.data.base", "install Megatron-Bridge of 2026 or later"):
     from megatron.bridge.data.base import DatasetProvider
@@ -25,14 +28,24 @@ with imported("bridge_lm: megatron.bridge.data.base", "install Megatron-Bridge o
 FILE_NAME = "conceptloader_order.json"
 
 
-class BridgeSamples(SampleDataset):
-    """A SampleDataset whose batches have the names that Bridge's forward step takes: tokens for input_ids."""
+_STEP = ("labels", "loss_mask", "position_ids")  # what Bridge's forward step takes, beside tokens
 
-    @staticmethod
-    def collate_fn(samples: Sequence[TensorBatch]) -> TensorBatch:
-        """tokens, labels, position_ids: int64 [B, S]; loss_mask: float32 [B, S]; what else the configuration says."""
-        batch = dict(collate_fn(samples))
-        return {"tokens": batch.pop("input_ids"), **batch}
+
+class BridgeSamples(SampleDataset):
+    """A SampleDataset whose batches have the names that Bridge's forward step takes, and `tensors`."""
+
+    def __init__(self, blend: Blend, num_samples: int, tensors: Sequence[str] = ()) -> None:
+        super().__init__(blend, num_samples)
+        self.tensors = as_names(tensors, "tensors")
+        check_tensors(self.tensors, batch_layout(blend))
+
+    def collate_fn(self, samples: Sequence[TensorBatch]) -> TensorBatch:
+        """tokens, labels, position_ids: int64 [B, S]; loss_mask: float32 [B, S]; tensors."""
+        batch = collate_fn(samples)
+        return {
+            "tokens": batch["input_ids"],
+            **{name: batch[name] for name in (*_STEP, *self.tensors) if name in batch},
+        }
 
 
 @dataclass
@@ -40,6 +53,7 @@ class ConceptProvider(DatasetProvider):
     """`dataset=` of a Bridge configuration. The sampler of "single" goes on at the checkpoint's number of samples.
 
     config, valid, test: paths of configurations; seq_length: of the model, the configuration's may be left out.
+    tensors: further tensors of a batch, for a forward step of your own; it has to multiply losses by a loss_weight.
     state: the directory of the checkpoints. What decides the order is kept there, and every later start is compared
         with it over the whole run. allow_changed: names of differences to accept.
 
@@ -51,6 +65,7 @@ class ConceptProvider(DatasetProvider):
     valid: str | None = None
     test: str | None = None
     state: str = ""
+    tensors: list[str] = field(default_factory=list)
     allow_changed: list[str] = field(default_factory=list)
     dataloader_type: str | None = "single"
 
@@ -67,11 +82,14 @@ class ConceptProvider(DatasetProvider):
         if not self.config or not self.seq_length or not self.state:
             raise ConfigError("ConceptProvider: config, seq_length and state are needed")
         blend = self._open(self.config)
+        check_tensors(self.tensors, batch_layout(blend))
         require_same("training data", start_facts(blend, train_samples=context.train_samples))
         train = self._checked(blend, context.train_samples)
         others = (self.valid, context.valid_samples), (self.test, context.test_samples)
-        valid, test = (None if path is None else BridgeSamples(self._open(path), size) for path, size in others)
-        return BridgeSamples(train, context.train_samples), valid, test
+        valid, test = (
+            None if path is None else BridgeSamples(self._open(path), size, self.tensors) for path, size in others
+        )
+        return BridgeSamples(train, context.train_samples, self.tensors), valid, test
 
     def _open(self, path: str) -> Blend:
         return open_blend(load_config(path).with_seq_len(self.seq_length))

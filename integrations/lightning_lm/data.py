@@ -10,7 +10,6 @@ from typing import Any
 from conceptloader.base.packages import imported
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.torch.loader import make_dataloader
 from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
 
 with imported("lightning_lm: lightning", "pip install lightning"):
@@ -27,11 +26,11 @@ class LightningLoader(TrainedLoader):
         return (self.steps or 0) * self.micro_batches_per_step
 
     def __len__(self) -> int:
-        length, begun = super().__len__(), self.loader.plan.schedule.consumed
+        length, begun = super().__len__(), self.plan.schedule.consumed
         steps = self.steps_at(begun)
         if self.epoch_samples is not None or steps is None:
             return length
-        return length - begun // self.loader.partition.group + steps * self.micro_batches_per_step
+        return length - begun // self.partition.group + steps * self.micro_batches_per_step
 
 
 class ConceptDataModule(pl.LightningDataModule):
@@ -66,9 +65,9 @@ class ConceptDataModule(pl.LightningDataModule):
             "micro_batch_size": micro_batch_size,
             "global_batch_size": global_batch_size,
             "num_samples": num_samples,
+            "epoch_samples": epoch_samples,
             "check_ranks": True,
         }
-        self._epoch_samples = epoch_samples
         several = isinstance(val, Mapping) and "datasets" not in val
         self._val = dict(val) if several else {} if val is None else {"val": val}  # type: ignore[arg-type]
         self._val_options = {"micro_batch_size": micro_batch_size, **(val_options or {})}
@@ -108,8 +107,7 @@ class ConceptDataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> TrainedLoader:
         """The loader of this rank; where the trainer has trained with this one before, it goes on there."""
-        loader = make_dataloader(self.config, **{**self._options, **self._ranks})
-        before, self.loader = self.loader, LightningLoader(loader, epoch_samples=self._epoch_samples)
+        before, self.loader = self.loader, LightningLoader(self.config, **self._options, **self._ranks)
         self.loader.remedy = "Lightning removed the callback of ConceptDataModule, or a hook dropped the batch's number"
         if before is not None:
             if before.steps == self.trainer.global_step:
@@ -150,7 +148,7 @@ class Acknowledge(pl.Callback):
         if progress.total.ready:
             self._convert(progress, limited)
         if self._data.run_log is not None:
-            loader.loader.log_start(self._data.run_log, loader.steps or 0)
+            loader.log_start(self._data.run_log, loader.steps or 0)
 
     def _is_limited(self, batches: int | float) -> bool:
         """Whether limit_train_batches ends epochs; raises ConfigError unless all end with a whole step."""
@@ -162,7 +160,7 @@ class Acknowledge(pl.Callback):
                 f"elsewhere than an epoch of {epoch} samples; resume with the size before, or where the new one "
                 "divides the samples"
             )
-        endless = epoch is None and loader.loader.plan.stop is None
+        endless = epoch is None and loader.plan.stop is None
         limited = batches != (float("inf") if endless else len(loader))
         if limited and batches % a_step:
             raise ConfigError(
@@ -176,7 +174,7 @@ class Acknowledge(pl.Callback):
         loader, epoch = self._loader, self._loader.epoch_samples
         current = progress.current.ready * loader.micro_batches // progress.total.ready
         if epoch is not None and not limited and current:
-            group = loader.loader.partition.group
+            group = loader.partition.group
             current = (loader.consumed_samples - group) % epoch // group + 1
         for count, ready in (progress.current, current), (progress.total, loader.micro_batches):
             shift = ready - count.ready

@@ -12,7 +12,7 @@ from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import batch_layout
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.torch.trained import TrainedLoader, check_tensors, make_trained_loader, trained_labels
+from conceptloader.torch.trained import IGNORED, TrainedLoader, check_tensors, trained_labels
 
 with imported("olmo_lm: OLMo-core", "pip install ai2-olmo-core"):
     from olmo_core.data.collator import DataCollator
@@ -33,6 +33,8 @@ class ConceptDataLoader(TextDataLoaderBase):
 
     A batch has input_ids, labels (-100 where the loss mask is 0) and index: int64 [windows of this rank, ...]; with
     outputs.cu_seqlens doc_lens, int32 [windows, most documents], 0 beyond their number, and max_doc_lens, ints.
+    With a loss mask also instance_mask, bool [windows], False if the whole batch has no label: OLMo-core would divide
+    by 0, and counts windows without that mask as trained with a loss of 0.
     Raises ConfigError; load_state_dict raises ResumeError.
     """
 
@@ -78,7 +80,7 @@ class ConceptDataLoader(TextDataLoaderBase):
                 f"global_batch_size: found {tokens} tokens, expected a multiple of seq_len {seq_len} x "
                 f"{self.dp_world_size} data-parallel ranks"
             )
-        return make_trained_loader(
+        return TrainedLoader(
             self.blend,
             dp_rank=self.dp_rank,
             dp_size=self.dp_world_size,
@@ -145,7 +147,10 @@ class ConceptDataLoader(TextDataLoaderBase):
             extra["index"] = batch["sample_index"]
         if "cu_seqlens" in batch:
             extra |= document_lengths(batch["cu_seqlens"], *batch["input_ids"].shape)
-        return {"input_ids": batch["input_ids"], "labels": trained_labels(dict(batch)), **extra}
+        labels = trained_labels(dict(batch))
+        if "loss_mask" in batch:
+            extra["instance_mask"] = (labels != IGNORED).any().expand(len(labels))
+        return {"input_ids": batch["input_ids"], "labels": labels, **extra}
 
     def state_dict(self) -> dict[str, Any]:
         """What the Trainer saves: one string, and the epoch."""

@@ -14,14 +14,14 @@ import torch
 import torch.distributed as dist
 
 from conceptloader.base.packages import imported
-from conceptloader.base.strict import nearest
+from conceptloader.batch.open import batch_layout
 from conceptloader.blend import load_config, open_blend
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
 from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import TensorBatch
-from conceptloader.torch.loader import make_dataloader
-from conceptloader.torch.trained import IGNORED, trained_labels
+from conceptloader.torch.loader import Loader
+from conceptloader.torch.trained import IGNORED, check_tensors, trained_labels
 
 _REMEDY = (
     "conceptloader needs the main branch of 2026-08-20 (73aed7f6c) or later, whose batches are flat, with the packages "
@@ -86,9 +86,9 @@ class ConceptDataLoader(BaseDataLoader):
         blend = open_blend(load_config(config.config).with_seq_len(max_context_length))
         if blend.config.outputs.position_ids == "off":
             raise ConfigError(f"{config.config}: outputs.position_ids: off, but torchtitan needs positions")
-        blend.config.outputs.check_weights(config.tensors, "dataloader.tensors")
-        self._passes = isinstance(blend.order, Sequential)
-        if not config.repeat and not self._passes and config.num_samples is None:
+        check_tensors(config.tensors, batch_layout(blend), "dataloader.tensors")
+        sequential = isinstance(blend.order, Sequential)
+        if not config.repeat and not sequential and config.num_samples is None:
             raise ConfigError(
                 f"{config.config}: shuffled data have no end, but one pass was asked for (repeat=False, as by a "
                 "validator with steps=-1); set order: sequential in the configuration, or num_samples"
@@ -99,30 +99,28 @@ class ConceptDataLoader(BaseDataLoader):
         micro = num_tokens_per_batch // max_context_length
         self._options = config
         self._started = self._loaded = False
-        self.loader = make_dataloader(
+        self.loader = Loader(
             blend,
             dp_rank=dp_rank,
             dp_size=dp_world_size,
             micro_batch_size=micro,
             global_batch_size=config.global_batch_size or None,
             num_samples=config.num_samples,
-            tail="wrap" if self._passes else None,
+            tail="wrap" if sequential else None,
         )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        group, behind, taken = self.loader.partition.group, self._steps_behind(), 0
+        loader = self.loader
         if not self._started:
-            self._start(behind)
-        position = 0 if self._started and self._passes else self.loader.consumed_samples
-        self._started = True
+            self._start()
         while True:
-            for batch in self.loader:
+            position = loader.begins_at
+            for batch in loader:
                 if self._options.run_log:
-                    self._check_step(behind, taken)
+                    self._check_step(position)
                 yield self._flat(batch, position)
-                position, taken = position + group, taken + group
-            position = 0
-            if not (self._options.repeat and self._passes):
+                position += loader.partition.group
+            if not (self._options.repeat and loader.passes):
                 return
 
     def _steps_behind(self) -> int:
@@ -135,8 +133,9 @@ class ConceptDataLoader(BaseDataLoader):
             )
         return 0 if step is None else step - 1
 
-    def _start(self, behind: int) -> None:
-        validates = "eval" in titan_log.get_step_tags()
+    def _start(self) -> None:
+        behind, validates = self._steps_behind(), "eval" in titan_log.get_step_tags()
+        self._started = True
         self.loader.check_ranks = dist.is_initialized() and not validates
         if behind and not self._loaded and not validates and not self.loader.dp_rank:
             logger.warning(
@@ -148,15 +147,14 @@ class ConceptDataLoader(BaseDataLoader):
         if self._options.run_log:
             self.loader.log_start(self._options.run_log, behind)
 
-    def _check_step(self, behind: int, taken: int) -> None:
-        group, now = self.loader.partition.group, titan_log.get_step()
-        size = self._options.global_batch_size or group
-        planned = behind + taken // size
+    def _check_step(self, sample: int) -> None:
+        now, schedule = titan_log.get_step(), self.loader.plan.schedule
+        planned = schedule.step_of(sample)
         if now is not None and planned != now - 1:
             raise ConfigError(
-                f"dataloader.global_batch_size: found {size} windows a step, but torchtitan takes sample "
-                f"{self.loader.consumed_samples - group} in step {now - 1}, expected step {planned}: the run log would "
-                "name other samples for a step; set training.num_tokens_per_train_step / training.max_context_length"
+                f"dataloader.global_batch_size: found {schedule.batch_size(sample)} windows a step, but torchtitan "
+                f"takes sample {sample} in step {now - 1}, expected step {planned}: the run log would name others "
+                "for a step; set training.num_tokens_per_train_step / training.max_context_length"
             )
 
     def _flat(self, batch: TensorBatch, position: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -166,10 +164,9 @@ class ConceptDataLoader(BaseDataLoader):
             labels = labels.masked_fill((rows >= end - position)[:, None], IGNORED)
         inputs = {"input": batch["input_ids"].flatten(), "positions": batch["position_ids"].flatten()}
         for name in self._options.tensors:
-            value = batch.get(name)
+            value = batch[name]
             if not isinstance(value, torch.Tensor):
-                offered = [key for key, one in batch.items() if isinstance(one, torch.Tensor)]
-                raise ConfigError(f"dataloader.tensors: no tensor {name!r} in a batch{nearest(name, offered)}")
+                raise ConfigError(f"dataloader.tensors: {name} is a {type(value).__name__}, expected names of tensors")
             inputs[name] = value.flatten() if value.shape == batch["input_ids"].shape else value
         return inputs, labels.flatten()
 

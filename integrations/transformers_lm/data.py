@@ -13,14 +13,7 @@ from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import Rows, TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
-from conceptloader.torch.trained import (
-    IGNORED,
-    POSITION,
-    TrainedLoader,
-    check_tensors,
-    make_trained_loader,
-    trained_labels,
-)
+from conceptloader.torch.trained import IGNORED, POSITION, TrainedLoader, check_tensors, trained_labels
 
 with imported("transformers_lm: transformers", "pip install 'transformers[torch]'"):
     import transformers
@@ -67,7 +60,7 @@ class _Batches:
         return len(self.loader)
 
     def __iter__(self) -> Any:
-        layout = batch_layout(self.loader.loader.blend)
+        layout = batch_layout(self.loader.blend)
         for batch in self.loader:
             del batch[POSITION]  # which no sample has
             yield self.to_model(Rows(layout, batch))
@@ -174,7 +167,7 @@ class ConceptTrainer(transformers.Trainer):
                 f"{len(self.train_dataset)}: an epoch would have no step; raise num_samples, or lower "
                 "per_device_train_batch_size or gradient_accumulation_steps"
             )
-        loader = make_trained_loader(
+        loader = TrainedLoader(
             self.train_dataset.blend,
             dp_rank=self.args.process_index,
             dp_size=self.args.world_size,

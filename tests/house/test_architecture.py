@@ -74,9 +74,9 @@ def test_the_way_of_a_document(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_gone_is_noticed() -> None:
-    assert first_line("conceptloader/torch/loader.py", "make_dataloader") > 1
+    assert first_line("conceptloader/torch/loader.py", "Loader.__init__") > 1
     assert first_line("conceptloader/torch/loader.py", "Loader.gone") == -1
-    assert not_on_the_way([("conceptloader/torch/loader.py", "make_dataloader")], Tracer()) != []
+    assert not_on_the_way([("conceptloader/torch/loader.py", "Loader.__init__")], Tracer()) != []
 
 
 def layers() -> list[str]:

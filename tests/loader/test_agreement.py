@@ -76,6 +76,7 @@ CASES: dict[str, Callable[[int, Any], Any]] = {
     "outputs": lambda rank, config: read(alone_differs(rank, config, mask), rank),
     "position": lambda rank, config: read(config, rank, consumed_samples=6 * (rank == 1)),
     "size": lambda rank, config: read(config, rank, global_batch_size=6 * (1 + (rank == 1))),
+    "epoch": lambda rank, config: read(config, rank, epoch_samples=12 * (1 + (rank == 1))),
     "late": lambda rank, config: come_late(rank),
     "missing": lambda rank, config: time.sleep(8) if rank == 1 else read(config, rank),
 }
@@ -124,6 +125,7 @@ def test_ranks_that_agree_read(outcomes: Path) -> None:
         ("outputs", r"configuration\.outputs\.loss_mask_borders: rank\(s\) 0, 2: false; rank\(s\) 1: true"),
         ("position", r"consumed_samples: rank\(s\) 0, 2: 0; rank\(s\) 1: 6"),
         ("size", r"global_batch_size: rank\(s\) 0, 2: \[\[0,6\]\]; rank\(s\) 1: \[\[0,12\]\]"),
+        ("epoch", r"epoch_samples: rank\(s\) 0, 2: 12; rank\(s\) 1: 24"),
     ],
 )
 def test_every_rank_says_which_ranks_differ_in_what(outcomes: Path, case: str, path: str) -> None:

@@ -22,7 +22,7 @@ from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.kernels.system import STREAM
 from conceptloader.storage import reads
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.trained import make_trained_loader
+from conceptloader.torch.trained import TrainedLoader
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_batch_that_a_callback_keeps_back_is_not_lost(config: Any, kind: str, 
     options = {"micro_batch_size": 2, "global_batch_size": 4, "num_samples": 24}
     loader: Any = cl.make_dataloader(config, **options)
     if trained:
-        loader = make_trained_loader(config, **options)
+        loader = TrainedLoader(config, **options)
     taken: list[int] = []
 
     def train() -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
 from conceptloader.order.progress.state import as_leaf
-from conceptloader.torch.trained import make_trained_loader
+from conceptloader.torch.trained import TrainedLoader
 
 KEY = "conceptloader"
 
@@ -92,7 +92,7 @@ def test_what_is_no_state_is_refused(config, state):
 
 def test_a_state_of_something_else_says_what_it_is(config):
     loader, sampler = cl.make_dataloader(config, micro_batch_size=4), cl.EpochSampler(24, 1, 0)
-    trained = make_trained_loader(config, micro_batch_size=4, global_batch_size=4)
+    trained = TrainedLoader(config, micro_batch_size=4, global_batch_size=4)
     own = loader.state_dict()
     kinds = {"loader": own, "sampler": sampler.state_dict(), "sampler's iterator": iter(sampler).state_dict()}
     strangers = {

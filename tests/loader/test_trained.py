@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 import conceptloader as cl
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.trained import EvaluationLoader, TrainedLoader, make_trained_loader, trained_labels
+from conceptloader.torch.trained import EvaluationLoader, TrainedLoader, trained_labels
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def loader_of(config: Any, **options: Any) -> TrainedLoader:
     """Steps of 12 samples in two micro batches of 3, on 2 ranks."""
-    return make_trained_loader(
+    return TrainedLoader(
         config, **{"dp_size": 2, "dp_rank": 0, "micro_batch_size": 3, "global_batch_size": 12, **options}
     )
 
@@ -106,12 +106,16 @@ def test_steps_and_samples_have_to_agree(config: Any) -> None:
     handed_out = cl.make_dataloader(config, micro_batch_size=12, consumed_samples=48).state_dict()
     loader.load_state_dict(handed_out)
     loader.check_step(4)
-    with pytest.raises(ResumeError, match="3 steps: 36 samples, of which some would be skipped"):
+    with pytest.raises(
+        ResumeError, match=r"made 3 steps, but .* at 48 samples, 4 steps \(the next takes 12\): .* skipped"
+    ):
         loader.check_step(3)
-    with pytest.raises(ResumeError, match="5 steps: 60 samples, of which some would be repeated"):
+    with pytest.raises(ResumeError, match=r"made 5 steps, but .* repeated"):
         loader.check_step(5)
-    loader.load_state_dict(cl.make_dataloader(config, micro_batch_size=6, consumed_samples=42).state_dict())
-    with pytest.raises(ResumeError, match="stands at 42 samples, no whole number of steps of 12"):
+    loader.load_state_dict(
+        cl.make_dataloader(config, micro_batch_size=6, global_batch_size=12, consumed_samples=42).state_dict()
+    )
+    with pytest.raises(ResumeError, match="stands at 42 samples, no whole number of steps"):
         loader.check_step(3)
 
 
@@ -129,12 +133,27 @@ def test_steps_are_counted_through_changed_batch_sizes(config: Any) -> None:
     assert (larger.consumed_samples, larger.steps) == (60, 4)
 
 
+def test_the_run_log_begins_at_what_is_trained(config: Any, tmp_path: Path) -> None:
+    """Not at what was handed out: Lightning reads a micro batch before it says that training starts."""
+    loader = loader_of(config)
+    batches = iter(loader)
+    loader.acknowledge(samples(batches, 2) and 12)
+    next(batches)
+    loader.log_start(tmp_path, 5)
+    assert loader.steps == 5
+    history = cl.RunLog(tmp_path).history
+    assert [history.range_of(step) for step in (5, 6)] == [(12, 24), (24, 36)]
+    resumed = loader_of(config)
+    resumed.load_state_dict(loader.state_dict())
+    resumed.check_step(5)
+
+
 def test_a_last_step_that_is_short_counts(config: Any) -> None:
     loader = loader_of(config, num_samples=30, tail="short")
     assert sum(1 for _ in loader) == len(loader) == 5
     loader.acknowledge_step(3)
     assert (loader.consumed_samples, loader.steps) == (30, 3)
-    with pytest.raises(ConfigError, match="the run has ended at 30 samples"):
+    with pytest.raises(ConfigError, match="the run of num_samples=30 samples has ended at 30"):
         list(loader)
 
 
@@ -173,8 +192,8 @@ def test_a_copy_stands_at_what_is_acknowledged(config: Any, clone: Any) -> None:
 
 def test_wrapped_twice(config: Any) -> None:
     loader = loader_of(config)
-    with pytest.raises(ConfigError, match="wrap a loader once"):
-        TrainedLoader(loader)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"found <TrainedLoader of data: .*, expected a path or a mapping"):
+        TrainedLoader(loader, micro_batch_size=3)  # type: ignore[arg-type]
     with pytest.raises(EndlessError):
         next(iter(DataLoader(loader)))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a Loader hands out whole batches"):

@@ -161,7 +161,7 @@ def test_torchtitan_refusals(titan: Any, paths: tuple[str, str], tmp_path: Path)
 
     for options, message in [
         ({"repeat": False}, "shuffled data have no end"),
-        ({"tensors": ("concept_ids",)}, "no tensor 'concept_ids' in a batch; did you mean concepts_ids"),
+        ({"tensors": ("concept_ids",)}, "tensors: no 'concept_ids' in a batch; did you mean concepts_ids"),
         ({"path": ""}, "dataloader.config: missing"),
         ({"path": written(seq_len=32)}, "seq_len: found 32, but the framework's is 16"),
         ({"path": written(outputs={"position_ids": "off"})}, "torchtitan needs positions"),
@@ -217,6 +217,34 @@ def test_torchtitan_logs_the_trainers_steps(
     caplog.clear()
     titan_steps.tags = ("eval",)  # a validator's loader begins at the first sample
     titan_samples(titan(), 1)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+def test_torchtitan_logs_each_pass(
+    titan: Any,
+    titan_steps: TitanSteps,
+    paths: tuple[str, str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    micro: int,
+) -> None:
+    """Of sequential data, whose last step is filled up: the log names the samples of a step in any pass."""
+    size, batch = len(cl.SampleDataset(paths[1])), 5 * micro
+    assert size % batch
+    a_pass = -(-size // batch)
+    options: dict[str, Any] = {"run_log": str(tmp_path), "ranks": 1, "rows": 5}
+    options["global_batch_size"] = batch if micro > 1 else 0
+    loader, stop = titan(paths[1], **options), 2 * a_pass + 2
+    trained = titan_steps.train(loader, 0, stop, microbatches=micro)
+    resumed = titan(paths[1], **options)
+    resumed.load_state_dict(loader.state_dict())
+    trained += titan_steps.train(resumed, stop, 4 * a_pass, microbatches=micro)
+    history = cl.RunLog(tmp_path).history
+    for step, samples in enumerate(trained):
+        first, last = history.range_of(step)
+        assert first == step % a_pass * batch
+        assert samples == [sample % size for sample in range(first, last)], step
     assert not caplog.records
 
 
@@ -326,13 +354,14 @@ def test_bridge(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], tmp_pat
 
     def provider(**options: Any) -> Any:
         return module.ConceptProvider(
-            **{"config": paths[0], "valid": paths[1], "seq_length": 16, "state": str(tmp_path / "run"), **options}
+            **{"config": paths[0], "valid": paths[1], "seq_length": 16, "state": str(tmp_path / "run"), **options},
+            tensors=["sample_index"],
         )
 
     train, valid, test = provider().build_datasets(Context(train_samples=240, valid_samples=20))
     assert (len(train), len(valid), test) == (240, 20, None)
     batch = next(single(train, 0, rank=1, ranks=2, micro=3))
-    assert {"tokens", "labels", "loss_mask", "position_ids"} <= set(batch)
+    assert set(batch) == {"tokens", "labels", "loss_mask", "position_ids", "sample_index"}
     assert batch["tokens"].shape == (3, 16)
     seen = [
         i
@@ -359,6 +388,20 @@ def test_bridge(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], tmp_pat
         provider().build_datasets(Context(train_samples=20, valid_samples=20))
 
 
+def test_bridge_weights_need_a_step_that_takes_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Bridge's own forward step trains as if they were 1."""
+    path = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
+    module = stand_in(monkeypatch, "megatron.bridge.data.base", "bridge_lm", DatasetProvider=BridgeBase)
+    options = {"config": path, "seq_length": 16, "state": str(tmp_path / "run")}
+    context = Context(train_samples=12, valid_samples=0)
+    with pytest.raises(ConfigError, match=r"outputs\.loss_weight: found weights, .* tensors does not name"):
+        module.ConceptProvider(**options).build_datasets(context)
+    assert not (tmp_path / "run").exists()
+    train, *_ = module.ConceptProvider(**options, tensors=["loss_weight"]).build_datasets(context)
+    batch = next(single(train, 0, rank=0, ranks=1, micro=3))
+    assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())
+
+
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
 def test_bridge_losses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: dict[str, Any]) -> None:
     """What training/gpt_step.py and losses.py take of a batch, by these names, gives the losses of a loop by hand."""
@@ -378,7 +421,7 @@ def test_bridge_losses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: di
 
 AUTOMODEL = """
 dataset:
-  _target_: conceptloader.SampleDataset
+  _target_: conceptloader.integrations.automodel_lm.AutomodelSamples
   config: CONFIG
   num_samples: 48
 dataloader:

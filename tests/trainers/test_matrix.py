@@ -81,7 +81,7 @@ MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
         ),
         "a checkpoint without the loader": (
             [{**ONE, "bare": True}, ONE],
-            "has made 3 steps: 36 samples, of which some",
+            "has made 3 steps, but this loader stands at 0 samples",
         ),
     },
     "accelerate": {

@@ -1,5 +1,6 @@
 """Losses of training and evaluation in plain PyTorch, equal to those of a loop written by hand."""
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 import conceptloader as cl
 from conceptloader.blend.samples import parts_of
+from conceptloader.errors import ConfigError
 from tests.trainers import by_hand
 from tests.trainers.by_hand import ByHand, Sample, Tables
 
@@ -21,7 +23,7 @@ SEQ_LEN, RATE = 16, 0.5
 WINDOWS: dict[str, Any] = {"outputs": {"position_ids": "document", "loss_mask_borders": True, "eos_loss": False}}
 PACKS: dict[str, Any] = {"packing": {"bins": 4}}
 PAGE = Path(__file__).parents[2] / "docs/trainers/automodel.md"
-RECIPE = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)[0])  # its configuration
+RECIPE = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)[0])
 
 
 @pytest.fixture(scope="module")
@@ -163,18 +165,24 @@ class Automodel:
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
 def test_automodel_takes_labels_alone(folder: Path, kind: dict[str, Any]) -> None:
-    """With the recipe's configuration, through torchdata's sampler and loader: training, and then evaluation."""
-    config = config_of(folder, kind, **RECIPE["outputs"])
-    data = cl.SampleDataset(config, 48)
+    """With the page's dataset, through torchdata's sampler and loader: training, and then evaluation."""
+    config = config_of(folder, kind)
+    module, _, name = RECIPE["dataset"]["_target_"].rpartition(".")
+    samples_class = getattr(importlib.import_module(module), name)
+    data = samples_class(config, 48)
     sampler = StatefulDistributedSampler(data, num_replicas=1, rank=0, shuffle=False)
     batches = list(StatefulDataLoader(data, sampler=sampler, batch_size=4, collate_fn=cl.collate_fn))
     hand, automodel, samples = ByHand(SEQ_LEN), Automodel(), samples_of(data, kind, 50)
     for step in range(4):
         found = automodel.step(batches[3 * step : 3 * step + 3])
         assert found == pytest.approx(hand.step(by_hand.batched(samples[12 * step :][:12], 4), RATE), rel=1e-9)
-    rest = cl.SampleDataset(config, 50)
+    rest = samples_class(config, 50)
     sampler = StatefulDistributedSampler(rest, num_replicas=1, rank=0, shuffle=False)
     batches = list(StatefulDataLoader(rest, sampler=sampler, batch_size=4, collate_fn=cl.collate_fn))
     assert len(batches[-1]["labels"]) == 2
     assert automodel.losses(batches).item() == pytest.approx(hand.evaluate([samples]), rel=1e-9)
     assert all("labels" not in batch for batch in batches)
+    with pytest.raises(
+        ConfigError, match=r"outputs\.loss_weight: found weights, but the losses of Automodel take none"
+    ):
+        samples_class(config_of(folder, kind, loss_weight={"name": "weight", "missing": 1}))

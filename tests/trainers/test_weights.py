@@ -8,6 +8,7 @@ import torch
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.for_megatron import write_config, write_datasets
 
 REFUSED = r"outputs\.loss_weight: found weights, .* tensors does not name"
@@ -112,3 +113,38 @@ def test_of_olmo(paths: dict[bool, str], tmp_path: Path) -> None:
     loader.reshuffle(1)
     batch = next(iter(loader))
     assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())
+
+
+def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path: Path) -> None:
+    """OLMo-core divides by the labels of a rank's batch; where there are some, its loss is the mean over them."""
+    pytest.importorskip("olmo_core")
+    from olmo_core.nn.transformer import TransformerConfig
+    from olmo_core.optim import AdamWConfig
+    from olmo_core.train.train_module.transformer import TransformerTrainModuleConfig
+
+    from conceptloader.integrations.olmo_lm import ConceptDataLoader
+
+    data = write_dataset(tmp_path / "data", random_documents(20, seed=1))
+    model = TransformerConfig.llama_like(d_model=32, vocab_size=1000, n_layers=1, n_heads=2).build(init_device="cpu")
+    module = TransformerTrainModuleConfig(rank_microbatch_size=32, max_sequence_length=16, optim=AdamWConfig()).build(
+        model, device=torch.device("cpu")
+    )
+    metrics: dict[str, Any] = {}
+    module.record_metric = lambda name, value, *_, **__: metrics.update({name: float(value)})
+    module.record_ce_loss = lambda value, *_, **__: metrics.update({"loss": float(value)})
+
+    def loss(stop: int) -> float:
+        """Of the first four windows, of which the tokens from 0 to `stop` are quarantined."""
+        config = {"seq_len": 16, "order": "sequential", "datasets": {"data": {"path": data}}}
+        config["quarantine"] = [{"dataset": "data", "tokens": [0, stop]}]
+        loader = ConceptDataLoader(config, global_batch_size=64, work_dir=str(tmp_path), fs_local_rank=0)
+        loader.reshuffle(1)
+        batch = next(iter(loader))
+        labelled = (batch["labels"] != -100).any(1)
+        assert labelled.tolist() == [row >= stop // 16 for row in range(4)]
+        module.train_batch(dict(batch))
+        assert all(torch.isfinite(value.grad).all() for value in model.parameters())
+        return metrics["loss"]
+
+    assert loss(4 * 16 + 1) == 0
+    assert loss(2 * 16) > 5, "the mean of the labels, not of all windows"

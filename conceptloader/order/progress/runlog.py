@@ -178,7 +178,8 @@ class RunLog:
         if start.spec != spec.hash:
             raise ConfigError(f"run log: start.spec is {start.spec}, the spec's hash is {spec.hash}; they must agree")
         self.read()
-        self._check_continuity(start)
+        if start.consumed or spec.order != "sequential":  # else another pass begins
+            self._check_continuity(start)
         lines = [{"kind": "start", "log_version": LOG_VERSION, **plain(start)}]
         if start.spec not in self._specs:
             lines.insert(0, {"kind": "spec", "hash": spec.hash, "spec": spec.to_dict()})

@@ -19,7 +19,7 @@ KEY = "conceptloader"
 VERSION = 1
 
 Plain = dict[str, Any]
-_MORE = ("step_start", "trainer_step", "data_stage", "data_stage_start")  # of loaders, and of nanotron
+_MORE = ("step_start", "step", "data_stage", "data_stage_start")  # of loaders, and of nanotron
 _ELSEWHERE = "take another checkpoint; a state for another position is what Loader.state_at gives"
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.descriptors import Held, OpenFiles
+from conceptloader.batch.descriptors import OpenFiles
+from conceptloader.batch.held import Held
 from conceptloader.batch.layout import Allocate, Array, Batch, BatchLayout, BatchMemory, Carving
 from conceptloader.batch.messages import explain
 from conceptloader.batch.reader import (

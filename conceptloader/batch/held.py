@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from conceptloader.batch.layout import Array
+from conceptloader.batch.messages import in_sample
 from conceptloader.batch.open_files import OpenFiles
-from conceptloader.batch.reader import in_sample
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.kernels.records import HELD

@@ -113,7 +113,7 @@ class BatchLayout:
     document_ids        i64 [B, S], -1 where the shard has no document table, and on padding
     cu_seqlens          i32 [n + 1], borders of the n sequences in the B * S inputs; max_seqlen, an int
     dataset_id, sample_index   i64 [B]
-    random              i64 [B], at least 0, see `reader.sample_randoms`
+    random              i64 [B], at least 0, see `order.reference.sample_random`
     loss_weight         f32 [B, S], of the label's token; 0 where nothing was read
     FIELD               [B, S], in the type that it has in the dataset, of the input's token or the label's; 0 likewise
     T_span_index        i32 [B, S], which of the sample's spans of track T an input belongs to, -1 for none, CUT_OFF

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend
 from conceptloader.kernels.kernel import U64Array
 
@@ -49,7 +49,7 @@ class Pass:
 
 def measure(
     blend: Blend,
-    reader: CompiledReader,
+    reader: BatchReader,
     *,
     first: int,
     last: int,

@@ -131,14 +131,6 @@ WORDS = {
         "{dataset}: packing.overflow",
         ConfigError,
     ),
-    kinds.MORE_TOKENS: Words(
-        "more tokens in the document table than when it was opened: no room for {value} of document {place}",
-        "the same",
-        _RESTORE,
-        "{dataset}",
-    ),
-    # place: offset
-    kinds.NO_ROOM: Words("{value} bytes at offset {place} to be read together", "at most {limit}"),
 }
 
 
@@ -165,3 +157,8 @@ def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None
         }
     text = f"{{who}}: {words.where}: found {words.found}, expected {words.expected}; {words.remedy}"
     return words.error(text.format(**facts))
+
+
+def in_sample(cause: Exception, who: str) -> Exception:
+    """An error of a file, said of the sample that needs it."""
+    return type(cause)(*cause.args[:-1], f"{who}: {cause.args[-1]}")

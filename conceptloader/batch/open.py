@@ -9,34 +9,31 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import (
     F4,
     I8,
     LOSS_FIELD,
     LOSS_WEIGHT,
     U1,
-    Batch,
     BatchLayout,
     FieldLayout,
     TrackLayout,
 )
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend, ConceptOptions, LossWeight, Outputs, View
 from conceptloader.blend.samples import kind_of
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE, MAX_RECORD_BYTES
-from conceptloader.kernels.kernel import U64Array
 
 MAX_SAMPLE_BYTES = 1 << 30
 RANDOM = "sample random"  # what the key of outputs.random is derived for
 _ALL = Outputs(document_ids=True, random=True)
 CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove that they are so large
 
-_TELL = {10**k for k in range(12)}
 logger = logging.getLogger(__name__)
 
 
-def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> CompiledReader:
+def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
     """A reader of the samples of `blend`. dp_rank: for messages. layout: of its batches, if others decide it with
     theirs."""
     layout = layout or batch_layout(blend)
@@ -46,29 +43,7 @@ def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = Non
         None if view is None or view.member.seq_len not in (None, layout.seq_len) or bool(view.member.packing) != packed
         else view for view in blend.views
     ]  # fmt: skip
-    present = [view for view in views if view is not None]
-    masked = any(kind_of(view) != "window" or LOSS_FIELD in view.dataset.field_names for view in present)
-    masked = masked and layout.outputs.loss_mask
-    return (LossWatch if masked else CompiledReader)(blend.order, views, layout, dp_rank)
-
-
-class LossWatch(CompiledReader):
-    """A reader that counts the samples in which nothing is learnt, and says so: of packs, documents, masked tokens."""
-
-    samples_without_loss = 0
-
-    def read(self, samples: U64Array, *how: Any, **more: Any) -> Batch:
-        """See CompiledReader."""
-        batch = super().read(samples, *how, **more)
-        for row in np.flatnonzero(~batch["loss_mask"].any(1)).tolist():
-            self.samples_without_loss += 1
-            if self.samples_without_loss in _TELL:
-                logger.warning(
-                    "dp_rank %d: %d samples so far have a loss mask that is all 0, the last one is sample %d: "
-                    "empty packs, documents of one token, quarantined ones, or such whose tokens are all masked",
-                    self.dp_rank, self.samples_without_loss, samples[row],
-                )  # fmt: skip
-        return batch
+    return BatchReader(blend.order, views, layout, dp_rank)
 
 
 def batch_layout(blend: Blend) -> BatchLayout:

@@ -1,91 +1,268 @@
-"""What is told a reader of batches, and what it does with them after its kernels."""
+"""The reader: a batch is one call of a kernel that holds no GIL, from sample indices to filled arrays."""
 
+import errno
+import os
+import sys
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
-from conceptloader.batch.layout import LOSS_WEIGHT, Batch, BatchLayout, TrackLayout
+from conceptloader.batch.after import count_without_loss, decode_records, weigh
+from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, BatchMemory
+from conceptloader.batch.messages import explain, in_sample
+from conceptloader.batch.open_files import OpenFiles
+from conceptloader.batch.tables import make_tables
+from conceptloader.batch.workspace import Shape, Workspace
 from conceptloader.blend import View
-from conceptloader.blend.samples import present
-from conceptloader.errors import FormatError
-from conceptloader.format.read.values import decode_all
+from conceptloader.blend.samples import kind_of, present
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.kernels import system
+from conceptloader.kernels.fill import fill_samples
 from conceptloader.kernels.kernel import I64Array, U64Array
-from conceptloader.kernels.order import KernelTables
-from conceptloader.order import reference
+from conceptloader.kernels.order import NO_TABLES
+from conceptloader.storage.handles import HANDLES, Handles
+from conceptloader.storage.reads import retrying
+
+LATE_NS = 200_000  # a sample: many times what takes longest from memory, less than a network takes
+_LATE_BATCHES = 32
+LOOK_NS = 60 * 10**9  # from one look at a dataset in use to the next
+_FEW = 4  # threads; more of them have enough reads under way without announcing any
+# Of one sample. A pack out of a store takes seven: tables of documents in two, the stream and tables of spans, their
+# entries, index, data, and the last one; the rest is for files that other threads close meanwhile.
+MOST_PASSES = 10
 
 Picked = tuple[I64Array, U64Array]
 """[B] members of the order, and [B] windows of these."""
 
 
-_GOLDEN, _MIX_A, _MIX_B = (np.uint64(value) for value in (reference.GOLDEN, reference.MIX_A, reference.MIX_B))
-
-
-def sample_randoms(key: int, samples: U64Array) -> I64Array:
-    """`reference.sample_random` of many samples, int64 [B]; key: derive_key(seed, "sample random")."""
-
-    def mixed(x: U64Array) -> U64Array:
-        x = (x ^ (x >> np.uint64(30))) * _MIX_A
-        x = (x ^ (x >> np.uint64(27))) * _MIX_B
-        last: U64Array = x ^ (x >> np.uint64(31))
-        return last
-
-    values: U64Array = mixed(np.uint64(key) + mixed(np.asarray(samples, np.uint64) + _GOLDEN))
-    found: I64Array = (values >> np.uint64(1)).astype(np.int64)
-    return found
-
-
-def decode_records(batch: Batch, layout: BatchLayout, views: Sequence[View | None], members: I64Array) -> None:
-    """Give what codecs make of the records of `decoded` tracks for their bytes. members: [B], of the samples.
-
-    Raises: FormatError for a record that its codec cannot decode.
-    """
-    for track in layout.tracks:
-        if not track.decoded:
-            continue
-        values, offsets = memoryview(batch.pop(f"{track.name}_values")), batch.pop(f"{track.name}_offsets")
-        found: list[list[Any]] = []
-        for row, member in enumerate(members.tolist()):
-            dataset, first = present(views, member).dataset, row * track.max_spans
-            borders = offsets[first : first + int(batch[f"{track.name}_num_spans"][row]) + 1].tolist()
-            records = [values[a:b] for a, b in pairwise(borders)]
-            where = f"{dataset.path}: track {track.name!r}"
-            found.append(decode_all(dataset.codec(track.name), records, where) if records else [])
-        batch[f"{track.name}_records"] = found
-
-
-def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
-    """Give labels in spans of the track of loss weights the numbers of their spans.
-
-    Raises: FormatError for a number that is not finite.
-    """
-    index, *_, numbers = (batch.pop(name) for name in dict(track.arrays(*batch[LOSS_WEIGHT].shape)))
-    rows, places = np.nonzero(index >= 0)
-    found = numbers[rows, index[rows, places]]
-    if not np.isfinite(found).all():
-        raise FormatError(
-            f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}: found a weight that is no finite "
-            "number, expected finite ones; build it again, or quarantine these tokens"
-        )
-    batch[LOSS_WEIGHT][rows, places] = found
-
-
-def in_sample(cause: Exception, who: str) -> Exception:
-    """An error of a file, said of the sample that needs it."""
-    return type(cause)(*cause.args[:-1], f"{who}: {cause.args[-1]}")
-
-
 class Order(Protocol):
-    """Mixture, Sequential, and whatever else says which window of which member a sample is."""
+    """Mixture, Sequential, and whatever else says which window of which member a sample is. With `kernel_tables`, if it
+    has any, kernels find windows by themselves."""
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]: ...
 
 
-@runtime_checkable
-class CompiledOrder(Order, Protocol):
-    """An order whose windows kernels find by themselves, if it has tables for them."""
+class BatchReader:
+    """Reads batches of the samples of an order; views[k] is its member k. Safe to use from many threads, after a fork,
+    and to pickle. dp_rank: of whoever trains on them: named in errors, with the sample; None for who only looks at some
+    samples. handles: of files."""
 
-    @property
-    def kernel_tables(self) -> KernelTables | None: ...
+    def __init__(
+        self,
+        order: Order,
+        views: Sequence[View | None],
+        layout: BatchLayout,
+        dp_rank: int | None = None,
+        handles: Handles = HANDLES,
+    ) -> None:
+        self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
+        self.samples_without_loss = 0  # that were read so far, by who trains
+        here = [view for view in views if view is not None]
+        kinds = {kind_of(view) for view in here}
+        self._packed, self._decodes = "pack" in kinds, any(track.decoded for track in layout.read_tracks)
+        masked = kinds - {"window"} or any(LOSS_FIELD in view.dataset.field_names for view in here)
+        self._watches = bool(masked) and layout.outputs.loss_mask and dp_rank is not None
+        self.follow(order)
+        self._tables = make_tables(self.views, layout)
+        self._files = OpenFiles(self._tables, handles)
+        self._memory = BatchMemory()
+        self._shapes: dict[int, Shape] = {}
+        self._workspaces: list[Workspace] = []
+        self._idle: list[Workspace] = []
+        self._running: dict[int, Workspace] = {}
+        self._late = 0  # batches for which the storage counts as slow
+        # One of all ranks looks: each would be a request to the same server.
+        self._pause_ns = LOOK_NS // max(8, len(self._tables.owners))
+        self._due_ns = perf_counter_ns() + self._pause_ns if dp_rank == 0 else sys.maxsize
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.order, self.views, self.layout, self.dp_rank)
+
+    def follow(self, order: Order) -> None:
+        """Read on in another order of the same members, which agrees with this one on what is being read."""
+        self.order, self._kernel_tables = order, getattr(order, "kernel_tables", None)
+
+    def read(
+        self,
+        samples: U64Array,
+        allocate: Allocate | None = None,
+        picked: Picked | None = None,
+        ranges: Sequence[Sequence[range]] | None = None,
+    ) -> Batch:
+        """The batch of trainer sample indices uint64 [B], as the layout says, in memory from `allocate`; by default in
+        memory that is used again once the batch is gone.
+
+        picked: the windows to read for them; by default those that the order says. ranges: for each sample, in place of
+        the window that is picked, seq_len + 1 tokens of its member's dataset, or more, that are read end to end. Each
+        range counts as a document, whose number is its place among those of the sample.
+
+        Raises: FormatError for damaged data, ReadError if the operating system fails; ConfigError for a sample of a
+        member that has left the configuration.
+        """
+        order = self._kernel_tables if picked is None else None
+        shape = self._shapes.get(len(samples))
+        if shape is None:
+            shape = self._shapes[len(samples)] = Shape.make(self.layout, self._tables, len(samples))
+        block = (allocate or self._memory.allocate)(shape.carving.size)
+        batch: Batch = shape.carving.views(block)
+        try:
+            work = self._idle.pop()
+        except IndexError:
+            work = Workspace(self.layout, self._tables, self._files)
+            self._workspaces.append(work)
+        thread = get_ident()
+        self._running[thread] = work
+        try:
+            work.start(shape, block, NO_TABLES if order is None else order, samples)
+            if order is None:
+                work.members[:], work.windows[:] = picked or self.order.sample_many(samples)[::2]
+            if ranges is not None:
+                self._check_ranges(work, ranges)
+                work.give(ranges)
+            # Packing takes time too, which says nothing of the storage.
+            work.state["announcing"] = self._late and not self._packed and len(self._running) <= _FEW
+            if self._pass(work) != system.OK or self._files.unproven:
+                # Attempts are counted for each read: the handles of many shards may go stale at once.
+                retrying(partial(self._complete, work), work.place)
+            if work.spent_ns > LATE_NS * len(samples):
+                self._late = _LATE_BATCHES
+            elif self._late:
+                self._late -= 1
+            if self.layout.outputs.cu_seqlens:
+                batch["cu_seqlens"] = batch["cu_seqlens"][: work.state["sequences"]]
+                batch["max_seqlen"] = int(work.state["longest"])
+            for t, track in shape.ragged.items():
+                batch[f"{track}_values"] = work.values[t][: batch[f"{track}_offsets"][-1]].copy()
+                if self.layout.tracks[t].scored:
+                    batch[f"{track}_scores"] = work.scores[t][: batch[f"{track}_offsets"][-1]].copy()
+            if perf_counter_ns() > self._due_ns:
+                retrying(self._files.look_again)
+                self._due_ns = perf_counter_ns() + self._pause_ns
+            if self._decodes:
+                decode_records(batch, self.layout, self.views, work.members)
+        finally:
+            if work.held.touched:
+                work.held.drop()
+                work.use_held()
+            del self._running[thread]
+            self._idle.append(work)  # from here on it is another thread's
+        if self.layout.weights is not None:
+            weigh(batch, self.layout.weights, samples)
+        if self._watches:
+            self.samples_without_loss = count_without_loss(batch, samples, self.samples_without_loss, self.dp_rank or 0)
+        return batch
+
+    def where(self, thread: int) -> str:
+        """What the thread of this identifier is reading at this moment, for a log: sample, file, offset."""
+        work = self._running.get(thread)
+        return "nothing" if work is None else self._describe(work)
+
+    def _pass(self, work: Workspace) -> int:
+        """Let the kernel go over the samples that are not complete."""
+        handles = self._files.handles
+        clock, began = handles.begin(), perf_counter_ns()
+        work.state["clock"] = clock
+        try:
+            if work.run():
+                raise fill_samples.stopped()
+            work.code = work.run.block[0]
+        finally:
+            work.spent_ns += perf_counter_ns() - began
+            handles.end(clock)
+        return work.code
+
+    def _complete(self, work: Workspace) -> None:
+        """Repeat passes until nothing lacks. After a ReadError the next attempt goes on from there."""
+        files, state = self._files, work.state
+        pinned: list[int] = []
+        try:
+            while work.code != system.OK:
+                if work.code == system.WANTS:
+                    self._get(work, pinned)
+                elif work.code == system.GROW:
+                    work.grow()
+                elif work.code == system.FAILED:
+                    error, message = int(state["value"]), f"cannot read {self._describe(work)}"
+                    files.close(int(state["row"]))
+                    work.code, work.passes, state["wants"] = int(system.WANTS), 0, 0
+                    if error < 0:
+                        ended = "the file ends there; it was truncated after it was opened: restore it"
+                        raise ReadError(errno.ENODATA, f"{message}: {ended}")
+                    raise ReadError(error, f"{message}: {os.strerror(error)}")
+                else:
+                    sample = int(state["sample"])
+                    raise explain(state, files, self.layout, self.views[work.members[sample]], self._who(work, sample))
+                self._pass(work)
+            opened = files.unproven.copy()
+            for dataset in {dataset for dataset, _ in opened}:
+                dataset.require_unchanged()
+            files.unproven -= opened  # what was opened meanwhile stays
+        finally:
+            files.unpin(pinned)
+
+    def _get(self, work: Workspace, pinned: list[int]) -> None:
+        """What a pass lacked: files, as many as the limit on descriptors allows, but all of the first sample that lacks
+        any, and ranges of objects. pinned: rows that stay open for it, which are added to."""
+        files, state, first = self._files, work.state, int(work.state["complete"])
+        if first != work.passed:  # what was opened for the samples before has been used
+            files.unpin(pinned)
+            pinned.clear()
+            work.passed, work.passes = first, 0
+        work.passes += 1
+        most = files.handles.capacity // (4 * files.files.shape[1] * len(self._running))
+        opened: set[int] = set()
+        for sample, row, column, start, stop in work.call.wants[: state["wants"]].tolist():
+            who = self._who(work, sample)
+            if work.passes > MOST_PASSES:
+                raise ReadError(
+                    errno.EBUSY,
+                    f"{who}: bytes [{start}, {stop}) of {files.path(row, column)} are still not at hand after "
+                    f"{MOST_PASSES} passes, expected them after one; if the limit on open files is low, raise it "
+                    "(ulimit -n)",
+                )
+            if files.files[row, column] == system.OBJECT:
+                work.held.want(row, column, start, stop - start, who)
+            elif row not in opened and (sample == first or len(pinned) < most):
+                state["sample"], state["row"], state["column"] = sample, row, system.STREAM
+                state["at"], state["size"] = 0, -1  # no read is under way
+                try:
+                    files.open(row)
+                except (FormatError, ReadError) as cause:
+                    raise in_sample(cause, who) from cause
+                opened.add(row)
+                pinned.append(row)
+        if work.held:
+            work.held.fetch()
+            work.use_held()
+
+    def _who(self, work: Workspace, sample: int) -> str:
+        return f"sample {work.samples[sample]}" + ("" if self.dp_rank is None else f", dp_rank {self.dp_rank}")
+
+    def _check_ranges(self, work: Workspace, ranges: Sequence[Sequence[range]]) -> None:
+        """Raises: ConfigError for what kernels must not be given."""
+        wanted = self.layout.seq_len + 1
+        for sample, (member, parts) in enumerate(zip(work.members.tolist(), ranges, strict=True)):
+            tokens, given = present(self.views, member).dataset.num_tokens, sum(map(len, parts))
+            outside = [part for part in parts if not 0 <= part.start <= part.stop <= tokens]
+            if outside or given < wanted:
+                raise ConfigError(
+                    f"{self._who(work, sample)}: found {given} tokens in {len(parts)} ranges, of which {len(outside)} "
+                    f"{outside[:1]} are not in the dataset, expected {wanted} of its {tokens}; correct the order"
+                )
+
+    def _describe(self, work: Workspace) -> str:
+        """What a call is reading."""
+        state = work.state
+        sample = min(int(state["sample"]), len(work.samples) - 1)
+        path = self._files.path(int(state["row"]), int(state["column"]))
+        if state["size"] > 0:
+            what = f"{state['size']} bytes at offset {state['at']} of {path}"
+        elif state["size"] < 0:
+            what = f"the opening of {path} and what belongs to it"
+        else:
+            what = "the first read"
+        return f"{what}, {self._who(work, sample)}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from conceptloader.kernels.items import begin_document, fill_track, walk_items
 from conceptloader.kernels.kernel import inner, kernel
-from conceptloader.kernels.order import locate_many, windows_many
+from conceptloader.kernels.order import GOLDEN, ONE, locate_many, mix64, windows_many
 from conceptloader.kernels.parts import NO_DOCUMENT, make_parts
 from conceptloader.kernels.records import (
     ABSENT_MEMBER,
@@ -23,13 +23,13 @@ from conceptloader.kernels.records import (
     Picks,
     Tokens,
 )
-from conceptloader.kernels.system import NOT_OPEN, OK, STREAM, Code, array_at, read, take, wrong
+from conceptloader.kernels.system import GROW, OK, STREAM, WANTS, Code, array_at, read, take, wrong
 
 
 @inner
-def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> None:
+def blank_row(call: Call, index: Any, member: Any, tokens: int) -> None:
     """What does not depend on the tokens, of which a row will have `tokens`: positions, names, padding, no spans."""
-    batch = call.arrays[0]
+    batch, sample = call.arrays[0], call.state[0].sample
     size, length, pad = batch.seq_len, batch.row_length, member.pad
     inputs = array_at(batch.input_ids, sample * length, size, np.int64)
     labels = array_at(batch.labels, sample * length, size, np.int64)
@@ -38,6 +38,7 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
     positions = array_at(batch.position_ids, sample * size, size, np.int64)
     names = array_at(batch.dataset_id, sample, 1, np.int64)
     numbers = array_at(batch.sample_index, sample, 1, np.int64)
+    randoms = array_at(batch.random, sample, 1, np.uint64)
     for i in range(tokens, size):
         inputs[i] = pad
     for i in range(max(0, tokens - 1), size):
@@ -52,6 +53,8 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
         names[i] = member.dataset_id
     for i in range(len(numbers)):
         numbers[i] = np.int64(index)
+    for i in range(len(randoms)):  # order.reference.sample_random
+        randoms[i] = mix64(np.uint64(batch.random_key) + mix64(index + GOLDEN)) >> ONE
     for k in range(len(call.columns)):
         field = call.columns[k]
         first = min(size, max(0, tokens - field.labels))
@@ -89,143 +92,186 @@ def blank_row(call: Call, sample: int, index: Any, member: Any, tokens: int) -> 
 
 
 @inner
-def fill_part(call: Call, part: Any, member: Any) -> Code:
-    """A part of the sample at hand; one read of the stream."""
-    batch, state, row, start, stop, place = call.arrays[0], call.state[0], part.row, part.start, part.stop, part.place
-    size, length, sample, packed = batch.seq_len, batch.row_length, state.sample, member.bins > 0
-    if row < 0:
-        begin_document(call, place, place + part.inputs, NO_DOCUMENT, packed)
-        return OK
-    call.used[row] = state.clock
-    if call.files[row, STREAM] < 0:
-        state.row = row
-        return NOT_OPEN
-    shard, inputs_stop = call.shards[row], start + part.inputs
-    item, low, high = shard.item, start, stop
-    for t in range(call.tracks.shape[1]):
-        if call.tracks[row, t].kind == DENSE:
-            low = max(0, start - 1)
-            high = max(high, min(inputs_stop + 1 + call.outputs[t].labels, shard.tokens))
-    code = read(call, row, STREAM, call.scratch, (high - low) * item, shard.offset + low * item)
-    if code != OK:
-        return code
-
-    shared = length > size
-    first = sample * length + place
-    at = (start - low) * item
-    inputs = array_at(batch.input_ids, first, (stop if shared else inputs_stop) - start, np.int64)
-    source = np.int64(call.scratch.ctypes.data)
-    bad = take(source + at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
+def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any) -> Code:
+    """Inputs and labels, fields and the loss mask, out of stream items in `scratch`, which begins with item `low`."""
+    batch, row, sample = call.arrays[0], inside.row, call.state[0].sample
+    size, length, shard, count = batch.seq_len, batch.row_length, call.shards[row], named.stop - named.start
+    item, source, shared = shard.item, np.int64(call.scratch.ctypes.data), length > size
+    behind = named.stop if shared else inside.stop
+    inputs = array_at(batch.input_ids, sample * length + inside.place, behind - inside.start, np.int64)
+    at = source + (inside.start - low) * item
+    bad = take(at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
     if bad != OK:
-        return wrong(call, BAD_TOKEN, start + bad - 1, inputs[bad - 1], shard.top_id + 1)
-    if place == 0 or packed:  # the first token of a row or a document is no label
-        at += item
-        count = stop - start - 1
-    else:
-        first -= 1
-        count = stop - start
-    labels = array_at(batch.labels, first, count, np.int64)
+        return wrong(call, BAD_TOKEN, inside.start + bad - 1, inputs[bad - 1], shard.top_id + 1)
+    labels = array_at(batch.labels, sample * length + named.place, count, np.int64)
     if not shared:
-        bad = take(source + at, item, shard.code, shard.top_id, labels.ctypes.data, len(labels))
+        at = source + (named.start - low) * item
+        bad = take(at, item, shard.code, shard.top_id, labels.ctypes.data, count)
         if bad != OK:
-            return wrong(call, BAD_TOKEN, stop - count + bad - 1, labels[bad - 1], shard.top_id + 1)
+            return wrong(call, BAD_TOKEN, named.start + bad - 1, labels[bad - 1], shard.top_id + 1)
 
     for k in range(len(call.columns)):
         out, field = call.columns[k], call.fields[row, k]
-        target, begin, taken = sample * size + place, (start - low) * item, part.inputs
-        if out.labels:
-            target, begin, taken = first - sample * (length - size), at, count
+        tokens = named if out.labels else inside
+        target, taken = sample * size + tokens.place, tokens.stop - tokens.start
         if field.at < 0:  # a weight that the dataset does not have
             blank = array_at(out.address, target, taken, np.int32)
             for i in range(len(blank)):
                 blank[i] = np.int32(field.code)
             continue
-        bad = take(source + begin + field.at, item, field.code, 0, out.address + out.width * target, taken)
+        at = source + (tokens.start - low) * item + field.at
+        bad = take(at, item, field.code, 0, out.address + out.width * target, taken)
         if bad != OK:
             bits = array_at(out.address, target + bad - 1, 1, np.uint32)[0]
-            return wrong(call, BAD_WEIGHT, low + begin // item + bad - 1, np.int64(bits), 0)
+            return wrong(call, BAD_WEIGHT, tokens.start + bad - 1, np.int64(bits), 0)
 
-    mask = array_at(batch.loss_mask, first - sample * (length - size), count, np.float32)
-    eos, field = member.eos, shard.loss
+    mask = array_at(batch.loss_mask, sample * size + named.place, count, np.float32)
+    eos, at = member.eos, (named.start - low) * item + shard.loss
     for i in range(len(mask)):
         mask[i] = 1.0
     if eos >= 0 and not batch.eos_loss:
         for i in range(len(mask)):
             if labels[i] == eos:
                 mask[i] = 0.0
-    if field >= 0:
+    if shard.loss >= 0:
         for i in range(len(mask)):
-            if call.scratch[at + i * item + field] == 0:
+            if call.scratch[at + i * item] == 0:
                 mask[i] = 0.0
+    return OK
 
+
+@inner
+def fill_part(call: Call, part: Any, member: Any) -> Code:
+    """A part of the sample at hand; one read of the stream. What lacks does not keep the rest from being asked for."""
+    row, start, stop, place, packed = part.row, part.start, part.stop, part.place, member.bins > 0
+    if row < 0:
+        begin_document(call, place, place + part.inputs, NO_DOCUMENT, packed)
+        return OK
+    call.used[row] = call.state[0].clock
+    shard, inputs_stop = call.shards[row], start + part.inputs
+    skipped = 1 if place == 0 or packed else 0  # the first token of a row or a document is no label
+    inside = Tokens(row, start, inputs_stop, place)
+    named = Tokens(row, start + skipped, stop, place - 1 + skipped)
+    low, high = start, stop
+    for t in range(call.tracks.shape[1]):
+        if call.tracks[row, t].kind == DENSE:
+            low = max(0, start - 1)
+            high = max(high, min(inputs_stop + 1 + call.outputs[t].labels, shard.tokens))
+    streamed = read(call, row, STREAM, call.scratch, (high - low) * shard.item, shard.offset + low * shard.item)
+    if streamed == OK:
+        streamed = fill_tokens(call, inside, named, low, member)
+    if streamed > WANTS:
+        return streamed
+    code = streamed
     if shard.documents and part.document < 0:
-        code = walk_items(call, Tokens(row, start, stop, place), -1)
+        code = max(code, walk_items(call, Tokens(row, start, stop, place), -1))
     else:
         begin_document(call, place, place + part.inputs, part.document, packed)
-    inside = Tokens(row, start, inputs_stop, place)
-    named = Tokens(row, stop - count, stop, first - sample * length)
     for t in range(call.tracks.shape[1]):
-        found = named if call.outputs[t].labels else inside
-        if code == OK and call.tracks[row, t].kind != NONE and found.start < found.stop:
-            code = fill_track(call, found, t, low)
+        found, kind = named if call.outputs[t].labels else inside, call.tracks[row, t].kind
+        if kind == NONE or (kind == DENSE and streamed != OK) or found.start >= found.stop:
+            continue
+        if code <= WANTS:
+            code = max(code, fill_track(call, found, t, low))
     return code
 
 
 @inner
-def ignore_labels(call: Call, samples: int) -> None:
-    """Replace labels without loss, once all is known that masks any."""
-    batch = call.arrays[0]
+def fill_sample(call: Call, number: Any, window: int, index: Any) -> Code:
+    """Window, document or pack `window` of member `number` as sample `index` of the run, the sample at hand."""
+    state, member = call.state[0], call.members[number]
+    if member.first_shard < 0:
+        return wrong(call, ABSENT_MEMBER, number, 0, 0)
+    if not 0 <= window < member.count:
+        return wrong(call, ABSENT_WINDOW, window, 0, member.count)
+    code, tokens = make_parts(call, number, window, index)
+    if code > WANTS:
+        return code
+    blank_row(call, index, member, tokens)
+    for k in range(state.parts if code == OK else 0):
+        code = max(code, fill_part(call, call.parts[k], member))
+        if code > WANTS:
+            return code
+    sequences = array_at(call.arrays[0].cu_seqlens, state.sequences, 1, np.int32)
+    for i in range(len(sequences)):
+        sequences[i] = np.int32((state.sample + 1) * call.arrays[0].seq_len)
+        state.sequences += 1
+    return code
+
+
+@inner
+def begin_batch(call: Call) -> None:
+    """What the first sample goes on from."""
+    batch, state = call.arrays[0], call.state[0]
+    state.complete_sequences = 0
+    sequences = array_at(batch.cu_seqlens, 0, 1, np.int32)
+    for i in range(len(sequences)):
+        sequences[i] = 0
+        state.complete_sequences = 1
+    for t in range(len(call.outputs)):
+        offsets = array_at(call.outputs[t].offsets, 0, 1, np.int64)
+        for i in range(len(offsets)):
+            offsets[i] = 0
+
+
+@inner
+def end_batch(call: Call, samples: int) -> None:
+    """Replace labels without loss, once all is known that masks any; the longest sequence."""
+    batch, state = call.arrays[0], call.state[0]
     labels = array_at(batch.labels, 0, samples * batch.seq_len if batch.ignore_index else 0, np.int64)
     mask = array_at(batch.loss_mask, 0, len(labels), np.float32)
     for i in range(len(labels)):
         if mask[i] == 0.0:
             labels[i] = batch.ignore_index
-
-
-@kernel
-def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
-    """Fill the samples from state.sample, state.position on. Returns a code; the state says where it stopped."""
-    samples, members, windows, draws = picks
-    tables, scratch = order
-    skip_at, skip_total = tables.skip_at, tables.skip_total
-    if len(tables.phases.starts) > 0:
-        for k in range(len(samples)):
-            passed = 0
-            while passed < len(skip_at) and skip_at[passed] <= samples[k]:
-                passed += 1
-            windows[k] = samples[k] + skip_total[passed]
-        locate_many(windows, members, draws, tables.phases, scratch)
-        # The epochs, which nobody asks for, replace the draws.
-        windows_many(members, draws, draws, windows, tables.sizes, scratch)
-    batch, state = call.arrays[0], call.state[0]
-    while state.sample < len(samples):
-        number, window, index = members[state.sample], np.int64(windows[state.sample]), samples[state.sample]
-        member = call.members[number]
-        if member.first_shard < 0:
-            return wrong(call, ABSENT_MEMBER, number, 0, 0)
-        if not 0 <= window < member.count:
-            return wrong(call, ABSENT_WINDOW, window, 0, member.count)
-        if state.position == 0:
-            state.sequences_before = state.sequences
-        code, tokens = make_parts(call, number, window, index)
-        if code != OK:
-            return code
-        if state.position == 0:
-            blank_row(call, state.sample, index, member, tokens)
-        while state.position < state.parts:
-            code = fill_part(call, call.parts[state.position], member)
-            if code != OK:
-                return code
-            state.position += 1
-        state.sample += 1
-        state.position = 0
-        sequences = array_at(batch.cu_seqlens, state.sequences, 1, np.int32)
-        for i in range(len(sequences)):
-            sequences[i] = np.int32(state.sample * batch.seq_len)
-            state.sequences += 1
-    ignore_labels(call, len(samples))
     sequences = array_at(batch.cu_seqlens, 0, state.sequences, np.int32)
     state.longest = 0
     for i in range(1, len(sequences)):
         state.longest = max(state.longest, np.int64(sequences[i] - sequences[i - 1]))
+
+
+@inner
+def pick_windows(picks: Picks, order: PickBy) -> None:
+    """The members and windows of the samples, unless they are given."""
+    samples, members, windows, draws = picks
+    tables, scratch = order
+    skip_at, skip_total = tables.skip_at, tables.skip_total
+    if len(tables.phases.starts) == 0:
+        return
+    for k in range(len(samples)):
+        passed = 0
+        while passed < len(skip_at) and skip_at[passed] <= samples[k]:
+            passed += 1
+        windows[k] = samples[k] + skip_total[passed]
+    locate_many(windows, members, draws, tables.phases, scratch)
+    # The epochs, which nobody asks for, replace the draws.
+    windows_many(members, draws, draws, windows, tables.sizes, scratch)
+
+
+@kernel
+def fill_samples(call: Call, picks: Picks, order: PickBy) -> Code:
+    """Fill the samples from state.complete on, in a pass over all of them. One that lacks something says what, and is
+    tried again by the next pass, as are all behind it."""
+    pick_windows(picks, order)
+    state = call.state[0]
+    if state.complete == 0:
+        begin_batch(call)
+    state.wants = 0
+    state.sequences = state.complete_sequences
+    for k in range(state.complete, len(picks.samples)):
+        before = state.sequences
+        state.sample = k
+        code = fill_sample(call, picks.members[k], np.int64(picks.windows[k]), picks.samples[k])
+        if code == GROW or (code > WANTS and k == state.complete):
+            return code
+        if code > WANTS:  # it counts once all before it is complete
+            break
+        if code == WANTS:
+            state.sequences = before
+        elif k == state.complete:
+            state.complete = k + 1
+            state.complete_sequences = state.sequences
+    state.announcing = 0
+    if state.complete < len(picks.samples):
+        return WANTS
+    end_batch(call, len(picks.samples))
     return OK

@@ -26,12 +26,14 @@ from conceptloader.kernels.records import (
 )
 from conceptloader.kernels.system import (
     DOCUMENTS,
-    FULL,
+    GROW,
     OK,
     STREAM,
+    WANTS,
     Code,
     array_at,
     load,
+    need,
     read,
     take,
     wrong,
@@ -53,6 +55,9 @@ def find_items(call: Call, tokens: Tokens, column: int, table_at: int, count: in
     """
     block = call.shards[tokens.row].block
     first, last = tokens.start // block, -(-tokens.stop // block)
+    code = need(call, tokens.row, column, 8 * (last - first + 1), table_at + 8 * first)
+    if code != OK:
+        return code, 0, 0
     near = min(last - first + 1, len(call.buffer) // 8)
     code = read(call, tokens.row, column, call.buffer, 8 * near, table_at + 8 * first)
     if code != OK:
@@ -88,6 +93,9 @@ def walk_items(call: Call, tokens: Tokens, t: int) -> Code:
         column, width, count = call.outputs[t].spans_file, 12, call.tracks[tokens.row, t].entries
         entries = count
     code, low, high = find_items(call, tokens, column, width * entries, count)
+    if code != OK:
+        return code
+    code = need(call, tokens.row, column, width * (min(high + 1, entries) - low), width * low)
     if code != OK:
         return code
     address = np.int64(call.buffer.ctypes.data)
@@ -236,7 +244,7 @@ def find_records(call: Call, tokens: Tokens, t: int, first: int, count: int) -> 
     out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[tokens.row, t]
     item = track.id_bytes + track.score_bytes
     words = array_at(np.int64(buffer.ctypes.data), 0, len(buffer) // 8, np.int64)
-    low = first
+    low, found = first, OK
     while low < count:
         record = last = slots[low].key >> SLOT_BITS
         high = low + 1
@@ -246,9 +254,12 @@ def find_records(call: Call, tokens: Tokens, t: int, first: int, count: int) -> 
                 break
             last = following
             high += 1
-        code = read(call, tokens.row, out.index_file, buffer, 8 * (last - record + 2), 8 * record)
-        if code != OK:
-            return code
+        found = max(found, read(call, tokens.row, out.index_file, buffer, 8 * (last - record + 2), 8 * record))
+        if found > WANTS:
+            return found
+        if found == WANTS:  # the other groups as well
+            low = high
+            continue
         if words[0] < 0:
             return wrong(call, BAD_OFFSET, record, words[0], track.data_size)
         for i in range(last - record + 1):
@@ -271,6 +282,8 @@ def find_records(call: Call, tokens: Tokens, t: int, first: int, count: int) -> 
             slot.begin = words[at]
             slot.taken = min(slot.count, out.max_concepts)
         low = high
+    if found != OK:
+        return found
     limit, row = out.max_spans, call.state[0].sample * out.max_spans
     if not out.ragged:
         counts = array_at(out.counts, row, limit, np.int32)
@@ -286,7 +299,7 @@ def find_records(call: Call, tokens: Tokens, t: int, first: int, count: int) -> 
     for k in range(count, limit):
         offsets[k + 1] = offsets[count]
     call.state[0].value = offsets[count]
-    return FULL if offsets[count] > out.capacity else OK
+    return GROW if offsets[count] > out.capacity else OK
 
 
 @inner
@@ -294,7 +307,7 @@ def read_concepts(call: Call, tokens: Tokens, t: int, first: int, count: int) ->
     """Concept ids of slots [first, count), and then their scores, which follow the ids of each record, in data reads
     that join what lies close together."""
     out, slots, buffer, track = call.outputs[t], call.slots, call.buffer, call.tracks[tokens.row, t]
-    address, room = np.int64(buffer.ctypes.data), len(buffer) // 8 * 8
+    address, room, found = np.int64(buffer.ctypes.data), len(buffer) // 8 * 8, OK
     for scored in range(1 + (track.score_bytes > 0)):
         width = track.score_bytes if scored else track.id_bytes
         kind = track.score_code if scored else track.id_code
@@ -315,6 +328,11 @@ def read_concepts(call: Call, tokens: Tokens, t: int, first: int, count: int) ->
                     break
                 end = max(end, stop)
                 high += 1
+            if base < end:
+                found = max(found, need(call, tokens.row, out.data_file, end - base, base))
+            if found != OK:  # the other groups as well
+                low = high
+                continue
             for done in range(base, end, room):  # a record larger than the buffer is read in pieces, alone
                 size = min(end - done, room)
                 code = read(call, tokens.row, out.data_file, buffer, size, done)
@@ -338,4 +356,4 @@ def read_concepts(call: Call, tokens: Tokens, t: int, first: int, count: int) ->
                         found = array_at(place, bad - 1, 1, np.int64)[0]
                         return wrong(call, BAD_CONCEPT, token, found, track.top_concept + 1)
             low = high
-    return OK
+    return found

@@ -6,7 +6,7 @@ import numpy as np
 
 from conceptloader.kernels.kernel import Array, inlined, inner, kernel
 from conceptloader.kernels.records import LONG_DOCUMENT, PIECE, REFUSE, SPLIT, Call, Room
-from conceptloader.kernels.system import MORE, OK, Code, wrong
+from conceptloader.kernels.system import GROW, OK, Code, wrong
 
 
 @inlined
@@ -14,7 +14,8 @@ def add_document(call: Call, start: int, end: int, document: int) -> Code:
     """Tokens [start, end) are a document of the block at hand."""
     state, found = call.state[0], call.room.packed
     if state.packed == len(found):
-        return MORE
+        state.track = -1
+        return GROW
     found[state.packed].start = start
     found[state.packed].end = end
     found[state.packed].document = document
@@ -35,7 +36,8 @@ def cut_documents(call: Call, first: int, last: int, overflow: int) -> Code:
         while at < min(found.end, last):
             if at == found.start or overflow == SPLIT:
                 if state.pieces == len(room.pieces):
-                    return MORE
+                    state.track = -1
+                    return GROW
                 piece = room.pieces[state.pieces]
                 piece.start = at
                 piece.tokens = min(size, found.end - at)
@@ -83,7 +85,7 @@ def put(room: Room, rooms: Array, at: int, piece: Any, part: Any) -> None:
 @kernel
 def pack_pieces(room: Room, count: int, packs: int, overflow: int) -> Any:
     """Pack the first `count` pieces. Returns: how many parts there are; -1 - k for piece k that is refused, or that
-    fits nowhere since the documents are not those for which the packs were counted."""
+    finds no room at all, which cannot be where the packs were counted for its block."""
     rooms, size = room.rooms[:packs], len(room.tally) - 1
     sort_pieces(room, count)
     for b in range(packs):

@@ -1,5 +1,5 @@
-"""Kernels: which parts a sample is made of: a window, a document or a pack, of a dataset or a view, without what is
-left out. All ways end in add_parts."""
+"""Kernels: which parts a sample is made of: a window, a document, a pack or what is given, of a dataset or a view,
+without what is left out. All ways end in add_parts."""
 
 from typing import Any, NamedTuple
 
@@ -8,8 +8,8 @@ import numpy as np
 from conceptloader.kernels.items import PIECES, walk_items
 from conceptloader.kernels.kernel import inner
 from conceptloader.kernels.packing import add_document, cut_documents, pack_pieces
-from conceptloader.kernels.records import BAD_DOCUMENT, MORE_TOKENS, NO_PLACE, REFUSE, Call, Tokens
-from conceptloader.kernels.system import DOCUMENTS, OK, Code, load, read, wrong
+from conceptloader.kernels.records import BAD_DOCUMENT, NO_PLACE, Call, Tokens
+from conceptloader.kernels.system import DOCUMENTS, OK, WANTS, Code, load, read, wrong
 
 NO_DOCUMENT = np.int64(-1)
 
@@ -29,6 +29,8 @@ def make_parts(call: Call, number: int, window: int, index: Any) -> tuple[Code, 
     how many tokens they fill the row with from its beginning, 0 if there may be gaps."""
     state, member, size = call.state[0], call.members[number], call.arrays[0].seq_len
     state.parts = 0
+    if len(call.first_given):
+        return OK, make_given(call, member, index)
     if member.bins > 0:
         return make_pack(call, number, window, index), 0
     if member.by_document:
@@ -39,6 +41,22 @@ def make_parts(call: Call, number: int, window: int, index: Any) -> tuple[Code, 
         return OK, add_parts(call, member, index, 0, wanted)
     start = member.start + window * size
     return OK, add_parts(call, member, index, 0, Wanted(start, size, start + size + 1, NO_DOCUMENT))
+
+
+@inner
+def make_given(call: Call, member: Any, index: Any) -> Any:
+    """The parts of the first seq_len + 1 tokens that are given, end to end; each range counts as a document, numbered
+    by its place among those of the sample. Returns: as make_parts."""
+    size, whole, place = call.arrays[0].seq_len, True, 0
+    first, end = call.first_given[call.state[0].sample], call.first_given[call.state[0].sample + 1]
+    for k in range(first, end):
+        start = call.given[k].start
+        stop = min(call.given[k].stop, start + size + 1 - place)
+        if start < stop:
+            inputs = min(stop - start, size - place)
+            whole = add_parts(call, member, index, place, Wanted(start, inputs, stop, k - first)) > 0 and whole
+            place += stop - start
+    return place if whole else 0
 
 
 @inner
@@ -180,6 +198,7 @@ def find_documents(call: Call, member: Any, first: int, last: int) -> Code:
     the runs of a view; none if one of their shards is quarantined."""
     state, runs, shards = call.state[0], call.runs, call.shards
     state.packed = 0
+    found = OK
     if member.runs > 0:
         run = find_run(call, member, first)
         while run < member.first_run + member.runs and runs[run].first < last:
@@ -196,11 +215,11 @@ def find_documents(call: Call, member: Any, first: int, last: int) -> Code:
                 state.packed = 0
                 return OK
             call.used[row] = state.clock
-            code = walk_items(call, Tokens(row, low, high, 0), PIECES)
-            if code != OK:
-                return code
+            found = max(found, walk_items(call, Tokens(row, low, high, 0), PIECES))
+            if found > WANTS:
+                return found
         row += 1
-    return OK
+    return found
 
 
 @inner
@@ -222,7 +241,7 @@ def find_packs(call: Call, number: int, block: int) -> Code:
     packed = pack_pieces(room, state.pieces, packs, member.overflow)
     if packed < 0:
         piece = room.pieces[-1 - packed]
-        return wrong(call, NO_PLACE if member.overflow == REFUSE else MORE_TOKENS, piece.document, piece.tokens, size)
+        return wrong(call, NO_PLACE, piece.document, piece.tokens, size)
     state.packed = packed
     state.packed_member = number
     state.packed_block = block

@@ -49,8 +49,8 @@ RUN = record("first source")
 # says. row_length: items of a row of input_ids and of labels, one more than seq_len if they share their memory: label j
 # then lies where input j + 1 does. ignore_index: 0 for none.
 ARRAYS = record(
-    "input_ids labels loss_mask position_ids document_ids dataset_id sample_index cu_seqlens "
-    "seq_len row_length document_positions mask_borders eos_loss ignore_index"
+    "input_ids labels loss_mask position_ids document_ids dataset_id sample_index random cu_seqlens "
+    "seq_len row_length document_positions mask_borders eos_loss ignore_index random_key"
 )
 
 # Those of a track: addresses, under their names; `values` (and `scores`) with room for `capacity` concepts, if it is
@@ -71,27 +71,30 @@ FIELD = record("at code")
 # they go.
 SLOT = record("key begin count taken target")
 
-# How far a call has come. sample, position: what to go on with, a sample of the batch and a part of it. sequences:
-# entries of cu_seqlens, now and when the sample began; longest: of the sequences. row, column, at, size: the read at
-# hand; track: the one at hand. kind, place, value, other, limit: what is WRONG, see below; value also: see FAILED and
-# FULL. announced: of samples behind this one, the first read is only announced to the system, so that those of a batch
-# are under way together. parts: how many the sample has. packed_member, packed_block: which packs are known, from
-# earlier calls too; pieces, packed: how many of these there are. reads, read_bytes: of all calls so far. clock: of this
-# call. held, num_held: address and number of HELD records.
+# How far a batch has come, up to `wants`. complete: its first samples, which need nothing any more; sample: the one at
+# hand. sequences: entries of cu_seqlens, of all samples so far and of the complete ones; longest: of the sequences.
+# row, column, at, size: the read at hand; track: the one at hand, -1 for packs. kind, place, value, other, limit: what
+# is WRONG, see below; value also: see FAILED and GROW. announcing: nothing is read in this pass, the system is only
+# told what will be, so that all is under way together. wants: how many there are. What follows holds for all batches of
+# a thread. parts: how many the sample has. packed_member, packed_block: which packs are known; pieces, packed: how many
+# of these there are. clock: of this call. held, num_held: address and number of HELD records. reads, read_bytes: of all
+# calls.
 STATE = record(
-    "sample position sequences sequences_before longest row column at size track kind place value other limit "
-    "announced reads read_bytes parts packed_member packed_block pieces packed clock held num_held"
+    "complete sample sequences complete_sequences longest row column at size track kind place value other limit "
+    "announcing wants parts packed_member packed_block pieces packed clock held num_held reads read_bytes"
 )
 
+# What a sample lacks: a file to be opened, or bytes [start, stop) of an object in a store.
+WANT = record("sample row column start stop")
+
 # What is wrong where a kernel returns WRONG: in the order, in the stream, in tables of documents and spans, in spans,
-# in records, in packs, in what `system.read` is asked for. What place, value, other and limit are: see messages.py.
+# in records, in packs. What place, value, other and limit are: see messages.py.
 ABSENT_MEMBER, ABSENT_WINDOW = map(np.int64, range(2))
 BAD_TOKEN, BAD_WEIGHT = map(np.int64, range(2, 4))
 BAD_DOCUMENT, BAD_BLOCKS, BEGINS_LATE, FALLS, ENDS_EARLY = map(np.int64, range(4, 9))
 NO_SUCH_RECORD, MANY_SPANS, BAD_CONCEPT, BAD_SCORE = map(np.int64, range(9, 13))
 BAD_OFFSET, OFFSETS_FALL, NO_LIST, NO_NUMBER, LARGE_RECORD, MANY_CONCEPTS = map(np.int64, range(13, 19))
-LONG_DOCUMENT, NO_PLACE, MORE_TOKENS = map(np.int64, range(19, 22))
-NO_ROOM = np.int64(22)
+LONG_DOCUMENT, NO_PLACE = map(np.int64, range(19, 21))
 
 # What a sample is made of: tokens [start, stop) of the shard in `row`, of which the first `inputs` go to `place` and
 # behind it in the sample's row, and all but the first one, as labels, to one place before. row: -1 for inputs that stay
@@ -119,12 +122,17 @@ class Room(NamedTuple):
 HELD = record("file start stop address")
 
 
+# Tokens [start, stop) of a member's dataset, that a sample is made of where the order does not say it.
+GIVEN = record("start stop")
+
+
 class Call(NamedTuple):
     """All that one thread's calls work with. Arrays of the records above; arrays and state have one each.
 
     files: i32 [shards, columns], descriptors, -1 for closed, OBJECT for what is in a store; used: i64 [shards], clock
-    of the last use. parts: of the sample at hand. slots: one for each span that a sample may have. scratch: u8, room
-    for the stream items of a sample. buffer: u8, for other reads.
+    of the last use. given: of all samples of a batch; first_given: i64 [B + 1], where those of each begin, or empty.
+    parts: of the sample at hand. slots: one for each span that a sample may have. scratch: u8, room for the stream
+    items of a sample. buffer: u8, for other reads.
     """
 
     shards: Annotated[Array, SHARD]
@@ -138,11 +146,14 @@ class Call(NamedTuple):
     outputs: Annotated[Array, OUTPUT]  # [tracks]
     columns: Annotated[Array, COLUMN]  # [fields]
     fields: Annotated[Array, FIELD, 2]  # [shards, fields]
+    given: Annotated[Array, GIVEN]
+    first_given: I64Array
     parts: Annotated[Array, PART]
     slots: Annotated[Array, SLOT]
     scratch: Annotated[Array, np.uint8]
     buffer: Annotated[Array, np.uint8]
     state: Annotated[Array, STATE]
+    wants: Annotated[Array, WANT]
     room: Room
 
 

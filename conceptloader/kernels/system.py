@@ -5,18 +5,16 @@ from typing import Any
 import numpy as np
 
 from conceptloader.kernels.kernel import Array, Lowered, inner
-from conceptloader.kernels.records import HELD, NO_ROOM, Call
+from conceptloader.kernels.records import HELD, Call
 
 Code = Any
-# What a kernel returns. Typed: a plain number would be a type of its own, and its users compiled once more for it.
+# What a kernel returns: of several things that it tries in turn the largest. Typed: a plain number would be a type of
+# its own, and its users compiled once more for it.
 OK: Code = np.int64(0)
-NOT_OPEN: Code = np.int64(1)  # the stream of shard `row`; nothing was done yet at `position`
-CLOSED: Code = np.int64(2)  # any of its files, in the midst of what is at `position`
+WANTS: Code = np.int64(1)  # files or bytes of objects, which Call.wants lists, or what was announced to the system
+GROW: Code = np.int64(2)  # room: for `value` values of ragged track `track`; for more pieces of documents if that is -1
 FAILED: Code = np.int64(3)  # a read; `value` is its errno, or -1 if the file ends early
-FULL: Code = np.int64(4)  # the values of ragged track `track`, of which there are `value`
-WRONG: Code = np.int64(5)  # a file breaks the format, or the order cannot be followed; see `wrong`
-MORE: Code = np.int64(6)  # there are more pieces of documents in a block than there is room for
-MISSING: Code = np.int64(7)  # the bytes of the read at hand: of an object in a store, or announced, to be read later
+WRONG: Code = np.int64(4)  # a file breaks the format, or the order cannot be followed; see `wrong`
 
 # What `take` makes float32 of; the codes before are the READABLE_TOKENS.
 HALF: Code = np.int64(5)
@@ -119,54 +117,86 @@ def take(source: int, step: int, code: int, top: int, target: int, count: int) -
 
 
 @inner
-def copy_held(call: Call, row: int, column: int, target: Array, size: int, offset: int) -> Code:
-    """The same from memory, out of as many neighbouring blocks as it takes. MISSING unless all of them are there."""
+def find_held(call: Call, file: int, start: int, stop: int) -> Any:
+    """The block that these bytes begin in, if all are held, in as many neighbouring blocks as it takes; or -1."""
     held = array_at(call.state[0].held, 0, call.state[0].num_held, HELD)
-    file = row * call.files.shape[1] + column
     low, high = 0, len(held)
     while low < high:
         middle = (low + high) // 2
-        if held[middle].file < file or (held[middle].file == file and held[middle].start <= offset):
+        if held[middle].file < file or (held[middle].file == file and held[middle].start <= start):
             low = middle + 1
         else:
             high = middle
-    done, k = 0, low - 1
-    while done < size:
-        at = offset + done
-        if k < 0 or k >= len(held) or held[k].file != file or not held[k].start <= at < held[k].stop:
-            return MISSING
-        part = min(size - done, held[k].stop - at)
-        source = array_at(held[k].address, at - held[k].start, part, np.uint8)
-        for i in range(part):
-            target[done + i] = source[i]
-        done += part
+    k = low - 1
+    while start < stop:
+        if k < 0 or k >= len(held) or held[k].file != file or not held[k].start <= start < held[k].stop:
+            return -1
+        start = held[k].stop
         k += 1
-    return OK
+    return low - 1
 
 
 @inner
-def read(call: Call, row: int, column: int, target: Array, size: int, offset: int) -> Code:
-    """`size` bytes at `offset` of a shard's file into the beginning of `target`, whatever interrupts it."""
+def want(call: Call, row: int, column: int, start: int, stop: int) -> Code:
+    """The sample at hand lacks these bytes. What finds no place in the list is wanted by the next pass."""
     state = call.state[0]
+    if state.wants < len(call.wants):
+        wanted = call.wants[state.wants]
+        wanted.sample = state.sample
+        wanted.row = row
+        wanted.column = column
+        wanted.start = start
+        wanted.stop = stop
+        state.wants += 1
+    return WANTS
+
+
+@inner
+def need(call: Call, row: int, column: int, size: int, offset: int) -> Code:
+    """WANTS unless `size` bytes at `offset` of a shard's file can be read. Whoever reads in several steps asks for all
+    of them before: each pass is a round of requests to a store."""
+    state, descriptor = call.state[0], call.files[row, column]
     state.row = row
     state.column = column
     state.at = offset
     state.size = size
-    if size > len(target) or offset < 0:
-        return wrong(call, NO_ROOM, offset, size, len(target))
-    descriptor = call.files[row, column]
     if descriptor < 0:
-        return CLOSED
+        return want(call, row, column, offset, offset + size)
     if descriptor == OBJECT:
-        return copy_held(call, row, column, target, size, offset)
-    if state.announced < state.sample:
-        state.announced = state.sample
+        held = find_held(call, row * call.files.shape[1] + column, offset, offset + size)
+        return want(call, row, column, offset, offset + size) if held < 0 else OK
+    if state.announcing:
         _fadvise(descriptor, offset, size, WILL_NEED)
-        return MISSING
+    # Where a sample before lacks something, this one is only asked for what it lacks: it is read once, in its turn.
+    return WANTS if state.announcing or state.complete < state.sample else OK
+
+
+@inner
+def read(call: Call, row: int, column: int, target: Array, size: int, offset: int) -> Code:
+    """`size` bytes, at least one, at `offset` of a shard's file into the beginning of `target`, whatever interrupts."""
+    state = call.state[0]
+    target[size - 1] = 0  # so that builds with bounds checks find what has no room
+    code = need(call, row, column, size, offset)
+    if code != OK:
+        return code
+    descriptor, done = call.files[row, column], 0
+    if descriptor < 0:  # another thread has just closed it
+        return want(call, row, column, offset, offset + size)
+    if descriptor == OBJECT:
+        held = array_at(state.held, 0, state.num_held, HELD)
+        k = find_held(call, row * call.files.shape[1] + column, offset, offset + size)
+        while done < size:
+            begin = offset + done - held[k].start
+            part = min(size - done, held[k].stop - held[k].start - begin)
+            source = array_at(held[k].address, begin, part, np.uint8)
+            for i in range(part):
+                target[done + i] = source[i]
+            done += part
+            k += 1
+        return OK
     state.reads += 1
     state.read_bytes += size
     address = np.int64(target.ctypes.data)
-    done = 0
     while done < size:
         part = min(size - done, MAX_READ)
         got = _pread(descriptor, np.uintp(address + done), np.uintp(part), offset + done)

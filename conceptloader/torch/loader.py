@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from conceptloader.base.checks import as_count
-from conceptloader.batch.open import LossWatch, open_reader
+from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.blend import ConfigLike, open_blend
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
@@ -177,7 +177,7 @@ class Loader:
     @property
     def samples_without_loss(self) -> int:
         """How many that this rank has read, ahead ones included, have a loss mask that is all 0."""
-        return self._reader.samples_without_loss if isinstance(self._reader, LossWatch) else 0
+        return self._reader.samples_without_loss
 
     def __len__(self) -> int:
         """Micro batches of this rank in an epoch, consumed ones included: in epoch_samples, else in the whole run, or

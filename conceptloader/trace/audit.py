@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
 from conceptloader.blend.samples import kind_of, present
 from conceptloader.trace.record import Launch, Line, checksums
@@ -93,7 +93,7 @@ def audit(run: Run, launches: Sequence[Launch]) -> Report:
     )
 
 
-def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool) -> CompiledReader:
+def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool) -> BatchReader:
     """Reads tokens at the sequence length of a start; members of other lengths had no samples in it. ignore_index: of
     the labels, where the configuration masks their loss. packed: whether samples are packs, of which all of a start
     are, or none."""
@@ -110,11 +110,11 @@ def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool) ->
         eos_loss=ignore_index is None or masks.eos_loss,
     )
     layout = decide_layout(views, seq_len, outputs)
-    return CompiledReader(run.blend.order, views, layout)
+    return BatchReader(run.blend.order, views, layout)
 
 
 def _compare(
-    reader: Callable[[int | None, bool], CompiledReader], run: Run, launch: Launch, line: Line
+    reader: Callable[[int | None, bool], BatchReader], run: Run, launch: Launch, line: Line
 ) -> Difference | None:
     plan = launch.start.plan
     expected = None  # the plan has no such share

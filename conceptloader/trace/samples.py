@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
 from conceptloader.blend.samples import Part
 from conceptloader.order.partition import Place
@@ -108,7 +108,7 @@ def _fields(run: Run, member: Member, sample: int) -> dict[str, list[float]]:
     chosen = Outputs(loss_weight=outputs.loss_weight, fields=outputs.fields)
     layout = decide_layout(blend.views, member.seq_len, chosen)
     views = [view if view is member.view else None for view in blend.views]  # others may be of other kinds
-    batch = CompiledReader(blend.order, views, layout).read(np.array([sample], np.uint64))
+    batch = BatchReader(blend.order, views, layout).read(np.array([sample], np.uint64))
     return {one.name: batch[one.name][0].tolist() for one in layout.fields}
 
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.batch.open import RANDOM, decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Config, View
 from conceptloader.blend.blend import open_datasets
 from conceptloader.errors import ConfigError
@@ -46,18 +46,18 @@ class StockReader:
 
     split: "StockSplit"
     layout: BatchLayout
-    reader: CompiledReader = field(init=False)
+    reader: BatchReader = field(init=False)
 
     def __post_init__(self) -> None:
         order: Any = None  # samples are given by their pieces
-        object.__setattr__(self, "reader", CompiledReader(order, self.split.views(self.layout), self.layout))
+        object.__setattr__(self, "reader", BatchReader(order, self.split.views(self.layout), self.layout))
 
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch:
         """The batch of sample indices uint64 [B], with `pieces`: borders of the pieces in the B * S inputs."""
         size = self.layout.seq_len
         picks = [self.split.data.sample(index) for index in samples.tolist()]
         members, parts = np.array([k for k, _ in picks], np.int64), [pieces for _, pieces in picks]
-        batch = self.reader.read(samples, picked=(members, np.zeros(len(picks), np.uint64)), pieces=parts)
+        batch = self.reader.read(samples, picked=(members, np.zeros(len(picks), np.uint64)), ranges=parts)
         pieces = [0]
         for row, (k, each) in enumerate(picks):
             borders = np.cumsum([len(piece) for piece in each])

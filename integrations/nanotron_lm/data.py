@@ -11,8 +11,8 @@ import torch.distributed as dist
 import yaml
 from torch.utils.data import Dataset
 
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import Batch
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Blend
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError, ResumeError
@@ -64,7 +64,7 @@ class StageDataset(Dataset[Any]):
         self.meter: Meter | None = None
         self.waited_s = 0.0  # for micro batches of the step
         self.dp_rank = 0
-        self.reader: CompiledReader | None = None  # None on a rank that needs no data
+        self.reader: BatchReader | None = None  # None on a rank that needs no data
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes, which only read."""

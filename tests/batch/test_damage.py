@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import ConceptloaderError
 from conceptloader.testing import PlainReader
@@ -58,7 +58,7 @@ def test_both_readers_agree_on_damaged_files(tmp_path, kind, shape):
         view = whole_view(
             cl.open_dataset(tmp_path / "a", check_files=False)
         )  # it would refuse a file that changes under it
-        compiled, plain = (cls(None, [view], layout) for cls in (CompiledReader, PlainReader))
+        compiled, plain = (cls(None, [view], layout) for cls in (BatchReader, PlainReader))
         for window in rng.integers(0, view.count, 4).tolist():
             wanted, found = outcome(plain, window), outcome(compiled, window)
             if isinstance(wanted, ConceptloaderError):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import BUFFER_BYTES
 from conceptloader.batch.open import batch_layout
+from conceptloader.batch.workspace import BUFFER_BYTES
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from tests.corruption.mutations import with_matching_manifest
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import open_reader
+from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.kernel import Kernel
 from conceptloader.testing import PlainReader, random_documents, write_dataset
@@ -21,7 +21,7 @@ def test_equals_the_plain_reader(tmp_path, seed):
     case = random_case(tmp_path, 1000 + seed)
     picked = case.datasets, case.windows
     wanted = PlainReader(None, case.views, case.layout).read(case.samples, picked=picked)
-    reader = CompiledReader(None, case.views, case.layout)
+    reader = BatchReader(None, case.views, case.layout)
     for _ in range(2):  # the second time in used memory, with open files
         batch = reader.read(case.samples, picked=picked)
         assert_same(batch, wanted)
@@ -36,7 +36,7 @@ def test_what_an_interrupt_leaves_is_not_gone_on_with(tmp_path, monkeypatch, bef
     """Ctrl-C while a batch size is prepared for, or compiled for; meanwhile it can be asked what is waited for."""
     case = random_case(tmp_path, 1000)
     picks = np.zeros(8, np.int64), np.arange(8, dtype=np.uint64) % case.views[0].member.windows
-    reader, samples = CompiledReader(None, case.views, case.layout, dp_rank=4), np.arange(70, 78, dtype=np.uint64)
+    reader, samples = BatchReader(None, case.views, case.layout, dp_rank=4), np.arange(70, 78, dtype=np.uint64)
     if before:
         reader.read(samples, picked=picks)
 
@@ -69,13 +69,13 @@ def test_another_order_of_the_same_members_is_followed(tmp_path):
 
 def test_a_member_that_has_left_is_named(tmp_path):
     case = random_case(tmp_path, 1)
-    for reader in (cls(None, [None, case.views[1]], case.layout) for cls in (CompiledReader, PlainReader)):
+    for reader in (cls(None, [None, case.views[1]], case.layout) for cls in (BatchReader, PlainReader)):
         with pytest.raises(ConfigError, match="member 0 of the order"):
             reader.read(np.array([5], np.uint64), picked=(np.array([0]), np.array([0], np.uint64)))
 
 
 def test_without_a_rank_messages_name_the_sample_alone(tmp_path):
     case = random_case(tmp_path, 1)
-    reader = CompiledReader(None, [None, case.views[1]], case.layout)
+    reader = BatchReader(None, [None, case.views[1]], case.layout)
     with pytest.raises(ConfigError, match=r"^sample 5: member 0"):
         reader.read(np.array([5], np.uint64), picked=(np.array([0]), np.array([0], np.uint64)))

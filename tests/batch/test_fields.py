@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.blend.packing import Packing
 from conceptloader.errors import ConfigError, FormatError
@@ -68,7 +68,7 @@ def batches(view: View, seq_len: int, outputs: Outputs, tracks: dict[str, Concep
     numbers = np.arange(view.count, dtype=np.uint64)
     picked = np.zeros(view.count, np.int64), numbers
     plain = PlainReader(None, [view], layout).read(numbers, picked=picked)
-    compiled = CompiledReader(None, [view], layout)
+    compiled = BatchReader(None, [view], layout)
     for _ in range(2):
         found = compiled.read(numbers, picked=picked)
         for batch in (found, plain):
@@ -155,7 +155,7 @@ def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, nam
     assert layout.names() == decide_layout(views, 9, Outputs()).names() | {"loss_weight"}
     samples = np.arange(6, dtype=np.uint64)
     picked = np.repeat([0, 1], 3), samples % np.uint64(3)
-    found = [engine(None, views, layout).read(samples, picked=picked) for engine in (CompiledReader, PlainReader)]
+    found = [engine(None, views, layout).read(samples, picked=picked) for engine in (BatchReader, PlainReader)]
     assert_same(*found)
     assert found[0].keys() == layout.names()
     assert (found[0]["loss_weight"][3:] == -0.375).all()
@@ -202,7 +202,7 @@ def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, kind: str, value
     view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(loss_weight="w"))
     said = rf"00000\.stream\.bin: found {value} in field w as the weight of token 15 of shard 0"
-    for reader, match in ((CompiledReader(None, [view], layout), said), (PlainReader(None, [view], layout), "field w")):
+    for reader, match in ((BatchReader(None, [view], layout), said), (PlainReader(None, [view], layout), "field w")):
         assert reader.read(*[np.zeros(1, np.uint64)], picked=(np.zeros(1, np.int64), np.zeros(1, np.uint64)))
         with pytest.raises(FormatError, match=match):
             reader.read(*[np.ones(1, np.uint64)], picked=(np.zeros(1, np.int64), np.ones(1, np.uint64)))
@@ -219,7 +219,7 @@ def test_a_weight_of_a_track_that_is_no_number_is_an_error(tmp_path: Path) -> No
         decide_layout([view], 9, Outputs(loss_weight="t"))
     layout = decide_layout([view], 9, Outputs(loss_weight={"name": "t", "outside": 1}))  # type: ignore[arg-type]
     said = "sample 7: track t: found a weight that is no finite number"
-    for reader, match in ((CompiledReader(None, [view], layout), said), (PlainReader(None, [view], layout), "track t")):
+    for reader, match in ((BatchReader(None, [view], layout), said), (PlainReader(None, [view], layout), "track t")):
         found = reader.read(np.zeros(1, np.uint64), picked=(np.zeros(1, np.int64), np.zeros(1, np.uint64)))
         assert (found["loss_weight"] == 3).all()
         with pytest.raises(FormatError, match=match):
@@ -243,4 +243,4 @@ def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[fl
         ".*, or set layout: records"
     )
     with pytest.raises(FormatError, match=said):
-        CompiledReader(None, [view], layout).read(zeros, picked=(zeros.astype(np.int64), zeros))
+        BatchReader(None, [view], layout).read(zeros, picked=(zeros.astype(np.int64), zeros))

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch import compiled
-from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch import reader as engine
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
@@ -34,7 +34,7 @@ def whole_view(dataset, seq_len=SEQ_LEN):
 def make_reader(dataset, outputs=None, tracks=(), handles=HANDLES):
     view = whole_view(dataset)
     layout = decide_layout([view], SEQ_LEN, outputs or Outputs(), {track: ConceptOptions() for track in tracks})
-    return CompiledReader(None, [view], layout, dp_rank=3, handles=handles), PlainReader(None, [view], layout)
+    return BatchReader(None, [view], layout, dp_rank=3, handles=handles), PlainReader(None, [view], layout)
 
 
 def counted(reader, what):
@@ -213,21 +213,28 @@ def test_a_missing_file_is_named(many, tmp_path):
 
 
 def test_reads_of_a_batch_are_announced_where_the_storage_is_slow(tmp_path, monkeypatch):
-    """The first of each sample, with the same batches; and no longer when it is not."""
-    announced, plain = [], compiled._Workspace.leave_out_sample
-    monkeypatch.setattr(compiled._Workspace, "leave_out_sample", lambda work: (announced.append(work), plain(work)))
+    """By a pass that reads nothing, with the same batches; and no longer when it is not."""
+    passes, plain = [], BatchReader._pass
+    monkeypatch.setattr(BatchReader, "_pass", lambda reader, work: (passes.append(work), plain(reader, work))[1])
+    announced = 0
     for seed in range(40, 48):
         case = random_case(tmp_path / str(seed), seed)
         picked = case.datasets, case.windows
         wanted = PlainReader(None, case.views, case.layout).read(case.samples, picked=picked)
-        reader = CompiledReader(None, case.views, case.layout)
-        monkeypatch.setattr(compiled, "LATE_NS", -1)
-        for _ in range(3):
-            assert_same(reader.read(case.samples, picked=picked), wanted)
-        monkeypatch.setattr(compiled, "LATE_NS", 1 << 60)
-        for _ in range(compiled._LATE_BATCHES):
-            assert_same(reader.read(case.samples, picked=picked), wanted)
-        before = len(announced)
+        reader = BatchReader(None, case.views, case.layout)
+        monkeypatch.setattr(engine, "LATE_NS", -1)
+        assert_same(reader.read(case.samples, picked=picked), wanted)  # opens files
+        before = counted(reader, "reads")
+        passes.clear()
         assert_same(reader.read(case.samples, picked=picked), wanted)
-        assert len(announced) == before
-    assert before > 100
+        announced += len(passes) == 2
+        reads = counted(reader, "reads") - before
+        monkeypatch.setattr(engine, "LATE_NS", 1 << 60)
+        for _ in range(engine._LATE_BATCHES):
+            assert_same(reader.read(case.samples, picked=picked), wanted)
+        before = counted(reader, "reads")
+        passes.clear()
+        assert_same(reader.read(case.samples, picked=picked), wanted)
+        assert len(passes) == 1
+        assert counted(reader, "reads") - before == reads, "what was announced is read once"
+    assert announced > 5

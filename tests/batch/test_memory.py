@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.layout import ALIGNMENT, BatchMemory
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
 from tests.batch.cases import make_view
 
@@ -174,7 +174,7 @@ def test_what_is_written_into_a_batch_is_in_no_later_one(tmp_path, shared):
             writer.add_document(np.arange(80))
     cl.finalize(tmp_path / "ds")
     view = make_view("a", cl.open_dataset(tmp_path / "ds"), 0, 0, 4, 32)
-    reader = CompiledReader(None, [view], decide_layout([view], 32, Outputs(shared_labels=shared), {}))
+    reader = BatchReader(None, [view], decide_layout([view], 32, Outputs(shared_labels=shared), {}))
     samples, blocks = np.arange(4, dtype=np.uint64), set()
     for name, where, values in CHANGES:
         for row in range(4):  # the third lies in two shards

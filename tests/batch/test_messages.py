@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.messages import WORDS, explain
 from conceptloader.batch.open import decide_layout, open_reader
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
 from conceptloader.blend.packing import Packing
 from conceptloader.errors import ConfigError, FormatError
@@ -141,7 +141,7 @@ def records_limit() -> int:
 def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
     raw = [RawDocument(id=str(k), tokens=[1] * 5) for k in range(5)]
     view = make_packs(Path(write_dataset(tmp_path / "d", raw)), Packing(seq_len=8, bins=3, overflow="refuse"))
-    reader, zero = CompiledReader(None, [view], decide_layout([view], 8, Outputs())), np.zeros(1, np.uint64)
+    reader, zero = BatchReader(None, [view], decide_layout([view], 8, Outputs())), np.zeros(1, np.uint64)
     found = "found refuse, and document 3 of 5 tokens, expected room for it in a pack of its block; set it to split"
     with pytest.raises(ConfigError, match=f"^sample 0: {re.escape(str(tmp_path / 'd'))}: packing.overflow: {found}"):
         reader.read(zero, picked=(zero.astype(np.int64), zero))
@@ -149,17 +149,17 @@ def test_a_document_that_no_pack_has_room_for(tmp_path: Path) -> None:
 
 def test_a_window_that_the_member_does_not_have(whole: Path) -> None:
     view = make_view("web", cl.open_dataset(whole / "spans"), 0, 0, 6, SEQ_LEN)
-    reader, six = CompiledReader(None, [view], decide_layout([view], SEQ_LEN, Outputs())), np.full(1, 6, np.uint64)
+    reader, six = BatchReader(None, [view], decide_layout([view], SEQ_LEN, Outputs())), np.full(1, 6, np.uint64)
     with pytest.raises(ConfigError, match="dataset web: found sample 6 of it in the order, expected one below 6"):
         reader.read(six, picked=(np.zeros(1, np.int64), six))
 
 
 def test_there_are_words_for_each_kind(whole: Path) -> None:
     """Also for those that only kernels with a mistake could come to."""
-    kinds = range(int(records.ABSENT_MEMBER), int(records.NO_ROOM) + 1)
+    kinds = range(int(records.ABSENT_MEMBER), int(records.NO_PLACE) + 1)
     assert sorted(WORDS) == [*kinds]
     view = make_view("web", cl.open_dataset(whole / "spans"), 0, 0, 6, SEQ_LEN)
-    reader = CompiledReader(None, [view], decide_layout([view], SEQ_LEN, Outputs()))
+    reader = BatchReader(None, [view], decide_layout([view], SEQ_LEN, Outputs()))
     for kind in kinds:
         state = np.zeros(1, STATE)[0]
         state["kind"], state["place"], state["value"], state["limit"] = kind, 11, 22, 4

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
@@ -26,7 +26,7 @@ def reader(request, tmp_path):
         build(path, Recipe(shards=(6, 5, 7), encodings=encodings), np.random.default_rng(k))
         views.append(make_view(str(k), cl.open_dataset(path), k, 0, 1, SIZE))
     tracks = {name: ConceptOptions(overflow="truncate", max_spans=SIZE) for name in ("concepts", "topics")}
-    return CompiledReader(None, views, decide_layout(views, SIZE, OUTPUTS, tracks))
+    return BatchReader(None, views, decide_layout(views, SIZE, OUTPUTS, tracks))
 
 
 def pieces_of(dataset, rng):
@@ -70,7 +70,7 @@ def test_pieces_are_read_end_to_end(reader):
         datasets = [reader.views[k].dataset for k in members]
         chosen = [pieces_of(dataset, rng) for dataset in datasets]
         samples = rng.integers(0, 1000, 4).astype(np.uint64)
-        batch = reader.read(samples, picked=(members, np.zeros(4, np.uint64)), pieces=chosen)
+        batch = reader.read(samples, picked=(members, np.zeros(4, np.uint64)), ranges=chosen)
         borders = [0]
         for row, (dataset, pieces) in enumerate(zip(datasets, chosen, strict=True)):
             tokens = np.concatenate([dataset.tokens(piece.start, piece.stop) for piece in pieces])
@@ -103,7 +103,7 @@ def test_windows_are_what_they_were_between_them(reader):
     picked, rng = (np.array([0, 1]), zeros), np.random.default_rng(0)
     wanted = reader.read(zeros, picked=picked)
     for _ in range(3):
-        reader.read(zeros, picked=picked, pieces=[pieces_of(view.dataset, rng) for view in reader.views])
+        reader.read(zeros, picked=picked, ranges=[pieces_of(view.dataset, rng) for view in reader.views])
         assert_same(reader.read(zeros, picked=picked), wanted)
 
 
@@ -119,5 +119,5 @@ def test_windows_are_what_they_were_between_them(reader):
 def test_pieces_that_are_not_there_are_refused(reader, pieces):
     zero = np.zeros(1, np.uint64)
     given = [pieces(reader.views[0].dataset.num_tokens)]
-    with pytest.raises(ConfigError, match=r"^sample 0: found \d+ tokens in \d pieces, .* expected 21 of its"):
-        reader.read(zero, picked=(np.zeros(1, np.int64), zero), pieces=given)
+    with pytest.raises(ConfigError, match=r"^sample 0: found \d+ tokens in \d ranges, .* expected 21 of its"):
+        reader.read(zero, picked=(np.zeros(1, np.int64), zero), ranges=given)

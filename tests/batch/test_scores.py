@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.blend.packing import Packing
 from conceptloader.errors import ConfigError, FormatError, InputError
@@ -69,10 +69,10 @@ def test_scores_of_both_engines(tmp_path: Path, parameters: dict[str, str], opti
     windows = np.arange(view.count, dtype=np.uint64)
     picked = np.zeros(view.count, np.int64), windows
     wanted = PlainReader(None, [view], layout).read(windows, picked=picked)
-    assert_same(CompiledReader(None, [view], layout).read(windows, picked=picked), wanted)
+    assert_same(BatchReader(None, [view], layout).read(windows, picked=picked), wanted)
     packs = make_packs(tmp_path / "ds", Packing(seq_len=70, bins=4))
     layout_of_packs = decide_layout([packs], 70, outputs, tracks)
-    pair = [engine(None, [packs], layout_of_packs) for engine in (CompiledReader, PlainReader)]
+    pair = [engine(None, [packs], layout_of_packs) for engine in (BatchReader, PlainReader)]
     numbers = np.arange(packs.count, dtype=np.uint64)
     assert_same(*(engine.read(numbers, picked=(np.zeros(packs.count, np.int64), numbers)) for engine in pair))
     assert ("t_scores" in wanted) == scored
@@ -113,7 +113,7 @@ def test_every_half_is_read_as_it_is(tmp_path: Path) -> None:
     cl.finalize(tmp_path / "ds")
     view = make_view("x", cl.open_dataset(tmp_path / "ds"), 0, 0, 1, 8)
     layout = decide_layout([view], 8, Outputs(), {"t": ConceptOptions()})
-    found = CompiledReader(None, [view], layout).read(*[np.zeros(1, np.uint64)], picked=(np.zeros(1, np.int64),) * 2)
+    found = BatchReader(None, [view], layout).read(*[np.zeros(1, np.uint64)], picked=(np.zeros(1, np.int64),) * 2)
     np.testing.assert_array_equal(found["t_scores"][0, 0].view(np.uint32), halves.astype("f4").view(np.uint32))
 
 
@@ -145,7 +145,7 @@ def test_a_score_that_is_no_number_is_an_error(tmp_path: Path, kind: str, score:
     view = make_view("x", cl.open_dataset(tmp_path / "ds", check_files=False), 0, 0, 6, 20)
     layout = decide_layout([view], 20, Outputs(), {"t": ConceptOptions()})
     said = rf"00000\.t\.data: found score {score} in the span of track t at token \d+ of the dataset, expected finite"
-    plain, compiled = PlainReader(None, [view], layout), CompiledReader(None, [view], layout)
+    plain, compiled = PlainReader(None, [view], layout), BatchReader(None, [view], layout)
     for reader, match in ((plain, "no finite number"), (compiled, said)):
         with pytest.raises(FormatError, match=match):
             reader.read(np.arange(6, dtype=np.uint64), picked=(np.zeros(6, np.int64), np.arange(6, dtype=np.uint64)))

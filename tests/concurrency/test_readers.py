@@ -16,9 +16,9 @@ import pytest
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.open_files import OpenFiles
+from conceptloader.batch.reader import BatchReader
 from conceptloader.storage.handles import Handles
 from conceptloader.storage.source import LocalFiles
 from conceptloader.testing import random_documents, write_dataset
@@ -74,7 +74,7 @@ def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, trut
     """Fewer descriptors than a shard has files, so that every read evicts what another thread is using."""
     blend = cl.open_blend(cl.load_config(configuration(data)))
     reader = open_reader(blend)
-    if isinstance(reader, CompiledReader):
+    if isinstance(reader, BatchReader):
         reader._files = OpenFiles(reader._tables, Handles(6))
     else:
         for ds in blend.datasets.values():
@@ -103,7 +103,7 @@ def test_a_batch_is_complete_before_another_thread_may_use_its_workspace(data: P
     samples = np.arange(16, dtype=np.uint64).reshape(2, 8)
     wanted = [readers[0].read(chosen) for chosen in samples]
     reader = readers[1]
-    assert isinstance(reader, CompiledReader)
+    assert isinstance(reader, BatchReader)
     between: list[dict[str, Any]] = []
 
     class Idle(list[Any]):

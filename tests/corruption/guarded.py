@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conceptloader.batch import compiled as engine
+from conceptloader.batch import workspace as engine
 from conceptloader.batch.layout import BatchLayout, Block, Carving
+from conceptloader.batch.reader import BatchReader
 
 PAGE = mmap.PAGESIZE
 _carve = BatchLayout.carve
@@ -80,6 +81,6 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchLayout, "carve", carve)
 
 
-def guard_tables(reader: engine.CompiledReader) -> None:
+def guard_tables(reader: BatchReader) -> None:
     for name in ("shards", "tracks", "members", "left_out", "runs"):
         object.__setattr__(reader._tables, name, guarded_copy(getattr(reader._tables, name)))

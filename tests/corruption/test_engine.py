@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import batch_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConceptloaderError
 from conceptloader.kernels.library import VARIABLE
 from conceptloader.storage import reads as io
@@ -62,7 +62,7 @@ def read(subject: Subject, layout: str) -> tuple[Any, Any]:
     blend = cl.open_blend(cl.load_config(config))
     made = batch_layout(blend)
     plain = PlainReader(blend.order, blend.views, made)
-    compiled = CompiledReader(blend.order, blend.views, made)
+    compiled = BatchReader(blend.order, blend.views, made)
     guarded.guard_tables(compiled)
     samples = np.arange(min(64, blend.order.sizes[0]), dtype=np.uint64)
     try:

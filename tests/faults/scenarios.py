@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConceptloaderError
 from conceptloader.storage import reads as io
 from conceptloader.torch.loader import Loader
@@ -92,7 +92,7 @@ def block(config: dict[str, Any], file: str, after: int, *, steps: int, until_lo
 def _training(config: dict[str, Any], micro_batch_size: int) -> Iterator[Loader]:
     """A loader, none of whose threads meets the faults of the next one."""
     with cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=micro_batch_size) as loader:
-        assert isinstance(loader._reader, CompiledReader)
+        assert isinstance(loader._reader, BatchReader)
         yield loader
     for thread in threading.enumerate():
         if thread.name.startswith("conceptloader, "):

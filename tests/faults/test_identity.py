@@ -13,10 +13,10 @@ import pytest
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.batch import compiled
-from conceptloader.batch.compiled import CompiledReader
+from conceptloader.batch import reader
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.open_files import OpenFiles
+from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.spec.paths import Roots
 from conceptloader.ingest.adopt.adopt import adopt
@@ -96,7 +96,7 @@ def forget(loader: Loader) -> None:
     """Close all files of a loader, as evictions do."""
     for ds in loader.blend.datasets.values():
         ds.close()
-    if isinstance(loader._reader, CompiledReader):
+    if isinstance(loader._reader, BatchReader):
         for row in list(loader._reader._files.descriptors):
             loader._reader._files.close(row)
 
@@ -171,7 +171,7 @@ def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, monkeypatch: pytes
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files in use are looked at with each batch, not each minute."""
-    monkeypatch.setattr(compiled, "LOOK_NS", 0)
+    monkeypatch.setattr(reader, "LOOK_NS", 0)
 
 
 def write_over(data: Path, *names: str) -> None:
@@ -346,7 +346,7 @@ def test_an_opening_that_fails_half_way_leaves_nothing_open(
 
     loader = make(data)
     reader = loader._reader
-    assert isinstance(reader, CompiledReader)
+    assert isinstance(reader, BatchReader)
     handles = Handles(100)
     files = OpenFiles(reader._tables, handles)
     gc.collect()  # what other tests left open is closed now, not in between

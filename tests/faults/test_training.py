@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open_files import OpenFiles
+from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConceptloaderError, ReadError
 from conceptloader.storage import reads as io
 from conceptloader.testing import random_documents, write_dataset
@@ -174,7 +174,7 @@ def test_a_slow_read_can_be_described_while_its_thread_reads_on(corpus: Path) ->
         "concepts": {"concepts": {}},
     }
     reader = cl.make_dataloader(config, micro_batch_size=4)._reader
-    assert isinstance(reader, CompiledReader)
+    assert isinstance(reader, BatchReader)
     columns = range(len(reader._tables.kinds))
     assert {reader._files.path(2, column) for column in columns} == {
         f"{other}/00000.{kind}" for kind in ("stream.bin", "documents.bin")

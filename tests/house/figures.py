@@ -260,10 +260,10 @@ def compiled_below(traced: Functions) -> Functions:
 def traced_batches() -> dict[str, Functions]:
     """What runs from an open loader to its first batch, and for batches later on, with concepts and default outputs."""
     from conceptloader import make_dataloader
-    from conceptloader.batch import compiled
+    from conceptloader.batch import reader
     from conceptloader.testing import random_documents, write_dataset
 
-    compiled.LATE_NS = 1 << 60  # whatever else the machine does, its storage is not slow
+    reader.LATE_NS = 1 << 60  # whatever else the machine does, its storage is not slow
     tracer = Tracer()
     with tempfile.TemporaryDirectory() as folder:
         write_dataset(f"{folder}/data", random_documents(200, seed=1))

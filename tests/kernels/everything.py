@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import open_reader
+from conceptloader.batch.reader import BatchReader
 from conceptloader.testing import random_documents, write_dataset
 from tests.batch.cases import random_case
 
@@ -38,7 +38,7 @@ def everything() -> str:
         for seed in range(8):
             (Path(folder) / str(seed)).mkdir()
             case = random_case(Path(folder) / str(seed), seed)
-            reader, picked = CompiledReader(None, case.views, case.layout), (case.datasets, case.windows)
+            reader, picked = BatchReader(None, case.views, case.layout), (case.datasets, case.windows)
             add_batch(reader.read(case.samples, picked=picked))
         write_dataset(f"{folder}/packed", random_documents(300, seed=1))
         config: dict[str, Any] = {"seq_len": 64, "datasets": {"a": {"path": f"{folder}/packed"}}}

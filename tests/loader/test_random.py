@@ -1,6 +1,7 @@
 """`outputs.random`: a number for each sample, of the seed and the sample's index alone: on any rank, after a resume."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import numpy as np
 
 import conceptloader as cl
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.reader import sample_randoms
+from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
+from conceptloader.blend import Outputs
 from conceptloader.order.reference import sample_random
+from tests.batch.cases import make_view
 from tests.corpora.known import Recipe, build
 
 # Frozen: trainings rely on them. (seed, sample): number
@@ -22,16 +26,28 @@ GOLDEN = {
 }
 
 
-def test_the_numbers_are_frozen() -> None:
+def sample_randoms(path: Path, seed: int, samples: Any) -> Any:
+    """Of batches with a derived key, whatever is read in them."""
+    build(path / "a", Recipe(shards=(20,)), np.random.default_rng(0))
+    view = make_view("a", cl.open_dataset(path / "a"), 0, 0, 1, 16)
+    layout = replace(decide_layout([view], 16, Outputs(random=True)), random_key=derive_key(seed, "sample random"))
+    order: Any = None
+    zeros = np.zeros(len(samples), np.uint64)
+    batch = BatchReader(order, [view], layout).read(
+        np.array(samples, np.uint64), picked=(zeros.astype(np.int64), zeros)
+    )
+    assert batch["random"].dtype == np.int64
+    return batch["random"]
+
+
+def test_the_numbers_are_frozen(tmp_path: Path) -> None:
     assert {place: sample_random(*place) for place in GOLDEN} == GOLDEN
-    for (seed, sample), number in GOLDEN.items():
-        found = sample_randoms(derive_key(seed, "sample random"), np.array([sample], np.uint64))
-        assert found.dtype == np.int64
-        assert found.tolist() == [number]
+    for k, ((seed, sample), number) in enumerate(GOLDEN.items()):
+        assert sample_randoms(tmp_path / str(k), seed, [sample]).tolist() == [number]
 
 
-def test_they_look_random() -> None:
-    numbers = sample_randoms(derive_key(7, "sample random"), np.arange(1 << 14, dtype=np.uint64))
+def test_they_look_random(tmp_path: Path) -> None:
+    numbers = sample_randoms(tmp_path, 7, np.arange(1 << 14))
     assert len(np.unique(numbers)) == len(numbers)
     assert (numbers >= 0).all()
     ones = np.array([(numbers >> bit & 1).mean() for bit in range(63)])

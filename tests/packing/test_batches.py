@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
 from conceptloader.blend.packing import Packing
 from conceptloader.cli import main
@@ -23,7 +23,7 @@ from tests.packing.packed import make_view, random_packs
 def test_equals_the_plain_reader(tmp_path: Path, seed: int) -> None:
     view, _, layout = random_packs(tmp_path, 100 + seed)
     rng = np.random.default_rng(seed)
-    reader = CompiledReader(None, [None, view], layout)
+    reader = BatchReader(None, [None, view], layout)
     for _ in range(2):
         size = int(rng.integers(0, 9))
         packs = rng.integers(0, view.count, size).astype(np.uint64)
@@ -53,7 +53,7 @@ def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
     arguments = np.zeros(4, np.int64), packs, packs
     wanted = PlainReader(None, [view], layout).read(arguments[2], picked=arguments[:2])
     assert wanted["max_seqlen"] == 256  # the padding of the last one
-    assert_same(CompiledReader(None, [view], layout).read(arguments[2], picked=arguments[:2]), wanted)
+    assert_same(BatchReader(None, [view], layout).read(arguments[2], picked=arguments[:2]), wanted)
 
 
 def test_what_is_refused_is_said_by_both_readers(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_what_is_refused_is_said_by_both_readers(tmp_path: Path) -> None:
     view = make_view(Path(write_dataset(tmp_path / "d", raw)), Packing(seq_len=8, bins=4, overflow="refuse"))
     layout = decide_layout([view], 8, Outputs())
     zero = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint64)
-    for reader in (PlainReader, CompiledReader):
+    for reader in (PlainReader, BatchReader):
         with pytest.raises(ConfigError, match=r"found refuse, and document 1 of 9 tokens, expected at most 8"):
             reader(None, [view], layout).read(zero[2], picked=zero[:2])
 

@@ -16,8 +16,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.batch.compiled import CompiledReader
 from conceptloader.batch.open import open_reader
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import blocks, objects
@@ -89,8 +89,8 @@ def test_random_data_equal_those_of_the_plain_reader(
     fsspec.filesystem("memory").put(str(tmp_path), bucket, recursive=True)
     far = [cl.open_dataset(f"{bucket}/{Path(view.dataset.path).relative_to(tmp_path)}") for view in case.views]
     views = [dataclasses.replace(view, dataset=dataset) for view, dataset in zip(case.views, far, strict=True)]
-    mixed = CompiledReader(None, [views[0], case.views[1]], case.layout)
-    mine = CompiledReader(None, views, case.layout)
+    mixed = BatchReader(None, [views[0], case.views[1]], case.layout)
+    mine = BatchReader(None, views, case.layout)
     for found in (mine, mine, mixed):
         assert_same(found.read(case.samples, picked=(case.datasets, case.windows)), wanted)
 

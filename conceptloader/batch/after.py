@@ -1,0 +1,66 @@
+"""What is done with a batch after its kernels: records decoded, loss weights, samples without loss counted."""
+
+import logging
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from conceptloader.batch.layout import LOSS_WEIGHT, Batch, BatchLayout, TrackLayout
+from conceptloader.blend import View
+from conceptloader.blend.samples import present
+from conceptloader.errors import FormatError
+from conceptloader.format.read.values import decode_all
+from conceptloader.kernels.kernel import I64Array, U64Array
+
+_TELL = {10**k for k in range(12)}
+logger = logging.getLogger(__name__)
+
+
+def decode_records(batch: Batch, layout: BatchLayout, views: Sequence[View | None], members: I64Array) -> None:
+    """Give what codecs make of the records of `decoded` tracks for their bytes. members: [B], of the samples.
+
+    Raises: FormatError for a record that its codec cannot decode.
+    """
+    for track in layout.tracks:
+        if not track.decoded:
+            continue
+        values, offsets = memoryview(batch.pop(f"{track.name}_values")), batch.pop(f"{track.name}_offsets")
+        found: list[list[Any]] = []
+        for row, member in enumerate(members.tolist()):
+            dataset, first = present(views, member).dataset, row * track.max_spans
+            borders = offsets[first : first + int(batch[f"{track.name}_num_spans"][row]) + 1].tolist()
+            records = [values[a:b] for a, b in pairwise(borders)]
+            where = f"{dataset.path}: track {track.name!r}"
+            found.append(decode_all(dataset.codec(track.name), records, where) if records else [])
+        batch[f"{track.name}_records"] = found
+
+
+def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
+    """Give labels in spans of the track of loss weights the numbers of their spans.
+
+    Raises: FormatError for a number that is not finite.
+    """
+    index, *_, numbers = (batch.pop(name) for name in dict(track.arrays(*batch[LOSS_WEIGHT].shape)))
+    rows, places = np.nonzero(index >= 0)
+    found = numbers[rows, index[rows, places]]
+    if not np.isfinite(found).all():
+        raise FormatError(
+            f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}: found a weight that is no finite "
+            "number, expected finite ones; build it again, or quarantine these tokens"
+        )
+    batch[LOSS_WEIGHT][rows, places] = found
+
+
+def count_without_loss(batch: Batch, samples: U64Array, before: int, dp_rank: int) -> int:
+    """How many samples have a loss mask that is all 0, with `before` of earlier batches; says so at powers of ten."""
+    for row in np.flatnonzero(~batch["loss_mask"].any(1)).tolist():
+        before += 1
+        if before in _TELL:
+            logger.warning(
+                "dp_rank %d: %d samples so far have a loss mask that is all 0, the last one is sample %d: "
+                "empty packs, documents of one token, quarantined ones, or such whose tokens are all masked",
+                dp_rank, before, samples[row],
+            )  # fmt: skip
+    return before

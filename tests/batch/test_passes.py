@@ -1,0 +1,153 @@
+"""What a pass over a batch lacks is got together, and the pass repeated: how often, with how few descriptors."""
+
+import dataclasses
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.batch.open import decide_layout
+from conceptloader.batch.open_files import OpenFiles
+from conceptloader.batch.reader import MOST_PASSES, BatchReader
+from conceptloader.blend import ConceptOptions, Outputs, View
+from conceptloader.blend.packing import Packing
+from conceptloader.errors import FormatError, ReadError
+from conceptloader.storage import blocks
+from conceptloader.storage.handles import Handles
+from conceptloader.testing import PlainReader, random_documents, write_dataset
+from tests.batch.cases import make_view, random_case
+from tests.batch.compare import assert_same
+from tests.corpora.known import Recipe, build
+from tests.packing.packed import make_view as make_packs
+from tests.scale import scaled
+
+SEQ_LEN = 24
+Passes = list[int]
+NO_ORDER: Any = None
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    """The code of each."""
+    found: Passes = []
+    plain = BatchReader._pass
+
+    def told(reader: BatchReader, work: Any) -> int:
+        found.append(plain(reader, work))
+        return found[-1]
+
+    monkeypatch.setattr(BatchReader, "_pass", told)
+    return found
+
+
+def shards(path: Path, count: int) -> View:
+    build(path, Recipe(shards=[3] * count, longest=50), np.random.default_rng(1))
+    dataset = cl.open_dataset(path)
+    return make_view("x", dataset, 0, 0, (dataset.num_tokens - 1) // SEQ_LEN, SEQ_LEN)
+
+
+def layout_of(view: View, **outputs: Any) -> Any:
+    tracks = {track: ConceptOptions() for track in view.tracks}
+    return decide_layout([view], SEQ_LEN, Outputs(document_ids=True, **outputs), tracks)
+
+
+def windows(view: View) -> Any:
+    """(samples, picked) of all windows."""
+    numbers = np.arange(view.count, dtype=np.uint64)
+    return numbers, (np.zeros(view.count, np.int64), numbers)
+
+
+def test_files_that_a_batch_needs_are_opened_at_once(tmp_path: Path, passes: Passes) -> None:
+    view = shards(tmp_path / "a", 40)
+    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view)), windows(view)
+    found = reader.read(samples, picked=picked)
+    assert len(passes) == 2
+    assert_same(found, PlainReader(None, [view], reader.layout).read(samples, picked=picked))
+
+
+@pytest.mark.parametrize("seed", range(scaled(30, 960)))
+def test_one_descriptor_is_enough(tmp_path: Path, seed: int) -> None:
+    """What a sample needs is open as long as it takes, and no longer."""
+    case, handles = random_case(tmp_path, 9000 + seed), Handles(1)
+    picked = case.datasets, case.windows
+    reader = BatchReader(NO_ORDER, case.views, case.layout, handles=handles)
+    wanted = PlainReader(None, case.views, case.layout).read(case.samples, picked=picked)
+    for _ in range(2):
+        assert_same(reader.read(case.samples, picked=picked), wanted)
+        assert not reader._files.pins
+
+
+def test_few_descriptors_are_shared_by_what_a_batch_needs(tmp_path: Path, passes: Passes) -> None:
+    """Not all files at once, nor those of one sample at a time."""
+    view = shards(tmp_path / "a", 40)
+    handles = Handles(160)
+    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view), handles=handles), windows(view)
+    found = reader.read(samples, picked=picked)
+    assert_same(found, PlainReader(None, [view], reader.layout).read(samples, picked=picked))
+    assert 3 < len(passes) < 15
+    assert handles.count <= 160
+
+
+@pytest.mark.parametrize("kind", ["windows", "packs"])
+def test_a_store_is_asked_in_few_rounds(
+    tmp_path: Path, passes: Passes, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many shards, tracks and spans there are: one for each thing that is found by another."""
+    monkeypatch.setattr(blocks, "_MEMORY_BLOCK", 24)  # or else a block is often all of a file
+    monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", "777")  # a cache of its own
+    write_dataset(tmp_path / "a", random_documents(300, seed=2, mean_length=40), shards=20, encoding="spans")
+    bucket = f"memory://{uuid.uuid4().hex}"
+    fsspec.filesystem("memory").put(str(tmp_path / "a"), f"{bucket}/a", recursive=True)
+    near, far = cl.open_dataset(tmp_path / "a"), cl.open_dataset(f"{bucket}/a")
+    view = make_view("x", near, 0, 0, 100, SEQ_LEN)
+    if kind == "packs":
+        view = make_packs(tmp_path / "a", Packing(seq_len=SEQ_LEN))
+    layout = layout_of(view, cu_seqlens=True)
+    samples = np.arange(100, dtype=np.uint64)
+    picked = np.zeros(100, np.int64), samples
+    views = [dataclasses.replace(view, dataset=far)]
+    found = BatchReader(NO_ORDER, views, layout).read(samples, picked=picked)
+    assert_same(found, PlainReader(None, [view], layout).read(samples, picked=picked))
+    assert len(passes) == {"windows": 5, "packs": 7}[kind]
+
+
+def test_what_stays_away_is_named(tmp_path: Path, passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not asked for for ever."""
+    view = shards(tmp_path / "a", 3)
+    reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view), dp_rank=2), windows(view)
+    monkeypatch.setattr(OpenFiles, "open", lambda files, row: None)
+    match = rf"sample 0, dp_rank 2: bytes \[0, \d+\) of .*0.stream.bin are still not at hand after {MOST_PASSES} passes"
+    with pytest.raises(ReadError, match=match):
+        reader.read(samples, picked=picked)
+    assert len(passes) == MOST_PASSES + 1
+
+
+def test_of_two_damages_the_first_one_is_named(tmp_path: Path) -> None:
+    """Also where the file of its sample is opened after the other one was found."""
+    view = shards(tmp_path / "a", 4)
+    reader = BatchReader(NO_ORDER, [view], layout_of(view))
+    samples, picked = windows(view)
+    last = np.array([view.count - 1], np.uint64)
+    reader.read(last, picked=(picked[0][:1], last))
+    for shard in (0, 3):
+        file = tmp_path / "a" / f"0000{shard}.stream.bin"
+        content = np.full(file.stat().st_size, 255, np.uint8).tobytes()
+        with open(file, "r+b") as opened:  # in place, so that the last one is seen through what is open
+            opened.write(content)
+    with pytest.raises(FormatError, match=r"^sample 0: .*00000\.stream\.bin"):
+        reader.read(samples, picked=picked)
+
+
+def test_who_only_looks_at_samples_leaves_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the ranks of a training one looks at them now and then; a trace or an audit has no rank."""
+    view, looks = shards(tmp_path / "a", 2), list[OpenFiles]()
+    monkeypatch.setattr("conceptloader.batch.reader.LOOK_NS", 0)
+    monkeypatch.setattr(OpenFiles, "look_again", lambda files: looks.append(files))
+    samples, picked = windows(view)
+    for rank, expected in ((None, 0), (1, 0), (0, 1)):
+        BatchReader(NO_ORDER, [view], layout_of(view), rank).read(samples, picked=picked)
+        assert len(looks) == expected

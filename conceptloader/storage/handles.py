@@ -94,9 +94,11 @@ class Handles:
 
     def renew(self) -> None:
         """See forks.Renewed: reads and pins of other threads do not exist here."""
-        self._active.clear()
-        for table in self.tables:
-            table.pins.clear()
+        with self.lock:
+            self._active.clear()
+            self._close_retired()
+            for table in self.tables:
+                table.pins.clear()
 
     def _evict(self, target: int) -> None:
         """Close what was used least recently and is not pinned, until no more than `target` files are kept."""

@@ -48,7 +48,7 @@ class Expected:
             rule = f"{self.sample} as the manifest says"
             raise mismatch(self.path, f"sample checksum {found}", rule, _CHANGED)
 
-    def check(self, found: os.stat_result, opened_ns: int | None = None) -> None:
+    def check(self, found: os.stat_result, before: os.stat_result | None = None) -> None:
         """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says, and as old as
         when it was first opened."""
         if found.st_size != self.size:
@@ -60,11 +60,11 @@ class Expected:
                 f"{self.mtime_ns} as when it was adopted",
                 "the file was changed or copied since: adopt it again, or restore its time if the content is the same",
             )
-        if opened_ns not in (None, found.st_mtime_ns):
+        if before is not None and before.st_mtime_ns != found.st_mtime_ns:
             raise mismatch(
                 self.path,
                 f"a modification time of {found.st_mtime_ns} ns",
-                f"{opened_ns} as when it was first opened, since no file of a dataset ever changes",
+                f"{before.st_mtime_ns} as when it was first opened, since no file of a dataset ever changes",
                 _REPLACED,
             )
 
@@ -88,14 +88,6 @@ def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
     return FormatError(f"{path}: found {found}, expected {expected}; {remedy}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A file when it was first opened. inode: with its device."""
-
-    inode: tuple[int, int]
-    mtime_ns: int
-
-
 class LocalFiles:
     """A source of files on this machine, opened when they are first read. Keys of the table are paths.
 
@@ -104,7 +96,7 @@ class LocalFiles:
 
     def __init__(self, check: bool = True, handles: Handles = HANDLES) -> None:
         self._check = check
-        self._opened: dict[str, _Opened] = {}
+        self._opened: dict[str, os.stat_result] = {}  # when they were first opened
         self.table = OpenTable({}, handles)
 
     def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
@@ -158,9 +150,9 @@ class LocalFiles:
             descriptor = file.opener(path)
             with named(path, "looked at"):
                 found = os.fstat(descriptor)
-            inode, before = (found.st_dev, found.st_ino), self._opened.get(path)
-            file.check(found, None if before is None else before.mtime_ns)
-            if before is not None and inode == before.inode:
+            before = self._opened.get(path)
+            file.check(found, before)
+            if before is not None and os.path.samestat(found, before):
                 return descriptor
             if before is not None or self._check:
                 file.check_sample(open_sample(descriptor, found.st_size, path))
@@ -170,14 +162,14 @@ class LocalFiles:
             if isinstance(error, FormatError) or (isinstance(error, ReadError) and error.errno == errno.ENOENT):
                 file.admit()  # that its dataset was rebuilt says more
             raise
-        self._opened[path] = _Opened(inode, found.st_mtime_ns)
+        self._opened[path] = found
         return descriptor
 
     def look_again(self, file: Expected, descriptor: int) -> None:
         """Raises: FormatError if an open file was written over, as far as its size and time tell; ReadError."""
         with named(file.path, "looked at"):
             found = os.fstat(descriptor)
-        file.check(found, self._opened[file.path].mtime_ns)
+        file.check(found, self._opened[file.path])
 
     def close(self) -> None:
         """Let go of what is open; it is opened again when needed."""

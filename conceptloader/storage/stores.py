@@ -6,14 +6,12 @@ credentials and endpoints from the environment.
 """
 
 import errno
-import itertools
 import os
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -24,7 +22,6 @@ from urllib.parse import urlsplit
 from conceptloader.base.packages import need, python_like_this
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
 from conceptloader.storage.http import Allows, Http, Part, Store
-from conceptloader.storage.threads import Threads
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
@@ -198,14 +195,11 @@ class _Courier(Store):
     requests, and ends with this one. Megatron-LM's own loader can start its workers in no other way than by forking."""
 
     def __init__(self) -> None:
-        mine, theirs = socket.socketpair()
+        self._socket, theirs = socket.socketpair()
         command = python_like_this("from conceptloader.storage import stores; stores.serve()")
         with theirs:  # a session of its own: an interrupt is the business of the trainer
             subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
-        self._connection = Connection(mine.detach())
-        self._lock, self._numbers = threading.Lock(), itertools.count()
-        self._waiting: dict[int, Future[Any]] = {}
-        threading.Thread(target=self._listen, name="conceptloader courier", daemon=True).start()
+        self._of_thread = threading.local()
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
         part: Part = self._ask("get", url, offset, size)
@@ -218,43 +212,44 @@ class _Courier(Store):
         self._ask("forget", url)
 
     def _ask(self, *question: Any) -> Any:
-        answer: Future[Any] = Future()
-        with self._lock:
-            number = next(self._numbers)
-            self._waiting[number] = answer
-            with suppress(OSError):  # it has ended: `_listen` says so
-                self._connection.send((number, *question))
-        return answer.result()
+        try:
+            # Taken out until the answer is there: after an interrupt nobody gets the answer to another question.
+            connection = self._of_thread.__dict__.pop("connection", None) or self._connect()
+            connection.send(question)
+            answer = connection.recv()
+        except (EOFError, OSError) as error:
+            _open_store.cache_clear()  # the next attempt starts another one
+            raise ReadError(errno.EIO, "the process that reads the object store has ended") from error
+        self._of_thread.connection = connection
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    def _listen(self) -> None:
-        with suppress(EOFError, OSError):
-            while True:
-                number, value = self._connection.recv()
-                answer = self._waiting.pop(number)
-                answer.set_exception(value) if isinstance(value, Exception) else answer.set_result(value)
-        _open_store.cache_clear()  # the next attempt starts another one
-        with self._lock:
-            for answer in self._waiting.values():
-                answer.set_exception(ReadError(errno.EIO, "the process that reads the object store has ended"))
+    def _connect(self) -> Connection:
+        mine, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [b"."], [theirs.fileno()])
+        return Connection(mine.detach())
 
 
 def serve() -> None:
-    """The courier: answer what comes through the standard input, until it is closed."""
-    connection, lock, threads = Connection(os.dup(0)), threading.Lock(), Threads(256, "courier")
+    """The courier: a thread for each connection that comes through the standard input, until that is closed."""
+    with socket.socket(fileno=os.dup(0)) as connections:
+        while descriptors := socket.recv_fds(connections, 1, 1)[1]:
+            threading.Thread(target=_answer, args=(Connection(descriptors[0]),), daemon=True).start()
+    os._exit(0)  # requests under way have nobody to answer
 
-    def answer(number: int, method: str, url: str, *arguments: Any) -> None:
-        more = () if method == "forget" else (lambda _: False,)  # these clients ask about no redirect
-        try:
-            value = getattr(_store_of(url), method)(url, *arguments, *more)
-        except Exception as error:
-            value = error if isinstance(error, ConceptloaderError) else ReadError(errno.EIO, f"{url}: {error!r}")
-        with lock:
-            connection.send((number, value))
 
+def _answer(connection: Connection) -> None:
     with suppress(EOFError, OSError):
         while True:
-            threads.submit(answer, *connection.recv())
-    os._exit(0)  # requests under way have nobody to answer
+            method, url, *arguments = connection.recv()
+            more = () if method == "forget" else (lambda _: False,)  # these clients ask about no redirect
+            try:
+                value = getattr(_store_of(url), method)(url, *arguments, *more)
+            except Exception as error:
+                value = error if isinstance(error, ConceptloaderError) else ReadError(errno.EIO, f"{url}: {error!r}")
+            connection.send(value)
 
 
 def _first_line(error: Exception) -> str:

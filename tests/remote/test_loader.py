@@ -7,11 +7,14 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+import psutil
 import pytest
 from torch.utils.data import DataLoader
 
@@ -20,7 +23,7 @@ from conceptloader.batch.open import open_reader
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.storage import blocks, objects
+from conceptloader.storage import blocks, objects, stores
 from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.trace.select.views import Ask, select
@@ -158,6 +161,38 @@ def test_workers_of_a_dataloader(local: Path, server: Server, start: str) -> Non
     wanted = DataLoader(SampleDataset(configuration(local, str(local)), num_samples=24), **options)
     for mine, theirs in zip(found, wanted, strict=True):
         assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_an_interrupted_request_of_a_forked_process(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is not taken for that of the next one; nor is the end of the process that makes them one."""
+    (tmp_path / "a").write_bytes(bytes(range(100)))
+    url = server.upload(tmp_path, f"b{uuid.uuid4().hex}") + "/a"
+    courier = stores._Courier()
+
+    def read(offset: int) -> list[int]:
+        return list(courier.get(url, offset, 4, bool).data)
+
+    assert read(5) == [5, 6, 7, 8]
+    plain = Connection.recv
+
+    def interrupted(connection: Connection) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "recv", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            read(50)
+    assert Connection.recv is plain
+    assert read(20) == [20, 21, 22, 23]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(read, range(96))) == [list(range(k, k + 4)) for k in range(96)]
+    (process,) = (one for one in psutil.Process().children() if "stores.serve()" in one.cmdline()[-1])
+    process.kill()
+    process.wait()
+    with pytest.raises(ReadError, match="the process that reads the object store has ended"):
+        read(5)
 
 
 def test_a_process_ends_while_requests_hang(local: Path, server: Server, checkout: Path) -> None:

@@ -2,13 +2,16 @@
 
 import gc
 import os
+import signal
 import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from conceptloader.base.forks import renew_in_children
 from conceptloader.storage.handles import Handles, OpenTable
+from tests.soak.builds import child
 
 
 def null() -> int:
@@ -156,3 +159,28 @@ def test_the_capacity_is_what_the_system_allows(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module.resource, "setrlimit", lambda _, pair: limits.append(pair))
     assert Handles().capacity == 1000
     assert limits == [(4000, 4000)]
+
+
+def test_a_forked_child_waits_for_no_read_of_its_parent() -> None:
+    """Nor does it keep open what such a read used, or pinned what another thread had."""
+    handles = Handles(2)
+    renew_in_children(handles)
+    table = OpenTable({}, handles)
+    clock = handles.begin()
+    files = fill(table, range(4))
+    with handles.lock:
+        table.pins[3] += 1
+    for key in range(4):
+        table.close(key)
+    assert handles.count == 4
+
+    def in_child() -> None:
+        signal.alarm(20)
+        assert handles.count == 0
+        assert not any(map(is_open, files.values()))
+        assert not table.pins
+        fill(table, range(3))
+
+    assert child(in_child)
+    assert all(map(is_open, files.values()))
+    handles.end(clock)

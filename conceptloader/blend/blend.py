@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
-from conceptloader.base.strict import nearest, plain
+from conceptloader.base.strict import nearest
 from conceptloader.blend.exclude import NOTHING, Excluded, left_out, read_excluded
 from conceptloader.blend.load import load_config
 from conceptloader.blend.packing import Packing, Packs
@@ -19,7 +19,7 @@ from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.progress.resume import resume
-from conceptloader.order.progress.spec import Member, OrderSpec
+from conceptloader.order.progress.spec import Member, OrderSpec, PackingRule
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.weights import tempered
 
@@ -80,7 +80,7 @@ class Blend:
         if member.seq_len is None:
             start = ds.documents_before(start)
         elif member.packing is not None:
-            packs = Packs(ds, Packing(seq_len=member.seq_len, **member.packing), member.token_range, quarantine)
+            packs = Packs(ds, Packing(seq_len=member.seq_len, **vars(member.packing)), member.token_range, quarantine)
         return View(
             name=name,
             dataset_id=self.config.names.index(name),
@@ -257,8 +257,8 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         elif seq_len is None:
             raise ConfigError("seq_len: missing, expected the number of tokens of a window or a pack")
         elif config.packing is not None:
-            packing = plain(config.packing)
-            windows = len(Packs(ds, Packing(seq_len=seq_len, **packing), token_range))
+            packing = PackingRule(**vars(config.packing))
+            windows = len(Packs(ds, Packing(seq_len=seq_len, **vars(packing)), token_range))
         else:
             windows = len(ds.windows(seq_len, token_range, tracks=()))
     except ConfigError as error:

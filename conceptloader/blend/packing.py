@@ -5,16 +5,16 @@ Plain and slow on purpose; kernels/packing.py is the compiled twin.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.order.progress.spec import Overflow
 
 MAX_BLOCK_TOKENS = 1 << 27
-OVERFLOWS = ("split", "crop", "refuse")
-Overflow = Literal["split", "crop", "refuse"]
+OVERFLOWS = get_args(Overflow)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from conceptloader.base.checks import as_names, falls
 from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, nearest, plain, within
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, Phase
-from conceptloader.order.progress.spec import OrderKind
+from conceptloader.order.progress.resume import OnNewSeqLen
+from conceptloader.order.progress.spec import OrderKind, Overflow
 from conceptloader.order.skips import Skip
 
 MAX_BINS = 4096
@@ -135,7 +136,7 @@ class PackingConfig(Section):
     """
 
     bins: Annotated[int, within(2, MAX_BINS)] = 64
-    overflow: Literal["split", "crop", "refuse"] = "split"
+    overflow: Overflow = "split"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -203,7 +204,7 @@ class Config(Section):
     quarantine: tuple[QuarantineConfig, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
     packing: PackingConfig | None = None
-    on_new_seq_len: Literal["refuse", "restart"] = "refuse"
+    on_new_seq_len: OnNewSeqLen = "refuse"
     allow_mixed_tokenizers: bool = False
     allow_mixed_vocabularies: bool = False
     roots: tuple[str, ...] | None = None

@@ -111,7 +111,7 @@ def _widths(member: Member) -> tuple[int, int, int]:
     packing = member.view.member.packing
     if packing is None:
         return member.seq_len, 1, 1
-    return (packing["bins"] - 1) * member.seq_len, member.seq_len, packing["bins"]
+    return (packing.bins - 1) * member.seq_len, member.seq_len, packing.bins
 
 
 def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:

@@ -11,7 +11,7 @@ from conceptloader.batch.open import decide_layout
 from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.blend.exclude import NOTHING, left_out
 from conceptloader.blend.packing import Packing, Packs
-from conceptloader.order.progress.spec import Member
+from conceptloader.order.progress.spec import Member, PackingRule
 from tests.corpora.known import Recipe, Truth, build, join
 
 
@@ -25,7 +25,7 @@ def make_view(path: Path, packing: Packing, quarantine: Any = (), split: tuple[f
         windows=len(packs),
         stream_fingerprint=dataset.stream_fingerprint,
         token_range=token_range,
-        packing={"bins": packing.bins, "overflow": packing.overflow},
+        packing=PackingRule(bins=packing.bins, overflow=packing.overflow),
     )
     return View(
         name="x", dataset_id=3, dataset=dataset, member=member, tracks=tuple(dataset.tracks), packs=packs,

@@ -19,6 +19,15 @@ from conceptloader.order.weights import exact_weights
 
 VERSIONS = {"spec_version": 1, "order_version": ORDER_VERSION}
 OrderKind = Literal["shuffled", "sequential", "megatron"]
+Overflow = Literal["split", "crop", "refuse"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingRule(Saved):
+    """How documents become packs, see docs/packing.md."""
+
+    bins: int
+    overflow: Overflow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +46,7 @@ class Member(Saved):
     stream_fingerprint: str
     token_range: tuple[int, int]
     tracks_fingerprint: str = ""
-    packing: Mapping[str, Any] | None = None
+    packing: PackingRule | None = None
 
     def __post_init__(self) -> None:
         as_count(self.windows, f"datasets.{self.dataset}.windows", 0)

@@ -52,6 +52,8 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
 }  # fmt: skip
 # Modules, or folders, whose tests are elsewhere.
 ELSEWHERE = {
+    "batch/after": "batch/test_engine.py batch/test_edges.py batch/test_scores.py",
+    "batch/workspace": "batch/test_engine.py batch/test_edges.py batch/test_scores.py",
     "batch/reader": "batch/test_engine.py batch/test_edges.py batch/test_scores.py faults/test_below.py",
     "batch/digest": "loader/test_digest.py",
     "batch/open": "batch/test_edges.py loader/test_loader.py batch/test_engine.py batch/test_ids.py",

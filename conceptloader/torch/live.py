@@ -22,25 +22,22 @@ def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: in
 
     Raises: ConfigError, see `Loader.set_weights`.
     """
-    start = start_of_weights(plan, edge, blend.spec, at)
-    changed = with_weights(blend, weights, start)
+    if at is None:
+        at = _next_border(plan, edge, blend.spec)
+    elif as_count(at, "at", 0) < edge:
+        raise ConfigError(
+            f"set_weights: at: found {at}, expected at least {edge}: samples before it may have been read ahead"
+        )
+    changed = with_weights(blend, weights, at)
     if plan.num_samples is not None:
         changed.order.check_run(plan.num_samples)
-    return start, changed
+    return at, changed
 
 
-def start_of_weights(plan: Plan, edge: int, spec: OrderSpec, at: int | None) -> int:
-    """`at`, or else the first sample of a step from `edge` on, behind all weights that were set before, and where no
-    phase of the configuration starts.
-
-    Raises: ConfigError for a sample before `edge`, which may have been read ahead.
+def _next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
+    """The first sample of a step from `edge` on, behind all weights that were set before, and where no phase of the
+    configuration starts.
     """
-    if at is not None:
-        if as_count(at, "at", 0) < edge:
-            raise ConfigError(
-                f"set_weights: at: found {at}, expected at least {edge}: samples before it may have been read ahead"
-            )
-        return at
     skips, starts = Skips(spec.skips), {phase.start for phase in spec.phases}
     while True:
         first, last = plan.schedule.range_of(plan.schedule.step_of(max(edge, plan.schedule.consumed)))

@@ -97,7 +97,7 @@ class Loader:
                 )
         self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
         self._log: str | os.PathLike[str] | None = None
-        self._fresh = True  # no loop has begun since it was made, or has loaded a state
+        self.fresh = True  # no loop has begun since it was made, or has loaded a state
         self._begin(as_count(consumed_samples, "consumed_samples", 0))
         if self.num_samples is not None:
             blend.order.check_run(self.num_samples)
@@ -151,7 +151,7 @@ class Loader:
     @property
     def begins_at(self) -> int:
         """Where the next loop begins, in samples over all ranks."""
-        return 0 if self.passes and not self._fresh else self._handed_out
+        return 0 if self.passes and not self.fresh else self._handed_out
 
     @property
     def steps(self) -> int | None:
@@ -212,14 +212,14 @@ class Loader:
         if self._ahead is not None:
             self.close()
         begin = self.begins_at
-        if self.passes and not self._fresh:
-            self._next_pass()
+        if self.passes and not self.fresh:
+            self.next_pass()
             self._write_start(self.blend.spec)
         if self._plan.stop is not None and begin >= self._plan.stop:
             self._check_end(begin)
-        if self._fresh and self.check_ranks is not False:
+        if self.fresh and self.check_ranks is not False:
             self._compare_ranks()
-        self._fresh, self._handed_out, self._behind = False, begin, begin
+        self.fresh, self._handed_out, self._behind = False, begin, begin
         options, reader, collate = self.blend.config.loader, self._reader, self._collate or (lambda batch: batch)
         on_cuda = self.device.type == "cuda"
         allocate = pinned_block if on_cuda or (options.pin_memory and torch.cuda.is_available()) else None
@@ -242,7 +242,7 @@ class Loader:
             self._handed_out = consumed  # last: a batch that a callback's error or Ctrl-C holds back is read again
             yield batch
         if self.passes:
-            self._next_pass()
+            self.next_pass()
 
     def _epoch(self, begin: int) -> Iterator[tuple[U64Array, int]]:
         """(samples, samples of all ranks behind them) of this rank's micro batches from there to the epoch's end."""
@@ -252,7 +252,7 @@ class Loader:
             if end is not None and task[1] >= end:
                 return
 
-    def _next_pass(self) -> None:
+    def next_pass(self) -> None:
         """Stand at the first sample, whose step follows those of the pass before."""
         plan, ended = self._plan, self._handed_out == self._plan.stop
         self._begin(0, 0, plan.stop_step if ended else plan.schedule.step_of(self._handed_out))
@@ -265,7 +265,7 @@ class Loader:
                 "nothing; for the next pass load state_at(0), to end this one leave the loop out"
             )
         ended = f"the run of num_samples={self.num_samples} samples has ended at {begin}"
-        if not self._fresh:
+        if not self.fresh:
             raise ConfigError(
                 f"{type(self).__name__}: {ended}, and a second loop would read nothing; for another epoch make a "
                 "loader with a larger num_samples, or without, and load this one's state_dict: epochs follow each "
@@ -336,7 +336,7 @@ class Loader:
         step = saved_count(saved.more, "step", where) if "step" in saved.more else None
         self._begin(consumed, saved_count(saved.more, "step_start", where), step)
         self.close()
-        self.blend, self._reader, self._fresh = blend, reader, True
+        self.blend, self._reader, self.fresh = blend, reader, True
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this start of the run to the run log beside the checkpoints, so that steps can be traced to samples.

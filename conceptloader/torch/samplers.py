@@ -42,7 +42,6 @@ class EpochSampler(Sampler[int]):
         self.epoch = 0
         self._skip = 0
         self._border = 0  # the first epoch that no iterator was made for
-        self._saved: tuple[int, dict[str, str]] | None = None  # epoch and state: torchdata asks with every batch
 
     def __len__(self) -> int:
         """Indices of this rank in an epoch."""
@@ -75,10 +74,7 @@ class EpochSampler(Sampler[int]):
 
     def state_dict(self) -> dict[str, str]:
         """The same on every rank. How far an epoch has come is for the trainer, or the iterator, to say."""
-        if self._saved is None or self._saved[0] != self.epoch:
-            fields = {"version": VERSION, "epoch": self.epoch, "epoch_size": self.epoch_size, **self._own_state()}
-            self._saved = self.epoch, as_leaf(fields)
-        return dict(self._saved[1])
+        return as_leaf({"version": VERSION, "epoch": self.epoch, "epoch_size": self.epoch_size, **self._own_state()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a saved epoch, on any number of ranks.
@@ -230,7 +226,6 @@ class MixtureSampler(EpochSampler):
         empty = [k for k, name in enumerate(self._names) if name in drawn and not self._sizes[k]]
         if empty:
             raise ConfigError(f"weights: datasets {empty} are empty, expected weight 0 for them")
-        self._saved = None
         self.order = Mixture(
             sizes=[max(1, size) for size in self._sizes],
             names=self._names,

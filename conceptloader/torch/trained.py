@@ -9,7 +9,7 @@ from conceptloader.base.checks import as_count
 from conceptloader.base.strict import nearest
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.blend import ConfigLike
-from conceptloader.errors import ConfigError, EndlessError, ResumeError
+from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.torch.collate import TensorBatch
 from conceptloader.torch.loader import Loader
 
@@ -144,22 +144,18 @@ class EvaluationLoader:
         self.loader = Loader(config, **options)
         self.loader.passes, self.loader.measured = True, False
         share, end = self.loader.partition, self.loader.num_samples
-        try:
-            self._length = len(self.loader)
-        except EndlessError as error:
-            raise ConfigError(
-                "evaluation: found a run without an end; set order: sequential, or num_samples"
-            ) from error
-        rest = (end or 0) % share.group
+        if end is None:
+            raise ConfigError("evaluation: found a run without an end; set order: sequential, or num_samples")
+        rest = end % share.group
         if self.loader.plan.tail == "short" and 0 < rest <= share.offsets(share.dp_size - 1)[0]:
             raise ConfigError(
                 f"evaluation: {end} samples in micro batches of {share.micro_batch_size} on {share.dp_size} ranks "
                 f"leave {rest} for the last one, none for some ranks, whose mean would be no number; set num_samples "
-                f"to {(end or 0) - rest}, another micro_batch_size, or tail to drop or wrap"
+                f"to {end - rest}, another micro_batch_size, or tail to drop or wrap"
             )
 
     def __len__(self) -> int:
-        return self._length
+        return len(self.loader)
 
     def __iter__(self) -> Iterator[TensorBatch]:
         return iter(self.loader)

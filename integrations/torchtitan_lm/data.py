@@ -98,7 +98,7 @@ class ConceptDataLoader(BaseDataLoader):
         check_vocabulary(blend.datasets, size, "torchtitan's tokenizer", remedy)
         micro = num_tokens_per_batch // max_context_length
         self._options = config
-        self._started = self._loaded = False
+        self._loaded = False
         self.loader = Loader(
             blend,
             dp_rank=dp_rank,
@@ -111,7 +111,7 @@ class ConceptDataLoader(BaseDataLoader):
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         loader = self.loader
-        if not self._started:
+        if loader.fresh:
             self._start()
         while True:
             position = loader.begins_at
@@ -135,7 +135,6 @@ class ConceptDataLoader(BaseDataLoader):
 
     def _start(self) -> None:
         behind, validates = self._steps_behind(), "eval" in titan_log.get_step_tags()
-        self._started = True
         self.loader.check_ranks = dist.is_initialized() and not validates
         if behind and not self._loaded and not validates and not self.loader.dp_rank:
             logger.warning(
@@ -177,8 +176,10 @@ class ConceptDataLoader(BaseDataLoader):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where the state was saved, on any number of ranks. Nothing happens with an empty one."""
         if state_dict:
-            self._started, self._loaded = False, True
-            self.loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
+            self._loaded, loader = True, self.loader
+            loader.load_state_dict(state_dict, allow_changed=self._options.allow_changed)
+            if self._options.repeat and loader.passes and loader.consumed_samples == loader.plan.stop:
+                loader.next_pass()
 
     def close(self) -> None:
         self.loader.close()

@@ -200,6 +200,20 @@ def test_the_start_is_logged_by_rank_zero(config, tmp_path):
     assert log.spec(log.starts[0]).hash == OrderState.read(loader.state_dict(), "state").spec.hash
 
 
+def test_a_start_within_a_step_is_logged_as_that_step(config, tmp_path):
+    """The rest of it is trained as the step that it belongs to, and the next ones are as long as the log says."""
+    loader = cl.make_dataloader(config, micro_batch_size=4, global_batch_size=12)
+    take(loader, 4)
+    resumed = cl.make_dataloader(config, micro_batch_size=4, global_batch_size=12)
+    resumed.load_state_dict(loader.state_dict())
+    resumed.log_start(tmp_path, step=1)
+    history = cl.RunLog(tmp_path).history
+    assert [history.range_of(step) for step in (1, 2)] == [(12, 24), (24, 36)]
+    assert resumed.steps is None
+    assert take(resumed, 2) == [[16, 17, 18, 19], [20, 21, 22, 23]]
+    assert resumed.steps == 2
+
+
 @pytest.mark.parametrize("damage", ["missing", "shorter"])
 def test_files_of_a_dataset_that_joins_later_are_looked_at_when_starting(config, tmp_path, damage):
     shutil.copytree(config["datasets"]["b"]["path"], tmp_path / "later")

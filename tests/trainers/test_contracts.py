@@ -220,6 +220,7 @@ def test_torchtitan_logs_the_trainers_steps(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("past", [0, 2], ids=["between passes", "in a pass"])
 @pytest.mark.parametrize("micro", [1, 2])
 def test_torchtitan_logs_each_pass(
     titan: Any,
@@ -228,6 +229,7 @@ def test_torchtitan_logs_each_pass(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     micro: int,
+    past: int,
 ) -> None:
     """Of sequential data, whose last step is filled up: the log names the samples of a step in any pass."""
     size, batch = len(cl.SampleDataset(paths[1])), 5 * micro
@@ -235,7 +237,7 @@ def test_torchtitan_logs_each_pass(
     a_pass = -(-size // batch)
     options: dict[str, Any] = {"run_log": str(tmp_path), "ranks": 1, "rows": 5}
     options["global_batch_size"] = batch if micro > 1 else 0
-    loader, stop = titan(paths[1], **options), 2 * a_pass + 2
+    loader, stop = titan(paths[1], **options), 2 * a_pass + past
     trained = titan_steps.train(loader, 0, stop, microbatches=micro)
     resumed = titan(paths[1], **options)
     resumed.load_state_dict(loader.state_dict())

@@ -57,7 +57,7 @@ def test_mixture_first_samples_in_full() -> None:
 def test_mixture_digests(block: str) -> None:
     m = golden_mixture()
     m = cl.Mixture(m.sizes, names=m.names, seed=m.seed, block=int(block), skips=m.skips.skips, phases=[
-        cl.Phase(start=p.start, weights=p.weights) for p in m._phases])  # fmt: skip
+        cl.Phase(start=p.start, weights=p.weights) for p in m.phases])  # fmt: skip
     positions = np.concatenate([np.arange(20_000), np.arange(2**40, 2**40 + 500)])
     assert digest(*m.locate_many(positions), *m.sample_many(positions)[1:]) == GOLDEN["mixture"]["digests"][block]
 

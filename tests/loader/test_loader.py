@@ -10,6 +10,7 @@ import torch
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
 from conceptloader.order.progress.state import OrderState
+from tests.corpora.blended import tokens_of
 
 GLOBAL = 24
 
@@ -70,9 +71,9 @@ def test_batches_are_those_of_the_blend_at_their_place_in_the_order(config):
     with cl.make_dataloader(blend, micro_batch_size=4) as loader:
         for batch in itertools.islice(loader, 30):
             for row, index in enumerate(batch["sample_index"].tolist()):
-                sample = blend.sample(index)
-                assert batch["input_ids"][row].tolist() == sample["tokens"][:-1].tolist()
-                assert batch["labels"][row].tolist() == sample["tokens"][1:].tolist()
+                tokens = tokens_of(blend, index)
+                assert batch["input_ids"][row].tolist() == tokens[:-1]
+                assert batch["labels"][row].tolist() == tokens[1:]
                 assert batch["dataset_id"][row] == blend.order.sample(index)[0]
 
 

@@ -16,6 +16,7 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.live import with_weights
 from conceptloader.trace import open_run
+from tests.corpora.blended import tokens_of
 
 PREFETCH = 3
 
@@ -196,7 +197,7 @@ def test_the_run_log_knows_them(config: Any, tmp_path: Path) -> None:
         assert run.blend.order.sample(sample)[0] == dataset
         (place,) = run.places(sample)
         assert (place.step, place.dp_rank) == (5 + sample // 8, dp_rank)
-        assert run.blend.sample(sample)["tokens"][:-1].tolist() == list(tokens)
+        assert tokens_of(run.blend, sample)[:-1] == list(tokens)
 
 
 def _written(config: Any, folder: Path) -> Path:

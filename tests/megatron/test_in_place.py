@@ -18,6 +18,7 @@ from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.options import take_options
+from tests.corpora.blended import tokens_of
 from tests.corpora.token_files import EOD, random_corpus, write_corpus
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config
 
@@ -178,7 +179,7 @@ def test_linked_files_are_allowed(tmp_path: Path, prefixes: list[str]) -> None:
         (tmp_path / f"links/a{suffix}").symlink_to(prefixes[0] + suffix)
     found = in_place.datasets_in_place(([str(tmp_path / "links/a")], None), str(tmp_path / "cache"))
     blend = cl.open_blend({"seq_len": 8, **found})
-    assert len(blend.sample(0)["tokens"]) == 9
+    assert len(tokens_of(blend, 0)) == 9
 
 
 @pytest.mark.parametrize(

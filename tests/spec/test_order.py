@@ -18,7 +18,7 @@ from tests.spec.node import ask
 
 def question(m: cl.Mixture, samples: list[int], inverse: bool = False, **changes: Any) -> tuple[str, Any]:
     """Ask for the samples of a mixture, from what it was made of."""
-    phases = [[p.start, p.weights] for p in m._phases]
+    phases = [[p.start, p.weights] for p in m.phases]
     skips = [[skip.at, skip.count] for skip in m.skips.skips]
     datasets = dict(zip(m.names, m.sizes, strict=True))
     content = {"seed": m.seed, "block": m.block, "datasets": datasets, "phases": phases, "skips": skips}

@@ -24,6 +24,7 @@ from conceptloader.view.pages import PAGES
 from conceptloader.view.source import Looked, Query, alone
 from conceptloader.view.stats import dataset_stats
 from conceptloader.view.windows import nested, pieces
+from tests.corpora.blended import tokens_of
 from tests.corpora.tokenizers import FAMILIES, definition
 from tests.view.conftest import SEQ_LEN
 
@@ -208,7 +209,7 @@ def test_other_kinds_of_runs(tmp_path: Path) -> None:
             index, epoch, window = order.sample(sample)
             shown = ask(looked, "window", n=sample)
             assert (shown["d"], shown["i"]) == (run.name(index), window)
-            assert shown["ids"] == run.blend.sample(sample)["tokens"].tolist()[:17]
+            assert shown["ids"] == tokens_of(run.blend, sample)[:17]
             (seen,) = ask(looked, "seen", d=shown["d"], i=window, until=sample + 1)["seen"]
             assert (seen["sample"], seen["epoch"], seen["places"][0]["step"]) == (sample, epoch, sample // 2)
         step = ask(looked, "step", n=1)

@@ -1,4 +1,4 @@
-"""Reading ahead in threads, handed out in order."""
+"""Reading ahead in threads; results come in order."""
 
 import errno
 import itertools
@@ -91,7 +91,7 @@ class Prefetcher(Iterator[tuple[T, R]]):
         return sum(not reading.running.locked() for _, reading in self._ahead)
 
     def renew(self, stale: Callable[[T], bool]) -> None:
-        """Read those tasks anew of which what was read ahead does not hold any more."""
+        """Read those tasks again of which what was read ahead does not hold any more."""
         for k, (task, _) in enumerate(self._ahead):
             if stale(task):
                 self._ahead[k] = task, self._threads.submit(self._read, task)

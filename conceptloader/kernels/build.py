@@ -1,6 +1,6 @@
 """Compile the kernels: `python -m conceptloader.kernels.build`, and what setup.py does. Needs numba, and a linker.
 
-A process for each level, since numba chooses the width of vectors by the processor that it is told of at its start.
+Numba runs in a process of its own, once for all levels: what it makes does not depend on the processor.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from platform import machine
 from typing import Any
@@ -57,9 +56,7 @@ def build(folder: Path = LIBRARIES, levels: Sequence[str] = (), *, bounds: bool 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                made = pool.map(lambda level: _library(Path(work), level, bounds, link), levels)
-            files = {level: _install(path, folder) for level, path in zip(levels, made, strict=True)}
+            files = {path.stem: _install(path, folder) for path in _libraries(Path(work), levels, bounds, link)}
             Description(__version__, sources, bounds, files).write(folder)
         for path in folder.glob("*.so"):
             if path.name not in {name for name, _, _ in files.values()}:
@@ -93,24 +90,23 @@ def _is_there(folder: Path, levels: Sequence[str], sources: str, bounds: bool) -
     )
 
 
-def _library(work: Path, level: str, bounds: bool, link: Sequence[str]) -> Path:
-    """A process compiles the kernels; the result is linked."""
-    cpu, features = CPUS[level]
+def _libraries(work: Path, levels: Sequence[str], bounds: bool, link: Sequence[str]) -> list[Path]:
+    """A process compiles the kernels; the results are linked."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     environment = {
         **kept,
-        "NUMBA_CPU_NAME": cpu,
-        "NUMBA_CPU_FEATURES": features,
         "NUMBA_BOUNDSCHECK": str(int(bounds)),
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [kept.get("PYTHONPATH")])]),
     }
-    made, library = work / f"{level}.o", work / f"{level}.so"
-    command = [sys.executable, "-m", "conceptloader.kernels.build", "--object", str(made), "--levels", level]
-    for step, words in (("compiled", command), ("linked", [*link, "-o", str(library), str(made)])):
+    made = [work / f"{level}.so" for level in levels]
+    compile_all = [sys.executable, "-m", "conceptloader.kernels.build", "--objects", str(work), "--levels", *levels]
+    steps = [("compiled", compile_all)]
+    steps += [("linked", [*link, "-o", str(library), str(library.with_suffix(".o"))]) for library in made]
+    for step, words in steps:
         done = subprocess.run(words, env=environment, cwd=work, capture_output=True, text=True)
         if done.returncode:
-            raise KernelsError(f"kernels for {level} cannot be {step}:\n{done.stderr[-4000:]}")
-    return library
+            raise KernelsError(f"kernels for {', '.join(levels)} cannot be {step}:\n{done.stderr[-4000:]}")
+    return made
 
 
 def _install(library: Path, folder: Path) -> tuple[str, int, str]:
@@ -122,13 +118,15 @@ def _install(library: Path, folder: Path) -> tuple[str, int, str]:
     return name, len(data), digest
 
 
-def _write_object(path: Path, level: str) -> None:
+def _write_objects(folder: Path, levels: Sequence[str]) -> None:
     from conceptloader.kernels.kernel import Kernel
     from conceptloader.kernels.lowering import compile_kernels
 
     modules: list[Any] = [importlib.import_module(f"conceptloader.kernels.{name}") for name in MODULES]
     kernels = {value.name: value for module in modules for value in vars(module).values() if isinstance(value, Kernel)}
-    path.write_bytes(compile_kernels([*kernels.values()], *CPUS[level]))
+    made = compile_kernels([*kernels.values()], [CPUS[level] for level in levels])
+    for level, data in zip(levels, made, strict=True):
+        (folder / f"{level}.o").write_bytes(data)
 
 
 def main() -> None:
@@ -137,10 +135,10 @@ def main() -> None:
     parser.add_argument("--levels", nargs="+", choices=LEVELS, default=[], help="of processors; all by default")
     parser.add_argument("--output", type=Path, default=LIBRARIES, help=f"the folder of the libraries and {DESCRIPTION}")
     parser.add_argument("--bounds", action="store_true", help="check every index, for tests")
-    parser.add_argument("--object", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--objects", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.object:
-        _write_object(arguments.object, arguments.levels[0])
+    if arguments.objects:
+        _write_objects(arguments.objects, arguments.levels)
         return
     try:
         build(arguments.output, arguments.levels, bounds=arguments.bounds)

@@ -83,7 +83,8 @@ def shifted(x: int) -> int:
 def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The kernels of this file, as a library of their own."""
     folder, kernels = tmp_path_factory.mktemp("library"), [weighted, negative, halved, above, fill]
-    (folder / "a.o").write_bytes(compile_kernels(kernels, *CPUS[load_library().level]))
+    [code] = compile_kernels(kernels, [CPUS[load_library().level]])
+    (folder / "a.o").write_bytes(code)
     subprocess.run([*linker(), "-o", folder / "a.so", folder / "a.o"], check=True)
     library = Library(folder / "a.so", load_library().level)
     for one in kernels:
@@ -180,12 +181,12 @@ def test_what_is_lowered_is_not_for_python() -> None:
 def test_machine_code_that_needs_what_is_nowhere_is_not_made() -> None:
     """The dynamic linker would refuse the library."""
     with pytest.raises(RuntimeError, match=r"need .*lgamma.*, which is nowhere at run time"):
-        compile_kernels([outside], *CPUS["x86-64-v2"])
+        compile_kernels([outside], [CPUS["x86-64-v2"]])
 
 
 def test_an_annotation_that_is_wrong_is_an_error_of_the_build() -> None:
     with pytest.raises(TypeError, match=r"mistyped: returns int64, its annotation says .*uint64"):
-        compile_kernels([mistyped], *CPUS["x86-64-v2"])
+        compile_kernels([mistyped], [CPUS["x86-64-v2"]])
 
 
 def test_pieces_stay_functions() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.packs import pack_some
 from conceptloader.blend.packing import Packing, Packs
 from conceptloader.cli.output import save_picture, table
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.trace.ranges import pack_some
 from conceptloader.view.plots import new_figure
 
 SAMPLED_BLOCKS = 400

@@ -7,23 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.kernels import records
 from conceptloader.kernels.items import begin_document, fill_track, walk_items
 from conceptloader.kernels.kernel import inner, kernel
 from conceptloader.kernels.order import GOLDEN, ONE, locate_many, mix64, windows_many
 from conceptloader.kernels.parts import NO_DOCUMENT, make_parts
-from conceptloader.kernels.records import (
-    ABSENT_MEMBER,
-    ABSENT_WINDOW,
-    BAD_TOKEN,
-    BAD_WEIGHT,
-    DENSE,
-    NONE,
-    Call,
-    PickBy,
-    Picks,
-    Tokens,
-)
-from conceptloader.kernels.system import GROW, OK, STREAM, WANTS, Code, array_at, read, take, wrong
+from conceptloader.kernels.records import DENSE, NONE, Call, PickBy, Picks, Tokens
+from conceptloader.kernels.system import GROW, OK, STREAM, WANTS, Code, array_at, read, set_all, take, wrong
 
 
 @inner
@@ -39,54 +29,33 @@ def blank_row(call: Call, index: Any, member: Any, tokens: int) -> None:
     names = array_at(batch.dataset_id, sample, 1, np.int64)
     numbers = array_at(batch.sample_index, sample, 1, np.int64)
     randoms = array_at(batch.random, sample, 1, np.uint64)
-    for i in range(tokens, size):
-        inputs[i] = pad
-    for i in range(max(0, tokens - 1), size):
-        labels[i] = pad
-    for i in range(max(0, tokens - 1), len(mask)):
-        mask[i] = 0.0
-    for i in range(tokens, len(documents)):
-        documents[i] = NO_DOCUMENT
+    set_all(inputs[tokens:], pad)
+    set_all(labels[max(0, tokens - 1) :], pad)
+    set_all(mask[max(0, tokens - 1) :], 0)
+    set_all(documents[tokens:], NO_DOCUMENT)
     for i in range(len(positions)):
         positions[i] = i
-    for i in range(len(names)):
-        names[i] = member.dataset_id
-    for i in range(len(numbers)):
-        numbers[i] = np.int64(index)
+    set_all(names, member.dataset_id)
+    set_all(numbers, np.int64(index))
     for i in range(len(randoms)):  # order.reference.sample_random
         randoms[i] = mix64(np.uint64(batch.random_key) + mix64(index + GOLDEN)) >> ONE
     for k in range(len(call.columns)):
         field = call.columns[k]
         first = min(size, max(0, tokens - field.labels))
-        blank = array_at(field.address, (sample * size + first) * field.width, (size - first) * field.width, np.uint8)
-        for i in range(len(blank)):
-            blank[i] = 0
+        begin, count = (sample * size + first) * field.width, (size - first) * field.width
+        set_all(array_at(field.address, begin, count, np.uint8), 0)
     for t in range(len(call.outputs)):
         out = call.outputs[t]
-        slots, first = out.max_spans, sample * out.max_spans
-        index_of = array_at(out.span_index, sample * size, size, np.int32)
-        ends = array_at(out.spans, 2 * first, 2 * slots, np.int32)
-        flags = array_at(out.flags, first, slots, np.uint8)
-        counts = array_at(out.counts, first, slots, np.int32)
-        ids = array_at(out.ids, first * out.max_concepts, slots * out.max_concepts, np.int64)
-        scores = array_at(out.ids and out.scores, first * out.max_concepts, slots * out.max_concepts, np.float32)
-        offsets = array_at(out.offsets, first, slots + 1, np.int64)
-        values = array_at(out.values, first * out.width, (1 - out.ragged) * slots * out.width, np.uint8)
+        slots, first, concepts = out.max_spans, sample * out.max_spans, out.max_concepts
         array_at(out.num_spans, sample, 1, np.int32)[0] = 0
-        for i in range(len(values)):
-            values[i] = 0
-        for i in range(size):
-            index_of[i] = -1
-        for i in range(2 * slots):
-            ends[i] = 0
-        for i in range(slots):
-            flags[i] = 0
-        for i in range(len(counts)):
-            counts[i] = 0
-        for i in range(len(ids)):
-            ids[i] = -1
-        for i in range(len(scores)):
-            scores[i] = 0.0
+        set_all(array_at(out.values, first * out.width, (1 - out.ragged) * slots * out.width, np.uint8), 0)
+        set_all(array_at(out.span_index, sample * size, size, np.int32), -1)
+        set_all(array_at(out.spans, 2 * first, 2 * slots, np.int32), 0)
+        set_all(array_at(out.flags, first, slots, np.uint8), 0)
+        set_all(array_at(out.counts, first, slots, np.int32), 0)
+        set_all(array_at(out.ids, first * concepts, slots * concepts, np.int64), -1)
+        set_all(array_at(out.ids and out.scores, first * concepts, slots * concepts, np.float32), 0)
+        offsets = array_at(out.offsets, first, slots + 1, np.int64)
         for i in range(1, len(offsets)):
             offsets[i] = offsets[0]
 
@@ -102,33 +71,30 @@ def fill_tokens(call: Call, inside: Tokens, named: Tokens, low: int, member: Any
     at = source + (inside.start - low) * item
     bad = take(at, item, shard.code, shard.top_id, inputs.ctypes.data, len(inputs))
     if bad != OK:
-        return wrong(call, BAD_TOKEN, inside.start + bad - 1, inputs[bad - 1], shard.top_id + 1)
+        return wrong(call, records.BAD_TOKEN, inside.start + bad - 1, inputs[bad - 1], shard.top_id + 1)
     labels = array_at(batch.labels, sample * length + named.place, count, np.int64)
     if not shared:
         at = source + (named.start - low) * item
         bad = take(at, item, shard.code, shard.top_id, labels.ctypes.data, count)
         if bad != OK:
-            return wrong(call, BAD_TOKEN, named.start + bad - 1, labels[bad - 1], shard.top_id + 1)
+            return wrong(call, records.BAD_TOKEN, named.start + bad - 1, labels[bad - 1], shard.top_id + 1)
 
     for k in range(len(call.columns)):
         out, field = call.columns[k], call.fields[row, k]
         tokens = named if out.labels else inside
         target, taken = sample * size + tokens.place, tokens.stop - tokens.start
         if field.at < 0:  # a weight that the dataset does not have
-            blank = array_at(out.address, target, taken, np.int32)
-            for i in range(len(blank)):
-                blank[i] = np.int32(field.code)
+            set_all(array_at(out.address, target, taken, np.int32), field.code)
             continue
         at = source + (tokens.start - low) * item + field.at
         bad = take(at, item, field.code, 0, out.address + out.width * target, taken)
         if bad != OK:
             bits = array_at(out.address, target + bad - 1, 1, np.uint32)[0]
-            return wrong(call, BAD_WEIGHT, tokens.start + bad - 1, np.int64(bits), 0)
+            return wrong(call, records.BAD_WEIGHT, tokens.start + bad - 1, np.int64(bits), 0)
 
     mask = array_at(batch.loss_mask, sample * size + named.place, count, np.float32)
     eos, at = member.eos, (named.start - low) * item + shard.loss
-    for i in range(len(mask)):
-        mask[i] = 1.0
+    set_all(mask, 1)
     if eos >= 0 and not batch.eos_loss:
         for i in range(len(mask)):
             if labels[i] == eos:
@@ -181,9 +147,9 @@ def fill_sample(call: Call, number: Any, window: int, index: Any) -> Code:
     """Window, document or pack `window` of member `number` as sample `index` of the run, the sample at hand."""
     state, member = call.state[0], call.members[number]
     if member.first_shard < 0:
-        return wrong(call, ABSENT_MEMBER, number, 0, 0)
+        return wrong(call, records.ABSENT_MEMBER, number, 0, 0)
     if not 0 <= window < member.count:
-        return wrong(call, ABSENT_WINDOW, window, 0, member.count)
+        return wrong(call, records.ABSENT_WINDOW, window, 0, member.count)
     code, tokens = make_parts(call, number, window, index)
     if code > WANTS:
         return code
@@ -193,9 +159,8 @@ def fill_sample(call: Call, number: Any, window: int, index: Any) -> Code:
         if code > WANTS:
             return code
     sequences = array_at(call.arrays[0].cu_seqlens, state.sequences, 1, np.int32)
-    for i in range(len(sequences)):
-        sequences[i] = np.int32((state.sample + 1) * call.arrays[0].seq_len)
-        state.sequences += 1
+    set_all(sequences, (state.sample + 1) * call.arrays[0].seq_len)
+    state.sequences += len(sequences)
     return code
 
 
@@ -203,15 +168,11 @@ def fill_sample(call: Call, number: Any, window: int, index: Any) -> Code:
 def begin_batch(call: Call) -> None:
     """What the first sample goes on from."""
     batch, state = call.arrays[0], call.state[0]
-    state.complete_sequences = 0
     sequences = array_at(batch.cu_seqlens, 0, 1, np.int32)
-    for i in range(len(sequences)):
-        sequences[i] = 0
-        state.complete_sequences = 1
+    set_all(sequences, 0)
+    state.complete_sequences = len(sequences)
     for t in range(len(call.outputs)):
-        offsets = array_at(call.outputs[t].offsets, 0, 1, np.int64)
-        for i in range(len(offsets)):
-            offsets[i] = 0
+        set_all(array_at(call.outputs[t].offsets, 0, 1, np.int64), 0)
 
 
 @inner

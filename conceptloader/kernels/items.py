@@ -2,28 +2,10 @@
 
 import numpy as np
 
+from conceptloader.kernels import records
 from conceptloader.kernels.kernel import inner
 from conceptloader.kernels.packing import add_document
-from conceptloader.kernels.records import (
-    BAD_BLOCKS,
-    BAD_CONCEPT,
-    BAD_OFFSET,
-    BAD_SCORE,
-    BEGINS_LATE,
-    CUT_OFF,
-    DENSE,
-    ENDS_EARLY,
-    FALLS,
-    LARGE_RECORD,
-    MANY_CONCEPTS,
-    MANY_SPANS,
-    NO_LIST,
-    NO_NUMBER,
-    NO_SUCH_RECORD,
-    OFFSETS_FALL,
-    Call,
-    Tokens,
-)
+from conceptloader.kernels.records import CUT_OFF, DENSE, Call, Tokens
 from conceptloader.kernels.system import (
     DOCUMENTS,
     GROW,
@@ -35,6 +17,7 @@ from conceptloader.kernels.system import (
     load,
     need,
     read,
+    set_all,
     take,
     wrong,
 )
@@ -74,7 +57,7 @@ def find_items(call: Call, tokens: Tokens, column: int, table_at: int, count: in
     if 0 <= low < high:
         return OK, low, high
     call.state[0].other = high - 1
-    return wrong(call, BAD_BLOCKS, first, low, count), low, high
+    return wrong(call, records.BAD_BLOCKS, first, low, count), low, high
 
 
 @inner
@@ -114,10 +97,10 @@ def walk_items(call: Call, tokens: Tokens, t: int) -> Code:
             at += 1
         if entry == low:
             if not 0 <= end <= tokens.start:
-                return wrong(call, BEGINS_LATE, entry, end, tokens.start)
+                return wrong(call, records.BEGINS_LATE, entry, end, tokens.start)
         elif end < begin or end > shard.tokens or (end == begin and t >= 0):
             call.state[0].other = begin
-            return wrong(call, FALLS, entry, end, shard.tokens)
+            return wrong(call, records.FALLS, entry, end, shard.tokens)
         elif begin < end and tokens.start < end and begin < tokens.stop:
             if t == PIECES:
                 code = add_document(call, shard.base + begin, shard.base + end, shard.first_document + number)
@@ -130,7 +113,7 @@ def walk_items(call: Call, tokens: Tokens, t: int) -> Code:
             if code != OK:
                 return code
         begin, number = end, following
-    return OK if begin >= tokens.stop else wrong(call, ENDS_EARLY, high, begin, tokens.stop)
+    return OK if begin >= tokens.stop else wrong(call, records.ENDS_EARLY, high, begin, tokens.stop)
 
 
 @inner
@@ -145,9 +128,7 @@ def begin_document(call: Call, begin: int, stop: int, number: int, packed: bool)
         if batch.cu_seqlens and begin < size:
             array_at(batch.cu_seqlens, state.sequences, 1, np.int32)[0] = np.int32(row + begin)
             state.sequences += 1
-    ids = array_at(batch.document_ids, row + begin, count, np.int64)
-    for i in range(len(ids)):
-        ids[i] = number
+    set_all(array_at(batch.document_ids, row + begin, count, np.int64), number)
     if packed or batch.document_positions:
         positions = array_at(batch.position_ids, row + begin, count, np.int64)
         for i in range(len(positions)):
@@ -158,9 +139,9 @@ def begin_document(call: Call, begin: int, stop: int, number: int, packed: bool)
 def add_span(call: Call, tokens: Tokens, t: int, record: int, first: int, end: int) -> Code:
     """A span of tokens [first, end) of the shard; it may begin before these tokens, and end after them."""
     out = call.outputs[t]
-    records, from_start = call.tracks[tokens.row, t].records, max(first, tokens.start)
-    if record >= records:
-        return wrong(call, NO_SUCH_RECORD, from_start, record, records)
+    known, from_start = call.tracks[tokens.row, t].records, max(first, tokens.start)
+    if record >= known:
+        return wrong(call, records.NO_SUCH_RECORD, from_start, record, known)
     count = array_at(out.num_spans, call.state[0].sample, 1, np.int32)
     slot = np.int64(count[0])
     begin = tokens.place + from_start - tokens.start
@@ -168,12 +149,10 @@ def add_span(call: Call, tokens: Tokens, t: int, record: int, first: int, end: i
     index = array_at(out.span_index, call.state[0].sample * call.arrays[0].seq_len + begin, stop - begin, np.int32)
     if slot >= out.max_spans:
         if out.mark:
-            for i in range(len(index)):
-                index[i] = np.int32(CUT_OFF)
-        return OK if out.cut_spans else wrong(call, MANY_SPANS, from_start, slot + 1, out.max_spans)
+            set_all(index, CUT_OFF)
+        return OK if out.cut_spans else wrong(call, records.MANY_SPANS, from_start, slot + 1, out.max_spans)
     count[0] = np.int32(slot + 1)
-    for i in range(len(index)):
-        index[i] = np.int32(slot)
+    set_all(index, slot)
     at = call.state[0].sample * out.max_spans + slot
     ends = array_at(out.spans, 2 * at, 2, np.int32)
     ends[0] = np.int32(begin)
@@ -261,24 +240,24 @@ def find_records(call: Call, tokens: Tokens, t: int, first: int, count: int) -> 
             low = high
             continue
         if words[0] < 0:
-            return wrong(call, BAD_OFFSET, record, words[0], track.data_size)
+            return wrong(call, records.BAD_OFFSET, record, words[0], track.data_size)
         for i in range(last - record + 1):
             if words[i + 1] < words[i]:
                 call.state[0].other = words[i]
-                return wrong(call, OFFSETS_FALL, record + i, words[i + 1], track.data_size)
+                return wrong(call, records.OFFSETS_FALL, record + i, words[i + 1], track.data_size)
         if words[last - record + 1] > track.data_size:
-            return wrong(call, BAD_OFFSET, last + 1, words[last - record + 1], track.data_size)
+            return wrong(call, records.BAD_OFFSET, last + 1, words[last - record + 1], track.data_size)
         for k in range(low, high):
             slot = slots[slots[k].key & SLOT_MASK]
             at = (slots[k].key >> SLOT_BITS) - record
             size = words[at + 1] - words[at]
             slot.count = size // item
             if size % item or (out.single and slot.count != 1):
-                return wrong(call, NO_NUMBER if out.single else NO_LIST, record + at, size, item)
+                return wrong(call, records.NO_NUMBER if out.single else records.NO_LIST, record + at, size, item)
             if size > MAX_RECORD_BYTES:
-                return wrong(call, LARGE_RECORD, record + at, size, MAX_RECORD_BYTES)
+                return wrong(call, records.LARGE_RECORD, record + at, size, MAX_RECORD_BYTES)
             if slot.count > out.max_concepts and not out.cut_concepts:
-                return wrong(call, MANY_CONCEPTS, record + at, slot.count, out.max_concepts)
+                return wrong(call, records.MANY_CONCEPTS, record + at, slot.count, out.max_concepts)
             slot.begin = words[at]
             slot.taken = min(slot.count, out.max_concepts)
         low = high
@@ -352,8 +331,8 @@ def read_concepts(call: Call, tokens: Tokens, t: int, first: int, count: int) ->
                         token = tokens.start + span[0] - tokens.place
                         if scored:
                             bits = array_at(place, bad - 1, 1, np.uint32)[0]
-                            return wrong(call, BAD_SCORE, token, np.int64(bits), 0)
+                            return wrong(call, records.BAD_SCORE, token, np.int64(bits), 0)
                         found = array_at(place, bad - 1, 1, np.int64)[0]
-                        return wrong(call, BAD_CONCEPT, token, found, track.top_concept + 1)
+                        return wrong(call, records.BAD_CONCEPT, token, found, track.top_concept + 1)
             low = high
     return found

@@ -47,8 +47,8 @@ def make_parts(call: Call, number: int, window: int, index: Any) -> tuple[Code, 
 def make_given(call: Call, member: Any, index: Any) -> Any:
     """The parts of the first seq_len + 1 tokens that are given, end to end; each range counts as a document, numbered
     by its place among those of the sample. Returns: as make_parts."""
-    size, whole, place = call.arrays[0].seq_len, True, 0
-    first, end = call.first_given[call.state[0].sample], call.first_given[call.state[0].sample + 1]
+    state, size, whole, place = call.state[0], call.arrays[0].seq_len, True, 0
+    first, end = call.first_given[state.sample], call.first_given[state.sample + 1]
     for k in range(first, end):
         start = call.given[k].start
         stop = min(call.given[k].stop, start + size + 1 - place)
@@ -56,7 +56,11 @@ def make_given(call: Call, member: Any, index: Any) -> Any:
             inputs = min(stop - start, size - place)
             whole = add_parts(call, member, index, place, Wanted(start, inputs, stop, k - first)) > 0 and whole
             place += stop - start
-    return place if whole else 0
+    if whole:
+        return place
+    state.parts = 0
+    add_part(call, -1, 0, Wanted(0, size, 0, NO_DOCUMENT))
+    return 0
 
 
 @inner

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.kernels.kernel import Array, Lowered, inner
+from conceptloader.kernels.kernel import Array, Lowered, inlined, inner
 from conceptloader.kernels.records import HELD, Call
 
 Code = Any
@@ -48,6 +48,13 @@ def wrong(call: Call, kind: int, place: int, value: int, limit: int) -> Code:
     state.value = value
     state.limit = limit
     return WRONG
+
+
+@inlined
+def set_all(array: Array, value: Any) -> None:
+    """To a number."""
+    for i in range(len(array)):
+        array[i] = value
 
 
 @inner

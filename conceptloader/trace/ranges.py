@@ -1,12 +1,12 @@
 """Which tokens many samples read, as arrays: what blend.samples.parts_of says of one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.batch.packs import pack_some
+from conceptloader.blend import packing
 from conceptloader.blend.packing import Packs
 from conceptloader.blend.samples import in_quarantined_shard
 from conceptloader.errors import FormatError
@@ -14,6 +14,8 @@ from conceptloader.format.read.bulk import gather, ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
+from conceptloader.kernels.kernel import Array
+from conceptloader.kernels.packing import make_room, pack_pieces
 from conceptloader.trace.run import Member
 
 Bools = NDArray[np.bool_]
@@ -134,3 +136,14 @@ def documents_by_shard(dataset: Dataset, documents: Ints) -> Iterator[tuple[int,
     for shard in np.unique(shards[documents >= 0]).tolist():
         chosen = np.flatnonzero((shards == shard) & (documents >= 0))
         yield shard, chosen, documents[chosen] - dataset.first_documents[shard]
+
+
+def pack_some(pieces: Sequence[packing.Piece], packs: int, rules: packing.Packing) -> Array:
+    """blend.packing.pack, compiled, for many packs that nobody reads: PIECE [n]. Raises what it raises."""
+    room = make_room(len(pieces), rules.seq_len, rules.bins)
+    for k, piece in enumerate(pieces):
+        room.pieces[k] = (-1, -1, *piece)
+    parts = pack_pieces(room, len(pieces), packs, packing.OVERFLOWS.index(rules.overflow))
+    if parts < 0:
+        packing.pack(pieces, packs, rules)
+    return room.packed[:parts]

@@ -121,3 +121,17 @@ def test_pieces_that_are_not_there_are_refused(reader, pieces):
     given = [pieces(reader.views[0].dataset.num_tokens)]
     with pytest.raises(ConfigError, match=r"^sample 0: found \d+ tokens in \d ranges, .* expected 21 of its"):
         reader.read(zero, picked=(np.zeros(1, np.int64), zero), ranges=given)
+
+
+def test_a_sample_with_a_quarantined_range_is_left_out(tmp_path):
+    """By where the range is in the dataset, whatever place it has in the sample."""
+    build(tmp_path / "a", Recipe(shards=(9,)), np.random.default_rng(0))
+    dataset = cl.open_dataset(tmp_path / "a")
+    views = [make_view("a", dataset, 0, 0, 1, SIZE, quarantine=((50, 53),))]
+    reader, samples = BatchReader(None, views, decide_layout(views, SIZE, OUTPUTS, {})), np.zeros(2, np.uint64)
+    chosen = [[range(8), range(45, 51), range(60, 70)], [range(8), range(53, 70)]]
+    batch = reader.read(samples, picked=(np.zeros(2, np.int64), samples), ranges=chosen)
+    assert batch["loss_mask"].tolist() == [[0] * SIZE, [1] * SIZE]
+    assert batch["document_ids"].tolist() == [[-1] * SIZE, [*[0] * 8, *[1] * 12]]
+    wanted = [*dataset.tokens(0, 8).tolist(), *dataset.tokens(53, 65).tolist()]
+    assert batch["input_ids"].tolist() == [[dataset.tokenizer.eos_id] * SIZE, wanted]

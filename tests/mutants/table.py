@@ -52,9 +52,10 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
 }  # fmt: skip
 # Modules, or folders, whose tests are elsewhere.
 ELSEWHERE = {
-    "batch/after": "batch/test_engine.py batch/test_edges.py batch/test_scores.py",
-    "batch/workspace": "batch/test_engine.py batch/test_edges.py batch/test_scores.py",
-    "batch/reader": "batch/test_engine.py batch/test_edges.py batch/test_scores.py faults/test_below.py",
+    "batch/reader": "batch/test_engine.py batch/test_passes.py batch/test_files.py faults/test_below.py",
+    "batch/workspace": "batch/test_engine.py batch/test_edges.py batch/test_scores.py batch/test_pieces.py",
+    "batch/after": "batch/test_fields.py loader/test_loader.py",
+    "batch/held": "remote/test_loader.py batch/test_passes.py",
     "batch/digest": "loader/test_digest.py",
     "batch/open": "batch/test_edges.py loader/test_loader.py batch/test_engine.py batch/test_ids.py",
     "batch/prefetch": "loader/test_prefetch.py",

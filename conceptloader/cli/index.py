@@ -5,7 +5,7 @@ import argparse
 from conceptloader.cli.arguments import add_dataset, chosen, positive, task
 from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.errors import ConfigError
-from conceptloader.format.index.read import ConceptIndex
+from conceptloader.format.index import ConceptIndex
 from conceptloader.ingest.index import build_index
 
 DESCRIPTION = """\
@@ -45,19 +45,19 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _counts(index: ConceptIndex, top: int, output: Output) -> None:
-    heads = index.heads
     names = index.dataset.vocabulary(index.track)
+    concepts, spans, tokens = index.counts()
     rows = [
-        [int(head["concept"]), names[head["concept"]] if names else "", int(head["spans"]), int(head["tokens"])]
-        for head in heads[heads["tokens"].argsort(kind="stable")[::-1][:top]]
+        [int(concepts[at]), names[concepts[at]] if names else "", int(spans[at]), int(tokens[at])]
+        for at in tokens.argsort(kind="stable")[::-1][:top]
     ]
     keys = ["id", "concept", "spans", "tokens"]
     value = {
-        "concepts": len(heads),
-        "spans": int(heads["spans"].sum()),
+        "concepts": len(concepts),
+        "spans": int(spans.sum()),
         "top": [dict(zip(keys, row, strict=True)) for row in rows],
     }
-    output.result(value, [f"{len(heads):,} concepts, {value['spans']:,} spans that carry one", *table(rows, keys)])
+    output.result(value, [f"{len(concepts):,} concepts, {value['spans']:,} spans that carry one", *table(rows, keys)])
 
 
 def _together(index: ConceptIndex, asked: list[str], output: Output) -> None:

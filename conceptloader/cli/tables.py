@@ -10,8 +10,8 @@ from conceptloader.base.terminal import printable_json
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
 from conceptloader.storage.durable import completed
+from conceptloader.storage.parquet import write_parquet
 from conceptloader.storage.reads import named
-from conceptloader.trace.bulk import write_parquet
 
 
 def add_table_arguments(parser: argparse.ArgumentParser, default: str = "jsonl") -> None:

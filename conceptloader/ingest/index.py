@@ -1,17 +1,37 @@
-"""The concept index of a dataset: shards by worker processes or by tasks of a cluster, then the table."""
+"""The concept index of a dataset: shards by worker processes or by tasks of a cluster, then the table of all."""
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
 
 from conceptloader.base.checks import check_task
-from conceptloader.errors import ConfigError
-from conceptloader.format.index.layout import index_directory
-from conceptloader.format.index.read import ConceptIndex, OtherDataset, open_index
-from conceptloader.format.index.write import check_track, join_shards, write_shard
-from conceptloader.format.read.dataset import open_dataset
+from conceptloader.base.packages import need
+from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.format.index import (
+    CONCEPTS,
+    FORMAT,
+    HEAD,
+    VERSION,
+    ConceptIndex,
+    OtherDataset,
+    concept_pairs,
+    index_directory,
+    open_index,
+    shard_file,
+    source_fingerprint,
+)
+from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.ingest.build.workers import Tell, run_all
-from conceptloader.storage.durable import TEMPORARY
+from conceptloader.storage.durable import TEMPORARY, completed, make_directories, temporary_name, write_file
 from conceptloader.storage.lock import build_lock
+from conceptloader.storage.parquet import footer_checksum, write_parquet
+
+_PROBLEM = "index: a package is missing that writes its files"
+_ROW_GROUP = 1 << 14  # an answer reads at least as many rows of each shard
 
 Job = tuple[str, list[str] | None, str, int]
 """Path, roots, track, shard."""
@@ -33,11 +53,13 @@ def build_index(
     other machines, and no table; a call without it joins them. anew: whatever index is there is removed first.
     progress(done, total): called with shards. Returns: the index, None for a task.
 
-    Raises: ConfigError for a track without concepts, FormatError for a damaged dataset or index, ReadError.
+    Raises: ConfigError for a track without concepts, or without pyarrow or DuckDB; FormatError for a damaged dataset or
+    index, ReadError.
     """
+    need("duckdb", _PROBLEM)
     given = None if roots is None else [os.fspath(root) for root in roots]
     dataset = open_dataset(path, roots=given)
-    check_track(dataset, track)
+    _check_track(dataset, track)
     directory = index_directory(dataset.path, track)
     check_task(task)
     with build_lock(directory, shared=task is not None):
@@ -69,13 +91,116 @@ def build_index(
     return open_index(dataset, track)
 
 
+def _check_track(dataset: Dataset, track: str) -> None:
+    """Raises: ConfigError unless the track holds concepts, and the dataset is local and no view."""
+    if dataset.runs is not None:
+        raise ConfigError(f"{dataset.path}: found a view, whose index is that of its source: {dataset.source}")
+    known = sorted(name for name, entry in dataset.tracks.items() if entry.codec == "concepts")
+    if track not in known:
+        raise ConfigError(f"{dataset.path}: found no track {track!r} of concepts, expected one of {known}")
+    if "://" in dataset.path:
+        raise ConfigError(f"{dataset.path}: found a URL, expected a local directory, where the index can be written")
+
+
 def _write_job(job: Job, _: Tell) -> None:
     path, roots, track, shard = job
     with open_dataset(path, roots=roots) as dataset:
-        write_shard(dataset, track, shard)
+        _write_shard(dataset, track, shard)
+
+
+def _write_shard(dataset: Dataset, track: str, shard: int) -> None:
+    """Write the spans of a shard by concept, and its part of the table, unless they are there."""
+    directory = index_directory(dataset.path, track)
+    if _report(dataset, track, shard) is not None:
+        return
+    make_directories(directory)
+    pairs, rows = (os.path.join(directory, shard_file(shard, kind)) for kind in ("parquet", "concepts.parquet"))
+    with _database(directory) as found:
+        found.register("read", _arrow_pairs(dataset, track, shard))
+        found.execute("CREATE TEMP TABLE pairs AS FROM read")
+        _write(pairs, found.sql("FROM pairs ORDER BY concept, start"))
+        totals = "count(*)::UBIGINT AS spans, sum(length)::UBIGINT AS tokens"
+        table = f"SELECT concept, {shard}::UINTEGER AS shard, {totals} FROM pairs GROUP BY concept ORDER BY concept"
+        _write(rows, found.sql(table))
+    report = {**_head(dataset, track), "shard": shard, "spans": footer_checksum(pairs)}
+    write_file(os.path.join(directory, shard_file(shard, "json")), dump_json(report))
+
+
+@contextlib.contextmanager
+def _database(directory: str) -> Iterator[Any]:
+    """A database of this process, which takes little memory and sorts what is larger in temporary files."""
+    spill = temporary_name(os.path.join(directory, "spill"))
+    try:
+        settings = {"memory_limit": "400MB", "threads": 1, "temp_directory": spill}
+        with need("duckdb", _PROBLEM).connect(config=settings) as opened:
+            yield opened
+    finally:
+        shutil.rmtree(spill, ignore_errors=True)
+
+
+def _arrow_pairs(dataset: Dataset, track: str, shard: int) -> Any:
+    """A reader of record batches: concept, start (a token of the dataset), length."""
+    arrow = need("pyarrow", _PROBLEM)
+    schema = arrow.schema([("concept", arrow.uint32()), ("start", arrow.uint64()), ("length", arrow.uint32())])
+
+    def batches() -> Iterator[Any]:
+        for concept, start, end in concept_pairs(dataset, track, shard):
+            columns = (concept, start + dataset.shard_starts[shard], end - start)
+            arrays = [arrow.array(column).cast(field.type) for column, field in zip(columns, schema, strict=True)]
+            yield arrow.record_batch(arrays, schema=schema)
+
+    return arrow.RecordBatchReader.from_batches(schema, batches())
+
+
+def _write(path: str, rows: Any) -> None:
+    """Write what a query finds, which is sorted: neighbours differ by little."""
+    arrow = need("pyarrow", _PROBLEM)
+    with arrow.RecordBatchReader.from_stream(rows) as batches, completed(path) as temporary:
+        none = arrow.RecordBatch.from_pylist([], schema=batches.schema)  # a shard may have no span
+        encodings = dict.fromkeys(batches.schema.names, "DELTA_BINARY_PACKED")
+        write_parquet(
+            chain([none], batches), temporary, _ROW_GROUP,
+            use_dictionary=False, column_encoding=encodings, write_page_checksum=True,
+        )  # fmt: skip
+
+
+def _head(dataset: Dataset, track: str) -> dict[str, Any]:
+    return {"format": FORMAT, "version": VERSION, "source": source_fingerprint(dataset.manifest), "track": track}
+
+
+def _report(dataset: Dataset, track: str, shard: int) -> dict[str, Any] | None:
+    """That of a shard that is finished; None if it is to be written."""
+    try:
+        report = load_json(os.path.join(index_directory(dataset.path, track), shard_file(shard, "json"))).value
+    except (ReadError, FormatError):
+        return None
+    return report if _head(dataset, track).items() <= report.items() else None
+
+
+def join_shards(dataset: Dataset, track: str) -> None:
+    """Write the table over all shards, which makes it an index. Raises: FormatError if a shard is missing."""
+    directory = index_directory(dataset.path, track)
+    reports = {shard: _report(dataset, track, shard) for shard in range(dataset.num_shards)}
+    missing = [shard for shard, report in reports.items() if report is None]
+    if missing:
+        raise FormatError(
+            f"{directory}: found no spans of {len(missing)} shards, the first is {missing[0]}, expected all "
+            f"{dataset.num_shards}; run the tasks that are missing, or the command without --task"
+        )
+    table = os.path.join(directory, CONCEPTS)
+    parts = [os.path.join(directory, shard_file(shard, "concepts.parquet")) for shard in reports]
+    with _database(directory) as found:
+        _write(table, found.read_parquet(parts).order("concept, shard"))
+    spans = [report["spans"] for report in reports.values() if report is not None]
+    head = {**_head(dataset, track), "concepts": footer_checksum(table), "spans": spans}
+    write_file(os.path.join(directory, HEAD), dump_json(head))
+    for shard in reports:
+        for kind in ("concepts.parquet", "json"):
+            with contextlib.suppress(OSError):  # nobody reads what stays
+                os.unlink(os.path.join(directory, shard_file(shard, kind)))
 
 
 def _remove(directory: str, chosen: Callable[[str], object]) -> None:
     for entry in os.scandir(directory):
         if chosen(entry.name):
-            os.unlink(entry.path)
+            shutil.rmtree(entry) if entry.is_dir(follow_symlinks=False) else os.unlink(entry)

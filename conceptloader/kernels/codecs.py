@@ -1,4 +1,4 @@
-"""Kernels: lists of numbers in text and in bytes. Spans in the concept index are differences, seven bits a byte."""
+"""Kernels: lists of numbers in text."""
 
 from typing import Annotated
 
@@ -44,51 +44,3 @@ def parse_digits(data: Bytes, out: I64Array) -> int:
         i += 1
         while i < n and (data[i] == 32 or data[i] == 9):
             i += 1
-
-
-@kernel
-def encode_spans(concept: I64Array, starts: I64Array, ends: I64Array, out: Bytes, sizes: I64Array) -> int:
-    """Spans by concept, each as two numbers: tokens since the one before of its concept ended, and its length.
-
-    sizes: bytes of each span. Returns: bytes written to `out`, at most 20 a span.
-    """
-    at = 0
-    for k in range(len(concept)):
-        begin = at
-        last = ends[k - 1] if k and concept[k] == concept[k - 1] else np.int64(0)
-        for number in (starts[k] - last, ends[k] - starts[k]):
-            left = np.uint64(number)
-            while left >= np.uint64(128):
-                out[at] = np.uint8(left & np.uint64(127)) | np.uint8(128)
-                left >>= np.uint64(7)
-                at += 1
-            out[at] = np.uint8(left)
-            at += 1
-        sizes[k] = at - begin
-    return at
-
-
-@kernel
-def decode_spans(data: Bytes, starts: I64Array, ends: I64Array) -> bool:
-    """The inverse, for one concept. Returns: whether `data` were just as many spans as there is room for."""
-    at = 0
-    last = np.int64(0)
-    for k in range(len(starts)):
-        for part in range(2):
-            number = np.uint64(0)
-            shift = np.uint64(0)
-            while True:
-                if at >= len(data) or shift > np.uint64(56):
-                    return False
-                byte = np.uint64(data[at])
-                at += 1
-                number |= (byte & np.uint64(127)) << shift
-                shift += np.uint64(7)
-                if byte < np.uint64(128):
-                    break
-            last += np.int64(number)
-            if part == 0:
-                starts[k] = last
-            else:
-                ends[k] = last
-    return at == len(data)

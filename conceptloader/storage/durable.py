@@ -89,7 +89,10 @@ def completed(path: str) -> Iterator[str]:
     temporary = temporary_name(path)
     try:
         yield temporary
-        os.replace(temporary, path)
+        with named(path, "written"):
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         _unlink(temporary)
 

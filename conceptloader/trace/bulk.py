@@ -4,8 +4,7 @@ The order is evaluated for many samples at once, and these are looked up in the 
 that tables are read in a few large pieces. samples.py says what one sample is made of.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from conceptloader.trace.ranges import documents_by_shard, ranges_of
 from conceptloader.trace.run import Member, Run
 
 _SAMPLES = 1 << 17
-_ROW_GROUP = 1 << 17
 _RANGES = 1 << 11  # looked up at once: their spans are in memory
 
 _NONE = np.zeros(0, np.int64)
@@ -225,28 +223,3 @@ def _by_shard(dataset: Dataset, start: Ints, stop: Ints) -> Iterator[tuple[int, 
         for low in range(0, len(some), _RANGES):
             part = Cut(*(column[some[low : low + _RANGES]] for column in cut))
             yield int(part.shard[0]), part
-
-
-def write_parquet(batches: Iterable[Any], path: str) -> int:
-    """Write record batches of one schema, the same bytes however the rows are spread over them. Returns: rows.
-
-    Raises: ConfigError without any batch, or without pyarrow.
-    """
-    problem = "table: found no pyarrow package, which parquet needs"
-    arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
-    writer: Any = None
-    rows, kept = 0, []
-    for batch in chain(batches, [None]):
-        kept += [] if batch is None else [batch]
-        if not kept and writer is None:
-            raise ConfigError("found no row, expected some; nothing was written")
-        writer = writer or parquet.ParquetWriter(path, kept[0].schema, compression="zstd")
-        held = sum(some.num_rows for some in kept)
-        if held >= _ROW_GROUP or batch is None:
-            table = arrow.Table.from_batches(kept, writer.schema).combine_chunks()
-            whole = held if batch is None else held // _ROW_GROUP * _ROW_GROUP
-            for at in range(0, whole, _ROW_GROUP):
-                writer.write_table(table.slice(at, min(_ROW_GROUP, whole - at)).combine_chunks())
-            rows, kept = rows + whole, table.slice(whole).to_batches()
-    writer.close()
-    return rows

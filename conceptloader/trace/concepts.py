@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from conceptloader.format.index.read import Coverage, open_index
+from conceptloader.format.index import Coverage, open_index
 from conceptloader.format.read.bulk import concepts_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints

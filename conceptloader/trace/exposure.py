@@ -14,7 +14,7 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.packages import need
 from conceptloader.blend.exclude import NEVER
 from conceptloader.errors import ConfigError
-from conceptloader.format.index.write import postings
+from conceptloader.format.index import concept_pairs
 from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
@@ -217,7 +217,7 @@ class Exposure:
         tokens, seen = Counter[int](), Counter[int]()
         for shard in range(*(dataset.num_shards * k // part[1] for k in (part[0], part[0] + 1))):
             base = dataset.shard_starts[shard]
-            for ids, start, end in postings(dataset, track, shard):
+            for ids, start, end in concept_pairs(dataset, track, shard):
                 inside, start, end = dataset.placed(start + base, end + base)
                 found, which = np.unique(ids[inside], return_inverse=True)
                 times = sum(one.seen_before(end) - one.seen_before(start) for one in some)

@@ -9,8 +9,8 @@ from conceptloader.base.hashing import fingerprint
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError
 from conceptloader.storage.durable import TEMPORARY, completed, make_directories
+from conceptloader.storage.parquet import write_parquet
 from conceptloader.trace import exposure, open_run, trace_steps
-from conceptloader.trace.bulk import write_parquet
 from conceptloader.trace.select.views import Ask, select
 
 from .step import Directory, Step, Task

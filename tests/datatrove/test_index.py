@@ -6,7 +6,7 @@ import pytest
 from datatrove.executor import LocalPipelineExecutor
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.index.layout import index_directory
+from conceptloader.format.index import index_directory
 from conceptloader.ingest.index import build_index
 from conceptloader.integrations.datatrove_lib import ConceptIndexJoin, ConceptIndexWriter
 from conceptloader.testing import random_documents, write_dataset

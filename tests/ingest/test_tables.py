@@ -292,7 +292,8 @@ def test_overwrite_leaves_what_has_almost_the_name_of_a_datasets_file(tmp_path: 
     assert cl.verify(out, full=True) == []
     assert (out / "concepts.concept_index" / "index.json").exists()
     (out / name).unlink()
-    for left in ("00001.rows", ".rows.0123456789abcdef.tmp", "00001.json"):  # of an index that was interrupted
+    # Of an index that was interrupted:
+    for left in ("00001.concepts.parquet", ".00001.parquet.0123456789abcdef.tmp", "00001.json"):
         (out / "concepts.concept_index" / left).touch()
     (out / "empty.concept_index").mkdir()
     remove_dataset(str(out), ())

@@ -1,11 +1,15 @@
 """What an import costs."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from conceptloader.cli import main
+from conceptloader.testing import random_documents, write_dataset
 
 
 def modules_after(statement: str, checkout: Path) -> set[str]:
@@ -30,6 +34,30 @@ def test_every_public_name_can_be_imported() -> None:
 
     for name in conceptloader.__all__:
         assert getattr(conceptloader, name) is not None, name
+
+
+READS = """
+import sys
+for name in ("pyarrow", "duckdb", "pandas"):
+    sys.modules[name] = None
+import conceptloader as cl
+with cl.make_dataloader({path!r}, micro_batch_size=4, num_samples=40) as loader:
+    assert sum(bool(batch["concepts_counts"].any()) for batch in loader) == 10
+assert cl.SampleDataset({path!r})[3]["input_ids"].shape == (16,)
+"""
+
+
+def test_training_needs_no_package_for_tables(tmp_path: Path, checkout: Path) -> None:
+    """With an index and a view beside the dataset, too."""
+    data, view, config = (str(tmp_path / name) for name in ("data", "view", "run.yaml"))
+    write_dataset(data, random_documents(60, seed=1))
+    assert main(["index", data, "--quiet"]) == 0
+    assert main(["select", data, "--where", "tokens > 3", "--out", view, "--quiet"]) == 0
+    datasets = {"a": {"path": data, "weight": 1}, "b": {"path": view, "weight": 1}}
+    Path(config).write_text(json.dumps({"seq_len": 16, "datasets": datasets, "concepts": {"concepts": {}}}))
+    script = READS.format(path=config)
+    done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 INSTALLED_AS = {"olmo_core": "ai2-olmo-core"}

@@ -17,7 +17,7 @@ import conceptloader as cl
 from conceptloader.blend import load_config, open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.format.index.read import ConceptIndex
+from conceptloader.format.index import ConceptIndex
 from conceptloader.ingest.index import build_index
 from conceptloader.order.mixture import Phase
 from conceptloader.order.progress.runlog import History, RunLog, RunStart

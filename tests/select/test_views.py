@@ -15,7 +15,7 @@ from conceptloader.batch.open import open_reader
 from conceptloader.batch.tables import make_tables
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.index.layout import index_directory
+from conceptloader.format.index import index_directory
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.write.view import count_spans, write_view
 from conceptloader.ingest.index import build_index

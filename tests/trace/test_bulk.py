@@ -21,6 +21,7 @@ from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_build
 from conceptloader.format.write.finalize import finalize
 from conceptloader.order.progress.runlog import History, RunLog, RunStart
+from conceptloader.storage.parquet import write_parquet
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, exposure, trace_sample, trace_step, trace_steps
 from conceptloader.trace import bulk as bulk_module
@@ -326,10 +327,7 @@ def _usage(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 8, 9])
-def test_a_parquet_table_of_just_some_row_groups_is_whole(
-    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bulk_module, "_ROW_GROUP", 4)
+def test_a_parquet_table_of_just_some_row_groups_is_whole(tmp_path: Path, rows: int) -> None:
     batches = [pyarrow.record_batch({"n": pyarrow.array(range(k, min(k + 8, rows)))}) for k in range(0, rows or 1, 8)]
-    assert bulk_module.write_parquet(batches, str(tmp_path / "table")) == rows
+    assert write_parquet(batches, str(tmp_path / "table"), row_group=4) == rows
     assert pyarrow.parquet.read_table(tmp_path / "table")["n"].to_pylist() == list(range(rows))

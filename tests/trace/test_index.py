@@ -1,5 +1,6 @@
 """The concept index says what a walk through the track says, whoever wrote it, and refuses to say anything else."""
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,9 +20,9 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.index import layout as ix
-from conceptloader.format.index import write
-from conceptloader.format.index.read import open_index
+from conceptloader.format import index as ix
+from conceptloader.format.index import open_index
+from conceptloader.ingest import index as write
 from conceptloader.ingest.index import build_index
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, parse_where, when_concept
@@ -78,7 +80,7 @@ def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
     build_index(dataset)
     directory = Path(ix.index_directory(str(dataset), "concepts"))
     expected = bytes_of(directory)
-    assert len(expected) == 4 + 3
+    assert len(expected) == 4 + 2
     for tasks in (1, 3, 9):
         shutil.rmtree(directory)
         for task in reversed(range(tasks)):
@@ -87,19 +89,18 @@ def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
         assert bytes_of(directory) == expected, tasks
     build_index(dataset, anew=True, workers=2)
     assert bytes_of(directory) == expected
-    monkeypatch.setattr(write, "_ROWS", 3)
+    monkeypatch.setattr(ix, "_CHUNK_TOKENS", 37)
     build_index(dataset, anew=True)
     assert bytes_of(directory) == expected
 
 
 @pytest.mark.parametrize("track", ["concepts", "quality"])
-def test_large_shards_have_several_pieces(dataset: Path, track: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("_CHUNK_TOKENS", 37), ("_POSTINGS", 11)):
-        monkeypatch.setattr(write, name, value)
+def test_large_shards_have_several_row_groups(dataset: Path, track: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ix, "_CHUNK_TOKENS", 37)
+    monkeypatch.setattr(write, "_ROW_GROUP", 11)
     test_spans_and_counts_are_those_of_the_track(dataset, track)
-    with cl.open_dataset(dataset) as found:
-        rows = (Path(ix.index_directory(str(dataset), track)) / "rows").stat().st_size // ix.ROW.itemsize
-        assert rows > 2 * found.num_shards * (CONCEPTS if track == "concepts" else 3)
+    file = parquet.ParquetFile(Path(ix.index_directory(str(dataset), track)) / "00000.parquet")
+    assert file.num_row_groups == -(-file.metadata.num_rows // 11) > 3
 
 
 @pytest.mark.slow
@@ -114,14 +115,16 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not (directory / ix.INDEX).exists()
-    (directory / ".00007.rows.0123456789abcdef.tmp").touch()  # whether the kill left one or not
-    kept = {file.name: file.stat().st_ino for file in directory.glob("*.postings")}
+    assert not (directory / ix.HEAD).exists()
+    (directory / ".00007.parquet.0123456789abcdef.tmp").touch()  # whether the kill left one or not
+    (directory / ".spill.0123456789abcdef.tmp").mkdir(exist_ok=True)
+    (directory / ".spill.0123456789abcdef.tmp" / "duckdb_temp_storage-0.tmp").touch()
+    kept = {file.stem: (directory / f"{file.stem}.parquet").stat().st_ino for file in directory.glob("*.json")}
     with cl.open_dataset(path) as found:
         assert open_index(found, "concepts") is None
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
     done = bytes_of(directory)
-    again = {file.name: file.stat().st_ino for file in directory.glob("*.postings")}
+    again = {file.stem: file.stat().st_ino for file in directory.glob("*.parquet")}
     assert sum(again[name] == inode for name, inode in kept.items()) >= 5
     build_index(path, anew=True)
     assert bytes_of(directory) == done
@@ -131,20 +134,21 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
 def test_a_missing_shard_is_named(dataset: Path) -> None:
     for task in (0, 1):
         build_index(dataset, task=(task, 3))
-    with cl.open_dataset(dataset) as found, pytest.raises(FormatError, match="no postings of 1 shards, the first is 2"):
+    with cl.open_dataset(dataset) as found, pytest.raises(FormatError, match="no spans of 1 shards, the first is 2"):
         write.join_shards(found, "concepts")
 
 
-def read_all(path: Path) -> None:
+def answers(path: Path) -> list[Any]:
+    """All that an index says."""
     with cl.open_dataset(path) as found:
         index = open_index(found, "concepts")
         assert index is not None
-        for concept in range(CONCEPTS):
-            index.spans(concept)
+        spans = [[column.tolist() for column in index.spans(concept)] for concept in range(CONCEPTS)]
+        return [*spans, *(column.tolist() for column in index.counts())]
 
 
-@pytest.mark.parametrize("name", ["index.json", "heads", "rows", "00002.postings"])
-@pytest.mark.parametrize("where", ["first", "middle", "last", "cut"])
+@pytest.mark.parametrize("name", ["index.json", "concepts.parquet", "00002.parquet"])
+@pytest.mark.parametrize("where", ["middle", "last", "cut"])
 def test_every_damage_is_refused(dataset: Path, name: str, where: str) -> None:
     build_index(dataset)
     file = Path(ix.index_directory(str(dataset), "concepts")) / name
@@ -152,27 +156,23 @@ def test_every_damage_is_refused(dataset: Path, name: str, where: str) -> None:
     if where == "cut":
         del data[-1]
     else:
-        data[{"first": 0, "middle": len(data) // 2, "last": -1}[where]] ^= 1
+        data[{"middle": len(data) // 2, "last": -1}[where]] ^= 1
     file.write_bytes(data)
     with pytest.raises(FormatError):
-        read_all(dataset)
+        answers(dataset)
 
 
-def test_damage_that_samples_miss_is_refused(tmp_path: Path) -> None:
-    raw = random_documents(3000, seed=4, mean_length=100, tracks={"concepts": 5})
+@pytest.mark.parametrize("name", ["concepts.parquet", "00000.parquet"])
+def test_every_byte_is_compared(tmp_path: Path, name: str) -> None:
+    raw = random_documents(30, seed=4, mean_length=30, tracks={"concepts": CONCEPTS})
     path = Path(write_dataset(tmp_path / "data", raw))
     build_index(path)
-    file = Path(ix.index_directory(str(path), "concepts")) / "00000.postings"
-    data = bytearray(file.read_bytes())
-    assert len(data) > 40000
-    from conceptloader.storage.sample import sample_places
-
-    sampled = {at + k for at, size in sample_places(len(data)) for k in range(size)}
-    at = next(k for k in range(len(data) // 3, len(data)) if k not in sampled)
-    data[at] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(FormatError, match="another checksum"):
-        read_all(path)
+    file = Path(ix.index_directory(str(path), "concepts")) / name
+    data, expected = file.read_bytes(), answers(path)
+    for at in range(len(data)):
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        with contextlib.suppress(FormatError):
+            assert answers(path) == expected, f"byte {at} changes an answer"
 
 
 def test_an_index_of_another_dataset_is_refused_and_made_anew(dataset: Path, tmp_path: Path) -> None:

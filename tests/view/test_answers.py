@@ -12,7 +12,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.format.index.layout import index_directory
+from conceptloader.format.index import index_directory
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.ingest.index import build_index
 from conceptloader.ingest.rows.tokenizer import load_tokenizer

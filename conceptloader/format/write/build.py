@@ -33,8 +33,8 @@ _OF_BUILD = re.compile(
     rf"|{TEMPORARY.pattern}"
 )
 _OF_INDEX = re.compile(  # its files, and its folder
-    rf"{_NAME}\.concept_index/([0-9]{{5,7}}\.(postings|rows|json)|index\.json|heads|rows|{TEMPORARY.pattern}"
-    rf"|{re.escape(LOCK)})?"
+    rf"{_NAME}\.concept_index/([0-9]{{5,7}}\.(parquet|concepts\.parquet|json)|index\.json|concepts\.parquet"
+    rf"|{TEMPORARY.pattern}(/.*)?|{re.escape(LOCK)})?"
 )
 
 

@@ -1,0 +1,154 @@
+"""The concept index of a track, which lies beside the dataset: which spans carry a concept, without reading the track.
+
+Two kinds of parquet files, sorted by concept, and a JSON file that names all of them. docs/answers.md has the columns.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from conceptloader.base.hashing import fingerprint
+from conceptloader.errors import FormatError
+from conceptloader.format.read.bulk import concepts_of
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec.columns import Ints, checksum_column
+from conceptloader.format.spec.jsonfile import JsonObject, expect_format, load_json
+from conceptloader.format.spec.manifest import Manifest
+from conceptloader.storage.parquet import SortedParquet
+
+FORMAT = "conceptindex"
+VERSION = 1
+HEAD = "index.json"
+CONCEPTS = "concepts.parquet"
+_CHUNK_TOKENS = 1 << 22
+_REPAIR = "write it again: conceptloader index DATASET --anew"
+
+
+class OtherDataset(FormatError):
+    """The index is of the dataset as it was before it was rebuilt."""
+
+
+class ConceptIndex:
+    """An open index of one track; that of a view is its source's. chunk: as many tokens are best asked for at once.
+
+    Whatever is read of it is compared with a checksum. All methods raise FormatError for damage, and ReadError.
+    """
+
+    chunk = 1 << 26
+
+    def __init__(self, dataset: Dataset, track: str, head: JsonObject) -> None:
+        self.dataset, self.track = dataset, track
+        self._directory = index_directory(dataset.source, track)
+        spans = checksum_column(head, "spans", dataset.num_shards)
+        self._footers = {shard_file(shard): checksum for shard, checksum in enumerate(spans)}
+        self._footers[CONCEPTS] = head.checksum("concepts")
+        self._file = lru_cache(maxsize=64)(self._open)
+        self._shards_of = lru_cache(maxsize=64)(self._read_shards)
+        self._spans_of = lru_cache(maxsize=64)(self._read_spans)
+
+    def counts(self) -> tuple[Ints, Ints, Ints]:
+        """(concepts that occur, rising; how many spans, how many tokens carry them), int64 each; of a view, in its
+        source."""
+        concept, *totals = self._file(CONCEPTS).columns("concept", "spans", "tokens")
+        concepts, first = np.unique(concept, return_index=True)
+        spans, tokens = (np.add.reduceat(total, first) if len(first) else total for total in totals)
+        return concepts, spans, tokens
+
+    def count(self, concept: int) -> tuple[int, int]:
+        """(spans, tokens) that carry a concept; of a view, in its source."""
+        _, spans, tokens = self._shards_of(concept)
+        return int(spans.sum()), int(tokens.sum())
+
+    def spans(self, concept: int, first: int = 0, last: int | None = None) -> tuple[Ints, Ints]:
+        """The spans that carry a concept, in order, of the shards that hold tokens [first, last), by default of all.
+
+        Returns: tokens [start, end) of the dataset, int64 [n] each.
+        """
+        last = self.dataset.num_tokens if last is None else last
+        start, end = self.dataset.in_files(np.array([first]), np.array([last]))
+        base = np.array(self.dataset.shard_starts, np.int64)
+        shards = self._shards_of(concept)[0]
+        shards = shards[(base[shards] < end[-1]) & (base[shards + 1] > start[0])]
+        found = [(np.zeros(0, np.int64),) * 2, *(self._spans_of(concept, shard) for shard in shards.tolist())]
+        start, end = (np.concatenate(column) for column in zip(*found, strict=True))
+        return self.dataset.placed(start, end)[1:]
+
+    def together(self, concepts: Sequence[int]) -> Ints:
+        """Tokens that carry both of two concepts, for all pairs: int64 [n, n]; a concept's own tokens in the middle."""
+        found = [self.spans(concept) for concept in concepts]
+        covered = [Coverage(*one) for one in found]
+        return np.array([[(of(end) - of(start)).sum() for of in covered] for start, end in found], np.int64)
+
+    def _read_shards(self, concept: int) -> list[Ints]:
+        """Shards that have a concept, in how many spans and on how many tokens."""
+        return self._file(CONCEPTS).columns("shard", "spans", "tokens", key=concept)
+
+    def _read_spans(self, concept: int, shard: int) -> tuple[Ints, Ints]:
+        start, length = self._file(shard_file(shard)).columns("start", "length", key=concept)
+        return start, start + length
+
+    def _open(self, name: str) -> SortedParquet:
+        return SortedParquet(os.path.join(self._directory, name), self._footers[name], _REPAIR)
+
+
+class Coverage:
+    """How many tokens before a place are in disjoint intervals [start, end), which are in order."""
+
+    def __init__(self, start: Ints, end: Ints) -> None:
+        self._start = np.append(np.int64(-1), start)
+        self._length = np.append(np.int64(0), end - start)
+        self._before = np.cumsum(self._length) - self._length
+
+    def __call__(self, tokens: Ints) -> Ints:
+        k = np.searchsorted(self._start, tokens, side="right") - 1
+        covered: Ints = self._before[k] + np.minimum(tokens - self._start[k], self._length[k])
+        return covered
+
+
+def concept_pairs(dataset: Dataset, track: str, shard: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """All pairs of a concept and a span of a shard, some at a time, in order of the spans: (concept ids, start and end
+    in the shard), int64 [n] each. A span that names a concept twice counts once.
+
+    Raises: FormatError, ReadError.
+    """
+    tokens, num_ids = dataset.shard_starts[shard + 1] - dataset.shard_starts[shard], dataset.tracks[track].num_ids
+    for start, end, record in dataset.reader.whole_runs(shard, track, 0, tokens, _CHUNK_TOKENS):
+        offsets, ids = concepts_of(dataset.reader, shard, track, record.astype(np.int64), num_ids)
+        span = np.repeat(np.arange(len(record)), np.diff(offsets))
+        span, ids = np.divmod(np.unique(span << 32 | ids), 1 << 32)
+        yield ids, start[span], end[span]
+
+
+def index_directory(dataset: str, track: str) -> str:
+    """Where the index of a track lies."""
+    return os.path.join(dataset, f"{track}.concept_index")
+
+
+def shard_file(shard: int, kind: str = "parquet") -> str:
+    return f"{shard:05d}.{kind}"
+
+
+def source_fingerprint(manifest: Manifest) -> str:
+    """Of all that an index depends on."""
+    return fingerprint([manifest.stream_fingerprint(), manifest.tracks_fingerprint()])
+
+
+def open_index(dataset: Dataset, track: str) -> ConceptIndex | None:
+    """The index of a track, None if there is none.
+
+    Raises: FormatError if it is damaged, OtherDataset if the dataset was rebuilt since; ReadError.
+    """
+    path = os.path.join(index_directory(dataset.source, track), HEAD)
+    if "://" in path or not os.path.exists(path):
+        return None
+    try:
+        head = load_json(path)
+        expect_format(head, FORMAT, VERSION)
+        found: Mapping[str, str] = head.taken(source=str, track=str)
+    except FormatError as error:
+        raise FormatError(f"{error}; {_REPAIR}") from error
+    if found != {"source": source_fingerprint(dataset.manifest), "track": track}:
+        raise OtherDataset(f"{path}: found an index of {found['source']}, expected the dataset as it is now; {_REPAIR}")
+    return ConceptIndex(dataset, track, head)

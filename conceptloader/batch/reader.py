@@ -31,9 +31,10 @@ LATE_NS = 200_000  # a sample: many times what takes longest from memory, less t
 _LATE_BATCHES = 32
 LOOK_NS = 60 * 10**9  # from one look at a dataset in use to the next
 _FEW = 4  # threads; more of them have enough reads under way without announcing any
-# Of one sample. A pack out of a store takes seven: tables of documents in two, the stream and tables of spans, their
-# entries, index, data, and the last one; the rest is for files that other threads close meanwhile.
-MOST_PASSES = 10
+# Over one sample, without an error. A pack out of a store takes seven: tables of documents in two, the stream and
+# tables of spans, their entries, index, data, and the last one. The rest is for files that other threads close
+# meanwhile, because a read of theirs failed: each time costs a pass.
+MOST_PASSES = 100
 
 Picked = tuple[I64Array, U64Array]
 """[B] members of the order, and [B] windows of these."""

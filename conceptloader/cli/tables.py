@@ -9,8 +9,8 @@ from typing import Any
 from conceptloader.base.terminal import printable_json
 from conceptloader.cli.output import Output, table
 from conceptloader.errors import ConfigError
+from conceptloader.format.parquet import write_parquet
 from conceptloader.storage.durable import completed
-from conceptloader.storage.parquet import write_parquet
 from conceptloader.storage.reads import named
 
 

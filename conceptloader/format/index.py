@@ -11,12 +11,12 @@ import numpy as np
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import FormatError
+from conceptloader.format.parquet import SortedParquet
 from conceptloader.format.read.bulk import concepts_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, checksum_column
 from conceptloader.format.spec.jsonfile import JsonObject, expect_format, load_json
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.storage.parquet import SortedParquet
 
 FORMAT = "conceptindex"
 VERSION = 1

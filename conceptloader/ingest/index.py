@@ -23,12 +23,12 @@ from conceptloader.format.index import (
     shard_file,
     source_fingerprint,
 )
+from conceptloader.format.parquet import footer_checksum, write_parquet
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.ingest.build.workers import Tell, run_all
 from conceptloader.storage.durable import TEMPORARY, completed, make_directories, temporary_name, write_file
 from conceptloader.storage.lock import build_lock
-from conceptloader.storage.parquet import footer_checksum, write_parquet
 
 _PROBLEM = "index: a package is missing that writes its files"
 _ROW_GROUP = 1 << 14  # an answer reads at least as many rows of each shard

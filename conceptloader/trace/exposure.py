@@ -126,22 +126,15 @@ class Exposure:
         """
         return self._arrow.Table.from_batches(list(self.document_batches(ids, checkpoints)))
 
-    def document_batches(
-        self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = (), part: tuple[int, int] = (0, 1)
-    ) -> Iterator[Any]:
-        """The rows of `documents`, about a million at a time. part: (k, n), the k-th of n parts of them, in order,
-        which are not of some ids alone."""
+    def document_batches(self, ids: Sequence[str] | None = None, checkpoints: Sequence[int] = ()) -> Iterator[Any]:
+        """The rows of `documents`, about a million at a time."""
         unknown = set(ids or ())
-        datasets = self._by_dataset()
-        spans = [[_documents(one.member) for one in some] for some in datasets.values()]
-        lows = [min(low for low, _ in some) for some in spans]
-        before = offsets_of([max(high for _, high in some) - low for some, low in zip(spans, lows, strict=True)])
-        begin, end = (int(before[-1]) * k // part[1] for k in (part[0], part[0] + 1))
-        for (name, some), low, offset, after in zip(datasets.items(), lows, before[:-1], before[1:], strict=True):
+        for name, some in self._by_dataset().items():
             dataset = some[0].member.dataset
             chunks: Iterable[Ints]
             if ids is None:
-                first, last = (low + int(min(max(k, offset), after) - offset) for k in (begin, end))
+                lows, highs = zip(*(_documents(one.member) for one in some), strict=True)
+                first, last = min(lows), max(highs)
                 chunks = (np.arange(at, min(at + _ROWS, last)) for at in range(first, last, _ROWS))
             else:
                 found = {number: one for one in ids for number in dataset.find_document(one)}
@@ -152,17 +145,14 @@ class Exposure:
         rows = [{"id": one, "tokens": 0, "seen": 0, "epochs": 0.0} for one in sorted(unknown)]
         yield self._arrow.RecordBatch.from_pylist(rows, schema=self._arrow.schema(_DOCUMENTS))
 
-    def concepts(self, track: str = "concepts", dataset: str | None = None, part: tuple[int, int] = (0, 1)) -> Any:
+    def concepts(self, track: str = "concepts", dataset: str | None = None) -> Any:
         """A row for each concept of a track and dataset: its id and name; tokens that carry it, how many of them were
-        seen, and epochs, the ratio. The track is read once. Raises ConfigError if no dataset has it.
-
-        part: (k, n), of the k-th of n parts of the shards alone; `add_concepts` joins such tables.
-        """
+        seen, and epochs, the ratio. The track is read once. Raises ConfigError if no dataset has it."""
         tables = []
         for name, some in self._by_dataset().items():
             source = some[0].member.dataset
             if dataset in (None, name) and track in source.tracks and source.tracks[track].codec == "concepts":
-                tables.append(self._concept_table(name, some, source, track, part))
+                tables.append(self._concept_table(name, some, source, track))
         if not tables:
             raise ConfigError(f"track: found {track!r}, which no dataset of the run has, or not of concepts")
         return self._arrow.concat_tables(tables)
@@ -201,21 +191,9 @@ class Exposure:
     def _known(self, numbers: Ints) -> Any:
         return self._arrow.array(numbers, mask=numbers == NEVER)
 
-    def add_concepts(self, tables: Sequence[Any]) -> Any:
-        """One table of those that `concepts` gave for all parts of the shards."""
-        keys = ["dataset", "track", "concept", "name"]
-        found = self._arrow.concat_tables(tables).group_by(keys).aggregate([("tokens", "sum"), ("seen", "sum")])
-        rows = found.rename_columns([*keys, "tokens", "seen"]).to_pylist()
-        order = {name: k for k, name in enumerate(self._by_dataset())}
-        rows.sort(key=lambda row: (order[row["dataset"]], row["concept"]))
-        rows = [{**row, "epochs": row["seen"] / row["tokens"]} for row in rows]
-        return self._arrow.Table.from_pylist(rows, schema=tables[0].schema)
-
-    def _concept_table(
-        self, name: str, some: Sequence[Windows], dataset: Dataset, track: str, part: tuple[int, int]
-    ) -> Any:
+    def _concept_table(self, name: str, some: Sequence[Windows], dataset: Dataset, track: str) -> Any:
         tokens, seen = Counter[int](), Counter[int]()
-        for shard in range(*(dataset.num_shards * k // part[1] for k in (part[0], part[0] + 1))):
+        for shard in range(dataset.num_shards):
             base = dataset.shard_starts[shard]
             for ids, start, end in concept_pairs(dataset, track, shard):
                 inside, start, end = dataset.placed(start + base, end + base)

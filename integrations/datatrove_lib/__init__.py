@@ -3,8 +3,7 @@
 `ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
 task that depends on it. `ChunkedBuild` has the stages for documents whose chunks are in other files.
 `ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index, `SelectWriter` and `SelectJoin` for
-views, `TraceWriter` or `ExposureWriter` and `TableJoin` for tables. This package is not called datatrove, lest one
-shadow the other.
+views. This package is not called datatrove, lest one shadow the other.
 
 Open writer.py first.
 """
@@ -12,7 +11,7 @@ Open writer.py first.
 from conceptloader.base.packages import public
 
 _NAMES = {
-    "answers": "ExposureWriter SelectJoin SelectWriter TableJoin TraceWriter",
+    "select": "SelectJoin SelectWriter",
     "chunks": "ChunkedBuild",
     "index": "ConceptIndexJoin ConceptIndexWriter",
     "writer": "ConceptStreamFinalize ConceptStreamWriter",

@@ -15,13 +15,13 @@ import conceptloader as cl
 from conceptloader.blend import open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.parquet import write_parquet
 from conceptloader.format.read.bulk import concepts_of, documents_of, gather, spans_of
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_build
 from conceptloader.format.write.finalize import finalize
 from conceptloader.order.progress.runlog import History, RunLog, RunStart
-from conceptloader.storage.parquet import write_parquet
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, exposure, trace_sample, trace_step, trace_steps
 from conceptloader.trace import bulk as bulk_module

@@ -76,7 +76,10 @@ class Blend:
         name, ds = member.dataset, self.datasets.get(member.dataset)
         if ds is None or ds.stream_fingerprint != member.stream_fingerprint:
             return None
-        quarantine, start, packs = self.quarantine.get(name, ()), member.token_range[0], None
+        tracks, quarantine = tuple(_tracks(self.config, name, ds)), self.quarantine.get(name, ())
+        for track in tracks:
+            ds.codec(track)  # now: one that may not be used is an error before anything is read
+        start, packs = member.token_range[0], None
         if member.seq_len is None:
             start = ds.documents_before(start)
         elif member.packing is not None:
@@ -86,7 +89,7 @@ class Blend:
             dataset_id=self.config.names.index(name),
             dataset=ds,
             member=member,
-            tracks=tuple(_tracks(self.config, name, ds)),
+            tracks=tracks,
             start=start,
             packs=packs,
             quarantine=quarantine,

@@ -107,8 +107,8 @@ class Loader:
                     "nothing would be read; lower global_batch_size, or set tail to short"
                 )
         self._reader = open_reader(blend, dp_rank)
-        if blend.config.phases and dp_rank == 0:
-            blend.look_ahead(self._handed_out)
+        if dp_rank == 0:
+            self._look_ahead()
 
     def __repr__(self) -> str:
         config, partition = self.blend.config, self.partition
@@ -120,6 +120,18 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         """A copy stands where this loader stands, without its loop, and compares itself with no others."""
         return {**self.__dict__, "_ahead": None, "check_ranks": False}
+
+    def _look_ahead(self) -> None:
+        """Warn of what will stop this run later; another size of machine may have taken over by then."""
+        if self.blend.config.phases:
+            self.blend.look_ahead(self._handed_out)
+        for _, first, size in self._plan.schedule.stretches:
+            if size % self.partition.group and (self._plan.stop is None or first < self._plan.stop):
+                logger.warning(
+                    "global_batch_size: %d samples from sample %d on are no whole number of micro batches of %d on %d "
+                    "ranks: the run will stop there; change the schedule, or resume at other sizes before",
+                    size, first, self.partition.micro_batch_size, self.partition.dp_size,
+                )  # fmt: skip
 
     def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
         """Stand at `consumed`, in the step that began at `step_start`: the trainer's number `step`, by default as many

@@ -56,6 +56,20 @@ def test_a_changed_global_batch_goes_on_where_the_last_one_ended(config):
     assert rest == [list(range(48, 80)), list(range(80, 112))]
 
 
+@pytest.mark.parametrize(("rank", "num_samples", "told"), [(0, None, 1), (0, 24, 0), (1, None, 0)])
+def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, caplog, rank, num_samples, told):
+    sizes = cl.BatchSchedule(((0, 12), (24, 15), (39, 18)))
+    loader = cl.make_dataloader(
+        config, dp_rank=rank, dp_size=2, micro_batch_size=3, global_batch_size=sizes, num_samples=num_samples
+    )
+    found = [record.getMessage() for record in caplog.records if "global_batch_size" in record.getMessage()]
+    assert len(found) == told
+    assert all("15 samples from sample 24 on are no whole number of micro batches of 3 on 2 ranks" in f for f in found)
+    if num_samples is None:
+        with loader, pytest.raises(ConfigError, match="global batch size 15 is not divisible"):
+            take(loader, 5)
+
+
 def test_every_micro_batch_of_a_step_counts_as_it_is_handed_out(config):
     loader = cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=3, global_batch_size=12)
     counts = []

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from conceptloader.base.checks import as_count
 from conceptloader.base.strict import build
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
 
 RECORD_VERSION = 1
-_OF_A_LINE = ("step", "micro_batch", "samples", "datasets", "checksums")
+_NUMBERS, _BY_SAMPLE = ("step", "micro_batch"), {"samples": int, "datasets": int, "checksums": str}
 _IGNORED = "ignore_index"
 
 
@@ -142,6 +143,19 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
     return launches
 
 
+def _line(entry: dict[str, Any], dp_rank: int) -> Line:
+    """A line, of what it says. Raises: KeyError, ValueError."""
+    known: dict[str, Any] = {name: as_count(entry.pop(name), name, 0) for name in _NUMBERS}
+    known |= {name: entry.pop(name) for name in _BY_SAMPLE}
+    for name, kind in _BY_SAMPLE.items():
+        if type(known[name]) is not list or {*map(type, known[name])} - {kind}:
+            raise ValueError(f"{name}: found {str(known[name])[:80]}, expected a list of {kind.__name__}")
+    if len({len(known[name]) for name in _BY_SAMPLE}) > 1:
+        raise ValueError(f"{', '.join(_BY_SAMPLE)}: found lists of several lengths, expected one of each a sample")
+    ignored = entry.pop(_IGNORED, None)
+    return Line(dp_rank=dp_rank, more=entry, ignore_index=None if ignored is None else int(ignored), **known)
+
+
 def _read_file(path: Path) -> Iterator[Any]:
     """(launch, start), then its lines. Nothing for a file that holds no whole line."""
     try:
@@ -155,14 +169,12 @@ def _read_file(path: Path) -> Iterator[Any]:
             if not isinstance(entry, dict) or (number == 1) != ("record_version" in entry):
                 raise ValueError("no line of a record")
             if number == 1:
-                dp_rank = int(entry["dp_rank"])
-                found: Any = int(entry["launch"]), build(RunStart, entry["start"], "start")
+                dp_rank = as_count(entry["dp_rank"], "dp_rank", 0)
+                found: Any = as_count(entry["launch"], "launch", 0), build(RunStart, entry["start"], "start")
+                if entry["record_version"] != RECORD_VERSION:
+                    raise ValueError(f"record_version: found {entry['record_version']}, known is {RECORD_VERSION}")
             else:
-                known = {name: entry.pop(name) for name in _OF_A_LINE}
-                ignored = entry.pop(_IGNORED, None)
-                found = Line(
-                    dp_rank=dp_rank, more=entry, ignore_index=None if ignored is None else int(ignored), **known
-                )
+                found = _line(entry, dp_rank)
         except KeyError as error:
             raise FormatError(
                 f"{path}, line {number}: found no {error}, expected a line as Recorder writes it"

@@ -105,6 +105,30 @@ def test_records_that_are_none(record: Path, tmp_path: Path) -> None:
         read_record(record)
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"step": "9"}, "step: found '9'"),
+        ({"micro_batch": 1.5}, "micro_batch: found 1.5"),
+        ({"samples": 3}, "samples: found 3, expected a list of int"),
+        ({"samples": ["3", "4"]}, "expected a list of int"),
+        ({"checksums": [1, 2]}, "checksums: found .1, 2., expected a list of str"),
+        ({"datasets": [0]}, "found lists of several lengths"),
+    ],
+)
+def test_lines_of_other_types(record: Path, changed: dict[str, object], said: str) -> None:
+    edit(record / "000002.000001.jsonl", 10, lambda line: line.update(changed))
+    with pytest.raises(FormatError, match=rf"000002.000001.jsonl, line \d+: .*{said}"):
+        read_record(record)
+
+
+def test_a_record_of_another_version(record: Path) -> None:
+    path = record / "000002.000001.jsonl"
+    path.write_text(path.read_text().replace('"record_version":1', '"record_version":2', 1))
+    with pytest.raises(FormatError, match="line 1: record_version: found 2, known is 1"):
+        read_record(record)
+
+
 def test_a_batch_without_what_a_record_needs(tmp_path: Path) -> None:
     from conceptloader.errors import ConfigError
 

@@ -53,14 +53,18 @@ def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
     batch[LOSS_WEIGHT][rows, places] = found
 
 
-def count_without_loss(batch: Batch, samples: U64Array, before: int, dp_rank: int) -> int:
-    """How many samples have a loss mask that is all 0, with `before` of earlier batches; says so at powers of ten."""
-    for row in np.flatnonzero(~batch["loss_mask"].any(1)).tolist():
-        before += 1
-        if before in _TELL:
-            logger.warning(
-                "dp_rank %d: %d samples so far have a loss mask that is all 0, the last one is sample %d: "
-                "empty packs, documents of one token, quarantined ones, or such whose tokens are all masked",
-                dp_rank, before, samples[row],
-            )  # fmt: skip
-    return before
+class WithoutLoss:
+    """Counts samples whose loss mask is all 0, in batches of many threads, and logs a warning at powers of ten."""
+
+    count = 0
+
+    def add(self, batch: Batch, samples: U64Array, dp_rank: int | None) -> None:
+        """Those of a batch."""
+        for row in np.flatnonzero(~batch["loss_mask"].any(1)).tolist():
+            self.count += 1  # in one step: threads change between two passes of a loop
+            if self.count in _TELL:
+                logger.warning(
+                    "dp_rank %d: %d samples so far have a loss mask that is all 0, the last one is sample %d: "
+                    "empty packs, documents of one token, quarantined ones, or such whose tokens are all masked",
+                    dp_rank, self.count, samples[row],
+                )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from conceptloader.batch.after import count_without_loss, decode_records, weigh
+from conceptloader.batch.after import WithoutLoss, decode_records, weigh
 from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, BatchMemory
 from conceptloader.batch.messages import explain, in_sample
 from conceptloader.batch.open_files import OpenFiles
@@ -61,7 +61,7 @@ class BatchReader:
         handles: Handles = HANDLES,
     ) -> None:
         self.views, self.layout, self.dp_rank = tuple(views), layout, dp_rank
-        self.samples_without_loss = 0  # that were read so far, by who trains
+        self.without_loss = WithoutLoss()  # samples that were read so far, by who trains
         here = [view for view in views if view is not None]
         kinds = {kind_of(view) for view in here}
         self._packed, self._decodes = "pack" in kinds, any(track.decoded for track in layout.read_tracks)
@@ -154,7 +154,7 @@ class BatchReader:
         if self.layout.weights is not None:
             weigh(batch, self.layout.weights, samples)
         if self._watches:
-            self.samples_without_loss = count_without_loss(batch, samples, self.samples_without_loss, self.dp_rank or 0)
+            self.without_loss.add(batch, samples, self.dp_rank)
         return batch
 
     def where(self, thread: int) -> str:

@@ -107,8 +107,8 @@ class Loader:
                     "nothing would be read; lower global_batch_size, or set tail to short"
                 )
         self._reader = open_reader(blend, dp_rank)
-        if dp_rank == 0:
-            self._look_ahead()
+        if blend.config.phases and dp_rank == 0:
+            blend.look_ahead(self._handed_out)
 
     def __repr__(self) -> str:
         config, partition = self.blend.config, self.partition
@@ -123,8 +123,6 @@ class Loader:
 
     def _look_ahead(self) -> None:
         """Warn of what will stop this run later; another size of machine may have taken over by then."""
-        if self.blend.config.phases:
-            self.blend.look_ahead(self._handed_out)
         for _, first, size in self._plan.schedule.stretches:
             if size % self.partition.group and (self._plan.stop is None or first < self._plan.stop):
                 logger.warning(
@@ -189,7 +187,7 @@ class Loader:
     @property
     def samples_without_loss(self) -> int:
         """How many that this rank has read, ahead ones included, have a loss mask that is all 0."""
-        return self._reader.samples_without_loss
+        return self._reader.without_loss.count
 
     def __len__(self) -> int:
         """Micro batches of this rank in an epoch, consumed ones included: in epoch_samples, else in the whole run, or
@@ -229,6 +227,8 @@ class Loader:
             self._write_start(self.blend.spec)
         if self._plan.stop is not None and begin >= self._plan.stop:
             self._check_end(begin)
+        if self.fresh and self.dp_rank == 0:
+            self._look_ahead()
         if self.fresh and self.check_ranks is not False:
             self._compare_ranks()
         self.fresh, self._handed_out, self._behind = False, begin, begin

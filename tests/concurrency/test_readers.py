@@ -16,6 +16,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
+from conceptloader.batch.after import WithoutLoss
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.reader import BatchReader
@@ -236,3 +237,17 @@ def test_a_read_only_file_system(data: Path, truth: list[list[int]]) -> None:
             cl.create_build(data / "new", cl.BuildOptions())
     assert resource.getrlimit(resource.RLIMIT_NOFILE)
     assert multiprocessing.active_children() == []
+
+
+def test_samples_without_loss_are_counted_by_all_threads() -> None:
+    """Thousands of switches between threads; a count that is read before a batch and written after it loses most."""
+    found, masked = WithoutLoss(), {"loss_mask": np.zeros((16, 64), np.float32)}
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in pool.map(lambda _: found.add(masked, np.arange(16, dtype=np.uint64), 0), range(2000)):
+                pass
+    finally:
+        sys.setswitchinterval(interval)
+    assert found.count == 2000 * 16

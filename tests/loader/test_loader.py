@@ -62,12 +62,27 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
     loader = cl.make_dataloader(
         config, dp_rank=rank, dp_size=2, micro_batch_size=3, global_batch_size=sizes, num_samples=num_samples
     )
+    with loader:
+        take(loader, 1)
     found = [record.getMessage() for record in caplog.records if "global_batch_size" in record.getMessage()]
     assert len(found) == told
     assert all("15 samples from sample 24 on are no whole number of micro batches of 3 on 2 ranks" in f for f in found)
     if num_samples is None:
         with loader, pytest.raises(ConfigError, match="global batch size 15 is not divisible"):
             take(loader, 5)
+
+
+def test_a_batch_that_is_behind_is_not_told(config, caplog):
+    sizes = cl.BatchSchedule(((0, 12), (24, 15), (39, 18)))
+    with cl.make_dataloader(config, micro_batch_size=1, global_batch_size=sizes, consumed_samples=24) as whole:
+        take(whole, 15)
+        state = whole.state_dict()
+    caplog.clear()
+    loader = cl.make_dataloader(config, dp_size=2, micro_batch_size=3, global_batch_size=sizes)
+    loader.load_state_dict(state)  # of sample 39
+    with loader:
+        take(loader, 1)
+    assert "global_batch_size" not in caplog.text
 
 
 def test_every_micro_batch_of_a_step_counts_as_it_is_handed_out(config):

@@ -93,7 +93,7 @@ class RemoteObjects:
         return shared_threads("conceptloader requests", self.settings.connections).submit(read)
 
     def _get(self, file: Expected, offset: int, size: int) -> bytes:
-        for start, length, task in self._ahead[file.path]:
+        for start, length, task in self._ahead.get(file.path, ()):
             if start <= offset and offset + size <= start + length:
                 return task.result()[offset - start : offset - start + size]
         return self._read(file, offset, size)

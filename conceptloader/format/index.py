@@ -23,7 +23,7 @@ VERSION = 1
 HEAD = "index.json"
 CONCEPTS = "concepts.parquet"
 _CHUNK_TOKENS = 1 << 22
-_REPAIR = "write it again: conceptloader index DATASET --anew"
+REPAIR = "write it again: conceptloader index DATASET --anew"
 
 
 class OtherDataset(FormatError):
@@ -90,7 +90,7 @@ class ConceptIndex:
         return start, start + length
 
     def _open(self, name: str) -> SortedParquet:
-        return SortedParquet(os.path.join(self._directory, name), self._footers[name], _REPAIR)
+        return SortedParquet(os.path.join(self._directory, name), self._footers[name], REPAIR)
 
 
 class Coverage:
@@ -148,7 +148,7 @@ def open_index(dataset: Dataset, track: str) -> ConceptIndex | None:
         expect_format(head, FORMAT, VERSION)
         found: Mapping[str, str] = head.taken(source=str, track=str)
     except FormatError as error:
-        raise FormatError(f"{error}; {_REPAIR}") from error
+        raise FormatError(f"{error}; {REPAIR}") from error
     if found != {"source": source_fingerprint(dataset.manifest), "track": track}:
-        raise OtherDataset(f"{path}: found an index of {found['source']}, expected the dataset as it is now; {_REPAIR}")
+        raise OtherDataset(f"{path}: found an index of {found['source']}, expected the dataset as it is now; {REPAIR}")
     return ConceptIndex(dataset, track, head)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,6 +14,7 @@ from conceptloader.format.index import (
     CONCEPTS,
     FORMAT,
     HEAD,
+    REPAIR,
     VERSION,
     ConceptIndex,
     OtherDataset,
@@ -23,8 +24,9 @@ from conceptloader.format.index import (
     shard_file,
     source_fingerprint,
 )
-from conceptloader.format.parquet import footer_checksum, write_parquet
+from conceptloader.format.parquet import SortedParquet, footer_checksum, write_parquet
 from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.ingest.build.workers import Tell, run_all
 from conceptloader.storage.durable import TEMPORARY, completed, make_directories, temporary_name, write_file
@@ -115,41 +117,45 @@ def _write_shard(dataset: Dataset, track: str, shard: int) -> None:
         return
     make_directories(directory)
     pairs, rows = (os.path.join(directory, shard_file(shard, kind)) for kind in ("parquet", "concepts.parquet"))
+    base = dataset.shard_starts[shard]
     with _database(directory) as found:
-        found.register("read", _arrow_pairs(dataset, track, shard))
-        found.execute("CREATE TEMP TABLE pairs AS FROM read")
-        _write(pairs, found.sql("FROM pairs ORDER BY concept, start"))
+        some = concept_pairs(dataset, track, shard)
+        spans = ((concept, start + base, end - start) for concept, start, end in some)
+        _load(found, "concept UINTEGER, start UBIGINT, length UINTEGER", spans)
+        _write(pairs, found.sql("FROM loaded ORDER BY concept, start"))
         totals = "count(*)::UBIGINT AS spans, sum(length)::UBIGINT AS tokens"
-        table = f"SELECT concept, {shard}::UINTEGER AS shard, {totals} FROM pairs GROUP BY concept ORDER BY concept"
+        table = f"SELECT concept, {shard}::UINTEGER AS shard, {totals} FROM loaded GROUP BY concept ORDER BY concept"
         _write(rows, found.sql(table))
     report = {**_head(dataset, track), "shard": shard, "spans": footer_checksum(pairs)}
+    report["concepts"] = footer_checksum(rows)
     write_file(os.path.join(directory, shard_file(shard, "json")), dump_json(report))
 
 
 @contextlib.contextmanager
 def _database(directory: str) -> Iterator[Any]:
-    """A database of this process, which takes little memory and sorts what is larger in temporary files."""
-    spill = temporary_name(os.path.join(directory, "spill"))
+    """A database of this process, which takes little memory and sorts what is larger in temporary files.
+
+    Raises: ReadError for what the block cannot do with it.
+    """
+    spill, duckdb = temporary_name(os.path.join(directory, "spill")), need("duckdb", _PROBLEM)
     try:
         settings = {"memory_limit": "400MB", "threads": 1, "temp_directory": spill}
-        with need("duckdb", _PROBLEM).connect(config=settings) as opened:
+        with duckdb.connect(config=settings) as opened:
             yield opened
+    except duckdb.Error as error:
+        raise ReadError(f"{directory}: spans cannot be sorted: {error}; run the same command again") from error
     finally:
         shutil.rmtree(spill, ignore_errors=True)
 
 
-def _arrow_pairs(dataset: Dataset, track: str, shard: int) -> Any:
-    """A reader of record batches: concept, start (a token of the dataset), length."""
+def _load(database: Any, columns: str, rows: Iterable[Sequence[Ints]]) -> None:
+    """Make the table `loaded` of these columns, as SQL has them. rows: some at a time, an array for each column."""
     arrow = need("pyarrow", _PROBLEM)
-    schema = arrow.schema([("concept", arrow.uint32()), ("start", arrow.uint64()), ("length", arrow.uint32())])
-
-    def batches() -> Iterator[Any]:
-        for concept, start, end in concept_pairs(dataset, track, shard):
-            columns = (concept, start + dataset.shard_starts[shard], end - start)
-            arrays = [arrow.array(column).cast(field.type) for column, field in zip(columns, schema, strict=True)]
-            yield arrow.record_batch(arrays, schema=schema)
-
-    return arrow.RecordBatchReader.from_batches(schema, batches())
+    names = [column.split()[0] for column in columns.split(", ")]
+    database.execute(f"CREATE TEMP TABLE loaded ({columns})")
+    for some in rows:  # here, not pulled by DuckDB, so that an error in them stays what it is
+        database.register("batch", arrow.table(dict(zip(names, some, strict=True))))
+        database.execute("INSERT INTO loaded FROM batch")
 
 
 def _write(path: str, rows: Any) -> None:
@@ -188,16 +194,25 @@ def join_shards(dataset: Dataset, track: str) -> None:
             f"{dataset.num_shards}; run the tasks that are missing, or the command without --task"
         )
     table = os.path.join(directory, CONCEPTS)
-    parts = [os.path.join(directory, shard_file(shard, "concepts.parquet")) for shard in reports]
+    done = {shard: report for shard, report in reports.items() if report is not None}
     with _database(directory) as found:
-        _write(table, found.read_parquet(parts).order("concept, shard"))
-    spans = [report["spans"] for report in reports.values() if report is not None]
+        parts = (_part(directory, shard, report) for shard, report in done.items())
+        _load(found, "concept UINTEGER, shard UINTEGER, spans UBIGINT, tokens UBIGINT", parts)
+        _write(table, found.sql("FROM loaded ORDER BY concept, shard"))
+    spans = [report["spans"] for report in done.values()]
     head = {**_head(dataset, track), "concepts": footer_checksum(table), "spans": spans}
     write_file(os.path.join(directory, HEAD), dump_json(head))
     for shard in reports:
         for kind in ("concepts.parquet", "json"):
             with contextlib.suppress(OSError):  # nobody reads what stays
                 os.unlink(os.path.join(directory, shard_file(shard, kind)))
+
+
+def _part(directory: str, shard: int, report: dict[str, Any]) -> Sequence[Ints]:
+    """The table of one shard. Raises: FormatError if it is not what was written."""
+    path = os.path.join(directory, shard_file(shard, "concepts.parquet"))
+    part = SortedParquet(path, report.get("concepts", ""), REPAIR)
+    return part.columns("concept", "shard", "spans", "tokens")
 
 
 def _remove(directory: str, chosen: Callable[[str], object]) -> None:

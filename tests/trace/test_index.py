@@ -175,6 +175,31 @@ def test_every_byte_is_compared(tmp_path: Path, name: str) -> None:
             assert answers(path) == expected, f"byte {at} changes an answer"
 
 
+def test_every_byte_of_a_part_is_compared_before_it_is_joined(tmp_path: Path) -> None:
+    raw = random_documents(60, seed=4, mean_length=40, tracks={"concepts": CONCEPTS})
+    path = Path(write_dataset(tmp_path / "data", raw, shards=2))
+    build_index(path)
+    directory, expected, kept = Path(ix.index_directory(str(path), "concepts")), answers(path), tmp_path / "kept"
+    shutil.rmtree(directory)
+    build_index(path, task=(0, 1))
+    directory.rename(kept)
+    data = (kept / "00000.concepts.parquet").read_bytes()
+    for at in range(0, len(data), 7):
+        shutil.copytree(kept, directory)
+        (directory / "00000.concepts.parquet").write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with contextlib.suppress(FormatError):
+            build_index(path)
+            assert answers(path) == expected, f"byte {at} changes an answer"
+        shutil.rmtree(directory)
+
+
+def test_damage_of_the_dataset_stays_what_it_is(dataset: Path) -> None:
+    for file in dataset.glob("*.concepts.data"):
+        file.write_bytes(b"\xff" * file.stat().st_size)
+    with pytest.raises(FormatError, match=r"concepts\.data"):
+        build_index(dataset)
+
+
 def test_an_index_of_another_dataset_is_refused_and_made_anew(dataset: Path, tmp_path: Path) -> None:
     build_index(dataset)
     other = write_dataset(tmp_path / "other", random_documents(30, seed=9, tracks={"concepts": CONCEPTS}))

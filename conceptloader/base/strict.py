@@ -15,7 +15,7 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from conceptloader.base.checks import MAX_COUNT
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConceptloaderError, ConfigError
 
 T = TypeVar("T")
 
@@ -113,8 +113,8 @@ def build(cls: type[T], data: Any, where: str) -> T:
     prefix = f"{where}." if where else ""
     for key in data:
         if key not in known:
-            advice = getattr(cls, "ELSEWHERE", {}).get(key)
-            raise ConfigError(f"{prefix}{key}: unknown key{f'; {advice}' if advice else nearest(key, known)}")
+            advice = getattr(cls, "ELSEWHERE", {}).get(key, "")
+            raise unknown(f"{prefix}{key}", key, known, fix=advice)
     hints = _hints(cls)  # type: ignore[arg-type]
     for name in required:
         if name not in data:
@@ -132,11 +132,19 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
-def nearest(key: Any, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the known one that it resembles, or all of them."""
+def unknown(
+    path: str,
+    name: object,
+    known: Iterable[str],
+    what: str = "key",
+    fix: str = "",
+    kind: type[ConceptloaderError] = ConfigError,
+) -> ConceptloaderError:
+    """The error for a name that nobody knows: with the known one that it resembles, or all of them."""
     names = sorted(known)
-    close = difflib.get_close_matches(str(key), names, 1)
-    return f"; did you mean {close[0]}?" if close else f", expected one of {', '.join(names[:40])}"
+    close = difflib.get_close_matches(str(name), names, 1)
+    fix = fix or (f"did you mean {close[0]}?" if close else "")
+    return kind(path, f"an unknown {what} {name!r}", f"one of {', '.join(names[:40])}", fix, code="unknown")
 
 
 def _literal(value: Any, allowed: tuple[Any, ...], where: str) -> Any:

@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 
 from conceptloader.batch.layout import Array
-from conceptloader.batch.messages import in_sample
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.format.spec.layout import DAMAGED, bad
@@ -61,8 +60,8 @@ class Held:
             for place, (file, who) in places.items():
                 try:
                     data = next(found)
-                except (FormatError, ReadError) as cause:
-                    raise in_sample(cause, who) from cause
+                except (FormatError, ReadError) as error:
+                    raise error.within(who) from error
                 self._blocks[place] = np.frombuffer(data, np.uint8, place[2] - place[1])
                 if file.once:
                     self._once.add(place)

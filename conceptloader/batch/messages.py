@@ -157,8 +157,3 @@ def explain(state: Any, files: OpenFiles, layout: BatchLayout, view: View | None
         }
     text = f"{{who}}: {words.where}: found {words.found}, expected {words.expected}; {words.remedy}"
     return words.error(text.format(**facts))
-
-
-def in_sample(cause: Exception, who: str) -> Exception:
-    """An error of a file, said of the sample that needs it."""
-    return type(cause)(*cause.args[:-1], f"{who}: {cause.args[-1]}")

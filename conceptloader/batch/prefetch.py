@@ -118,11 +118,9 @@ class Prefetcher(Iterator[tuple[T, R]]):
 
     def _tell(self, waited: float, thread: int) -> None:
         """What has been waited for. Raises: ReadError after timeout_s."""
-        message = f"{self._name}: has waited {waited:.0f} s for {self._where(thread)}"
+        message = f"has waited {waited:.0f} s for {self._where(thread)}"
         if waited >= self._timeout_s:
             self.close()
-            raise ReadError(
-                errno.ETIMEDOUT,
-                f"{message}; the limit is {self._timeout_s:.0f} s (loader.timeout_s): check the file system",
-            )
-        logger.warning("%s", masked(message))
+            fix = f"the limit is {self._timeout_s:.0f} s (loader.timeout_s): check the file system"
+            raise ReadError(self._name, message, fix=fix, errno=errno.ETIMEDOUT)
+        logger.warning("%s: %s", self._name, masked(message))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from conceptloader.batch.after import WithoutLoss, decode_records, weigh
 from conceptloader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, BatchMemory
-from conceptloader.batch.messages import explain, in_sample
+from conceptloader.batch.messages import explain
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.tables import make_tables
 from conceptloader.batch.workspace import Shape, Workspace
@@ -191,9 +191,9 @@ class BatchReader:
                     files.close(int(state["row"]))
                     work.code, work.passes, state["wants"] = int(system.WANTS), 0, 0
                     if error < 0:
-                        ended = "the file ends there; it was truncated after it was opened: restore it"
-                        raise ReadError(errno.ENODATA, f"{message}: {ended}")
-                    raise ReadError(error, f"{message}: {os.strerror(error)}")
+                        fix = "it was truncated after it was opened: restore it"
+                        raise ReadError(message, "the file ends there", fix=fix, errno=errno.ENODATA)
+                    raise ReadError(message, os.strerror(error), errno=error)
                 else:
                     sample = int(state["sample"])
                     raise explain(state, files, self.layout, self.views[work.members[sample]], self._who(work, sample))
@@ -220,10 +220,10 @@ class BatchReader:
             who = self._who(work, sample)
             if work.passes > MOST_PASSES:
                 raise ReadError(
-                    errno.EBUSY,
-                    f"{who}: bytes [{start}, {stop}) of {files.path(row, column)} are still not at hand after "
-                    f"{MOST_PASSES} passes, expected them after one; if the limit on open files is low, raise it "
-                    "(ulimit -n)",
+                    f"{who}: {files.path(row, column)}",
+                    f"bytes [{start}, {stop}) are still not at hand after {MOST_PASSES} passes",
+                    fix="if the limit on open files is low, raise it (ulimit -n)",
+                    errno=errno.EBUSY,
                 )
             if files.files[row, column] == system.OBJECT:
                 work.held.want(row, column, start, stop - start, who)
@@ -232,8 +232,8 @@ class BatchReader:
                 state["at"], state["size"] = 0, -1  # no read is under way
                 try:
                     files.open(row)
-                except (FormatError, ReadError) as cause:
-                    raise in_sample(cause, who) from cause
+                except (FormatError, ReadError) as error:
+                    raise error.within(who) from error
                 opened.add(row)
                 pinned.append(row)
         if work.held:

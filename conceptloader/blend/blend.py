@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
-from conceptloader.base.strict import nearest
+from conceptloader.base.strict import unknown
 from conceptloader.blend.exclude import NOTHING, Excluded, left_out, read_excluded
 from conceptloader.blend.load import load_config
 from conceptloader.blend.packing import Packing, Packs
@@ -223,11 +223,11 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
             )
         for track in config.datasets[name].tracks or ():
             if track not in ds.tracks:
-                raise ConfigError(f"datasets.{name}.tracks: no track {track!r} in {ds.path}{nearest(track, ds.tracks)}")
+                raise unknown(f"datasets.{name}.tracks", track, ds.tracks, f"track of {ds.path}:")
     known = {track for ds in datasets.values() for track in ds.tracks}
     for track in config.concepts:
         if track not in known and not some_tracks:
-            raise ConfigError(f"concepts.{track}: no dataset has such a track{nearest(track, known)}")
+            raise unknown(f"concepts.{track}", track, known, "track")
         if not config.allow_mixed_vocabularies:
             check_concepts({name: ds for name, ds in datasets.items() if track in _tracks(config, name, ds)}, track)
     tokenizers = {name: ds.tokenizer for name, ds in datasets.items() if ds.tokenizer is not None}

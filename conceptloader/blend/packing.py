@@ -192,7 +192,7 @@ class Packs:
                 bins, pieces = self.block(number)
                 parts = pack(pieces, bins, self.packing)
             except (ConfigError, FormatError) as error:
-                raise type(error)(f"{self.dataset.path}: {error}") from error
+                raise error.within(self.dataset.path) from error
             self._last = number, parts
         return parts
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from conceptloader.base.checks import as_names, falls
-from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, nearest, plain, within
+from conceptloader.base.strict import Count, Natural, Negative, Positive, Section, plain, unknown, within
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import MAX_BLOCK, Phase
 from conceptloader.order.progress.resume import OnNewSeqLen
@@ -280,7 +280,7 @@ class Config(Section):
     def _check_known(self, names: Any, where: str) -> None:
         for name in names:
             if name not in self.datasets:
-                raise ConfigError(f"{where}{name}: no such dataset{nearest(name, self.datasets)}")
+                raise unknown(f"{where}{name}", name, self.datasets, "dataset")
 
     def _check_unblended(self) -> None:
         if self.order == "shuffled":

@@ -69,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         parser.exit(2)
     if not given[0].startswith("-") and given[0] not in COMMANDS:
-        from conceptloader.base.strict import nearest
+        from conceptloader.base.strict import unknown
 
-        parser.error(f"found the command {given[0]!r}{nearest(given[0], COMMANDS)}")
+        parser.error(str(unknown("", given[0], COMMANDS, "command")))
     arguments = parser.parse_args(given)
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)

@@ -86,7 +86,7 @@ class SortedParquet:
             yield
         except (OSError, self._arrow.ArrowInvalid) as error:  # OSError without a number is damage, too
             if getattr(error, "errno", None) is not None:
-                raise ReadError(error.errno, f"{self._path}: cannot be read: {error}") from error
+                raise ReadError(self._path, f"cannot be read: {error}", errno=error.errno) from error
             raise FormatError(f"{self._path}: found {error}, expected what was written; {self._remedy}") from error
 
 

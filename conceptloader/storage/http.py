@@ -75,24 +75,22 @@ class Http(Store):
             if answer.status == 206 and found:
                 self._ranges = True
                 if int(found[1]) != offset:  # a cache between may be wrong for once
-                    raise ReadError(
-                        errno.EIO, f"{url}: cannot be read at offset {offset}: the server answers with {part:.99}"
-                    )
+                    message = f"cannot be read at offset {offset}: the server answers with {part:.99}"
+                    raise ReadError(url, message, errno=errno.EIO)
                 return Part(data, int(found[2]), version)
             if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
                 return Part(data, len(data), version)
         if self._ranges:  # it has them: one machine of several, or a cache on the way, may not for once
-            raise ReadError(
-                errno.EIO,
-                f"{url}: cannot be read at offset {offset}: the server answers without ranges of bytes, unlike before",
-            )
-        raise ReadError(errno.ENOTSUP, f"{url}: the server answers without ranges of bytes; use another server")
+            message = f"cannot be read at offset {offset}: the server answers without ranges of bytes, unlike before"
+            raise ReadError(url, message, errno=errno.EIO)
+        message = "the server answers without ranges of bytes"
+        raise ReadError(url, message, fix="use another server", errno=errno.ENOTSUP)
 
     def size(self, url: str, allows: Allows) -> int:
         with self._named(url, 0), self._answer("HEAD", url, None, allows) as answer:
             if (length := answer.headers.get("Content-Length", "")).isdecimal():
                 return int(length)
-        raise ReadError(errno.ENOTSUP, f"{url}: the server does not tell its size; use another server")
+        raise ReadError(url, "the server does not tell its size", fix="use another server", errno=errno.ENOTSUP)
 
     def _answer(self, method: str, url: str, wanted: str | None, allows: Allows) -> Any:
         """The answer to a request, its body not read yet; a context that ends the connection if it is not read."""
@@ -111,11 +109,11 @@ class Http(Store):
                 )
             at = urlunsplit(urlsplit(target)._replace(query=urlsplit(found).query))  # it may hold a signature
         else:
-            raise ReadError(errno.ELOOP, f"{url}: found more than {_HOPS} redirects; use the URL where they lead")
+            raise ReadError(url, f"more than {_HOPS} redirects", fix="use the URL where they lead", errno=errno.ELOOP)
         if answer.status >= 300:
             answer.close()
             number = _FINAL.get(answer.status, errno.EIO)
-            raise ReadError(number, f"{url}: cannot be read: the server answers {answer.status} {answer.reason}")
+            raise ReadError(url, f"cannot be read: the server answers {answer.status} {answer.reason}", errno=number)
         self._worked = True
         return answer
 
@@ -136,5 +134,6 @@ class Http(Store):
         except self._errors.HTTPError as error:
             cause = error.__cause__
             if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME and not self._worked:
-                raise ReadError(errno.ENXIO, f"{url}: cannot be read: there is no such host; check the URL") from error
-            raise ReadError(errno.EIO, f"{url}: cannot be read at offset {offset}: {error}"[:500]) from error
+                message = "cannot be read: there is no such host"
+                raise ReadError(url, message, fix="check the URL", errno=errno.ENXIO) from error
+            raise ReadError(url, f"cannot be read at offset {offset}: {error}"[:500], errno=errno.EIO) from error

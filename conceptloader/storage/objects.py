@@ -147,7 +147,7 @@ class RemoteObjects:
         if part.size != file.size:
             raise file.other_size(part.size, _INCOMPLETE)
         if len(part.data) != size:
-            raise ReadError(errno.EIO, f"{file.path}: found {len(part.data)} bytes at offset {offset}, expected {size}")
+            raise ReadError(file.path, f"{len(part.data)} bytes at offset {offset}", str(size), errno=errno.EIO)
         known = self._versions.setdefault(file.path, part.version)
         if part.version != known:
             raise mismatch(

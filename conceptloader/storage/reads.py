@@ -89,10 +89,11 @@ def retrying(action: Callable[[], T], progress: Callable[[], object] = bool) -> 
             if (now := progress()) != failed_at:
                 failed, failed_at = 0, now
             if failed == len(BACKOFF_S):
-                place = "the store and the network" if "://" in str(error.strerror) else "the file system"
-                attempts = f"failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check {place}"
-                raise _GaveUp(error.errno, f"{error.strerror}; {attempts}") from error
-            _tell(str(error.strerror), BACKOFF_S[failed])
+                place = "the store and the network" if "://" in error.path else "the file system"
+                fix = f"it failed {failed + 1} times in {sum(BACKOFF_S):.0f} s; check {place}"
+                fix = f"{error.fix}; {fix}" if error.fix else fix
+                raise _GaveUp(error.path, error.found, error.expected, fix, errno=error.errno) from error
+            _tell(str(error), BACKOFF_S[failed])
         sleep(BACKOFF_S[failed])
         failed += 1
         counts["retries"] += 1
@@ -109,15 +110,17 @@ def read_at(descriptor: int, offset: int, size: int, name: str) -> bytes:
         try:
             part = pread(descriptor, min(size, _MAX_PREAD), offset)
         except OSError as error:
-            message = f"{name}: cannot read {size} bytes at offset {offset}: {error.strerror}"
-            raise ReadError(error.errno, message) from error
+            message = f"cannot read {size} bytes at offset {offset}: {error.strerror}"
+            raise ReadError(name, message, errno=error.errno) from error
         if len(part) == size and not parts:
             return part
         if not part and size:
             raise ReadError(
-                errno.ENODATA,
-                f"{name}: found the end at byte {offset}, expected {size} more bytes; "
+                name,
+                f"the end at byte {offset}",
+                f"{size} more bytes",
                 "the file was truncated after it was opened: restore it",
+                errno=errno.ENODATA,
             )
         parts.append(part)
         offset += len(part)
@@ -158,7 +161,7 @@ def named(path: str, done: str) -> Iterator[None]:
     except ReadError:
         raise
     except OSError as error:
-        raise ReadError(error.errno, f"{path}: cannot be {done}: {error.strerror or error}") from error
+        raise ReadError(path, f"cannot be {done}: {error.strerror or error}", errno=error.errno) from error
 
 
 @contextmanager

@@ -96,8 +96,8 @@ class _Client(Store):
             yield
         except self._errors as error:
             number, remedy = self._explain(error)
-            message = f"{url}: cannot be read at offset {offset}: {_first_line(error)}"
-            raise ReadError(number, f"{message}; {remedy}" if remedy else message) from error
+            message = f"cannot be read at offset {offset}: {_first_line(error)}"
+            raise ReadError(url, message, fix=remedy, errno=number) from error
 
 
 class _Obstore(_Client):
@@ -219,7 +219,7 @@ class _Courier(Store):
             answer = connection.recv()
         except (EOFError, OSError) as error:
             _open_store.cache_clear()  # the next attempt starts another one
-            raise ReadError(errno.EIO, "the process that reads the object store has ended") from error
+            raise ReadError(question[1], "the process that reads the store has ended", errno=errno.EIO) from error
         self._of_thread.connection = connection
         if isinstance(answer, Exception):
             raise answer
@@ -248,7 +248,7 @@ def _answer(connection: Connection) -> None:
             try:
                 value = getattr(_store_of(url), method)(url, *arguments, *more)
             except Exception as error:
-                value = error if isinstance(error, ConceptloaderError) else ReadError(errno.EIO, f"{url}: {error!r}")
+                value = error if isinstance(error, ConceptloaderError) else ReadError(url, error, errno=errno.EIO)
             connection.send(value)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 
 from conceptloader.base.checks import as_count
-from conceptloader.base.strict import nearest
+from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.order.mixture import Phase
@@ -60,7 +60,7 @@ def with_weights(blend: Blend, weights: Mapping[str, float], at: int) -> Blend:
     }
     for name in weights:
         if name not in keys:
-            raise ConfigError(f"weights.{name}: no such dataset{nearest(name, keys)}")
+            raise unknown(f"weights.{name}", name, keys, "dataset")
     start = Skips(blend.spec.skips).global_index(at)
     phase = Phase(start=start, weights={keys[name]: w for name, w in weights.items()})
     return replace(blend, spec=blend.spec.with_phase(phase))

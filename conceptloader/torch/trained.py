@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from conceptloader.base.checks import as_count
-from conceptloader.base.strict import nearest
+from conceptloader.base.strict import unknown
 from conceptloader.batch.layout import BatchLayout
 from conceptloader.blend import ConfigLike
 from conceptloader.errors import ConfigError, ResumeError
@@ -174,7 +174,7 @@ def check_tensors(names: Collection[str], layout: BatchLayout, option: str = "te
     known = layout.names()
     for name in names:
         if name not in known:
-            raise ConfigError(f"{option}: no {name!r} in a batch{nearest(name, known)}")
+            raise unknown(option, name, known, "key of a batch")
 
 
 def trained_labels(batch: TensorBatch) -> torch.Tensor:

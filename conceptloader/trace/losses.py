@@ -58,7 +58,8 @@ class LossLog:
             self._path = Path(directory, f"{time.time_ns():020d}.{dp_rank:06d}.journal")
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
-            raise ReadError(error.errno, f"{directory}: cannot begin a loss log: {error.strerror or error}") from error
+            message = f"cannot begin a loss log: {error.strerror or error}"
+            raise ReadError(directory, message, errno=error.errno) from error
 
     def write(self, step: int, batch: Mapping[str, Any], losses: Any) -> None:
         """Note the losses of a micro batch: [B], one a sample, or [B, S], one a label, of which the mean counts (over

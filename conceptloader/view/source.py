@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from conceptloader.base.strict import nearest
+from conceptloader.base.strict import unknown
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
@@ -110,7 +110,7 @@ class Looked:
         """The dataset `d`, by default the first one; alone, in windows of `s` tokens."""
         name = query.text("d", next(iter(self.sources)))
         if name not in self.sources:
-            raise ConfigError(f"dataset: found {name!r}{nearest(name, self.sources)}")
+            raise unknown("dataset", name, self.sources, "dataset")
         found = self.sources[name]
         if not self.alone or found.by_document or "s" not in query:
             return found

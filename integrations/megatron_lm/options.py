@@ -17,7 +17,7 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
     parse_and_normalize_split,
 )
 
-from conceptloader.base.strict import nearest
+from conceptloader.base.strict import unknown
 from conceptloader.blend import Config, load_config
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.adopt import token_files
@@ -84,7 +84,7 @@ class Options:
     def __post_init__(self) -> None:
         for name in self.accept:
             if name.partition(".")[0] not in ACCEPT:
-                raise ConfigError(f"--conceptloader-accept: found {name!r}{nearest(name.partition('.')[0], ACCEPT)}")
+                raise unknown("--conceptloader-accept", name.partition(".")[0], ACCEPT, "value")
 
 
 def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from conceptloader.base.strict import nearest
+from conceptloader.base.strict import unknown
 from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
@@ -95,7 +95,7 @@ class Collator:
     def _tensor(self, name: str, source: str, batch: Mapping[str, Any]) -> torch.Tensor:
         if source not in batch:
             offered = [key for key, value in batch.items() if isinstance(value, np.ndarray)]
-            raise ConfigError(f"nanotron.consume.{name}: no such key in the batch{nearest(name, offered)}")
+            raise unknown(f"nanotron.consume.{name}", name, offered, "key of a batch")
         value = batch[source]
         if not isinstance(value, np.ndarray):
             raise ConfigError(

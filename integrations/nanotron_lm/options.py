@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from conceptloader.base.strict import Section, build, nearest
+from conceptloader.base.strict import Section, build, unknown
 from conceptloader.blend import Config, load_config
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.in_place import datasets_in_place
@@ -138,7 +138,7 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
         dataset = _from_nanoset(dataset, root, where)
     for key in dataset:
         if key not in known:
-            raise ConfigError(f"{where}.{key}: unknown key{nearest(key, known)}")
+            raise unknown(f"{where}.{key}", key, known)
     values = {key: value for key, value in dataset.items() if value is not None}
     inline = sorted(set(values) - {"type", "config", "nanotron"})
     if "config" in values and inline:

@@ -95,7 +95,7 @@ def test_at_the_limit_of_the_system_all_idle_files_are_closed():
     def opener():
         counts.append(handles.count)
         if len(counts) == 1:
-            raise ReadError(errno.EMFILE, "too many open files")
+            raise ReadError("ds", "too many open files", errno=errno.EMFILE)
         return 7
 
     assert handles.open(opener) == 7

@@ -120,7 +120,7 @@ def test_what_stays_away_is_named(tmp_path: Path, passes: Passes, monkeypatch: p
     view = shards(tmp_path / "a", 3)
     reader, (samples, picked) = BatchReader(NO_ORDER, [view], layout_of(view), dp_rank=2), windows(view)
     monkeypatch.setattr(OpenFiles, "open", lambda files, row: None)
-    match = rf"sample 0, dp_rank 2: bytes \[0, \d+\) of .*0.stream.bin are still not at hand after {MOST_PASSES} passes"
+    match = rf"sample 0, dp_rank 2: .*0.stream.bin: bytes \[0, \d+\) are still not at hand after {MOST_PASSES} passes"
     with pytest.raises(ReadError, match=match):
         reader.read(samples, picked=picked)
     assert len(passes) == MOST_PASSES + 1

@@ -78,7 +78,7 @@ def test_logs_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("conceptloader.test").warning("%s", EVIL)
     Output(False).error(ConfigError(EVIL + "\nmore"))
     check(capsys.readouterr().err)
-    for error in (ConceptloaderError(EVIL), ConfigError(EVIL), ReadError(5, EVIL)):
+    for error in (ConceptloaderError(EVIL), ConfigError(EVIL), ReadError(EVIL, errno=5)):
         check(str(error))
         check("".join(__import__("traceback").format_exception(error)))
 

@@ -191,9 +191,9 @@ WEB = {"path": "web", "weight": 1}
         ({"seq_len": 1000}, r"datasets\.code: seq_len: found 1000, expected at most"),
         (
             {"datasets": {"web": {**WEB, "tracks": ["concept"]}}},
-            r"web\.tracks: no track 'concept' .*; did you mean concepts",
+            r"web\.tracks: found an unknown track of .*: 'concept', .*; did you mean concepts",
         ),
-        ({"concepts": {"quality": {}}}, r"concepts\.quality: no dataset has such a track"),
+        ({"concepts": {"quality": {}}}, r"concepts\.quality: found an unknown track"),
         (
             {"datasets": {"web": WEB, "other": {**WEB, "path": "other"}}},
             "different tokenizers .*allow_mixed_tokenizers: true",

@@ -332,7 +332,7 @@ def test_a_remount_heals(data: Path, disk: FaultyDisk, code: int) -> None:
     assert disk.waited == list(io.BACKOFF_S[:3])
 
 
-@pytest.mark.parametrize("fault", [ReadError(errno.EACCES, "denied"), FormatError("damaged"), KeyboardInterrupt()])
+@pytest.mark.parametrize("fault", [ReadError(errno=errno.EACCES), FormatError("damaged"), KeyboardInterrupt()])
 def test_an_opening_that_fails_half_way_leaves_nothing_open(
     data: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:

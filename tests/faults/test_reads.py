@@ -57,7 +57,7 @@ def test_many_faults_are_a_line_a_minute_and_their_number(
 
     def attempt() -> None:
         if left:
-            raise ReadError(errno.EIO, f"{left.pop()}: cannot be read at offset 5: busy")
+            raise ReadError(left.pop(), "cannot be read at offset 5: busy", errno=errno.EIO)
 
     io.retrying(attempt, lambda: object())
     io.tell_all()

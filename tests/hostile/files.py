@@ -97,14 +97,14 @@ class Answers:
     def _file(self, path: str) -> bytes:
         file = self._root / path.removeprefix("fuzz://bucket/")
         if not file.is_file():
-            raise ReadError(errno.ENOENT, f"{path}: not there")
+            raise ReadError(path, "not there", errno=errno.ENOENT)
         return file.read_bytes()
 
     def get(self, path: str, offset: int, size: int, allows: Any) -> stores.Part:
         data, kind = self._file(path), next(self._plan, 0)
         part, whole, version = data[offset : offset + size], len(data), "1"
         if kind > 250:
-            raise ReadError(errno.EIO, f"{path}: {kind}")
+            raise ReadError(path, kind, errno=errno.EIO)
         if kind > 240:
             part = part[: kind % 7]
         elif kind > 230:

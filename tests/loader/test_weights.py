@@ -216,7 +216,7 @@ def test_what_is_refused_changes_nothing(config: Any, tmp_path: Path) -> None:
         ({"a": 1}, 100, "found a start at global sample 100, expected more than 100"),
         ({"a": 1}, 50, "found a start at global sample 50, expected more than 100"),
         ({"a": 1}, -1, "at: found -1"),
-        ({"A": 1}, None, "weights.A: no such dataset"),
+        ({"A": 1}, None, "weights.A: found an unknown dataset"),
         ({}, None, "no weights"),
         ({"a": 0}, None, "found 0, expected a number above 0"),
         ({"a": float("nan")}, None, "found nan"),

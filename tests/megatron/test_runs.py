@@ -225,8 +225,8 @@ def test_names_to_accept_are_known_ones() -> None:
     ]
     assert Options(stage=Stage("last"), accept=tuple(accept)).accept == tuple(accept)
     for wrong, message in (
-        ("nonsense", "found 'nonsense', expected one of .*tokenizer"),
-        ("phase.0.weights", "found 'phase.0.weights'; did you mean phases"),
+        ("nonsense", "found an unknown value 'nonsense', expected one of .*tokenizer"),
+        ("phase.0.weights", "found an unknown value 'phase', .*; did you mean phases"),
     ):
         with pytest.raises(ConfigError, match=f"^--conceptloader-accept: {message}"):
             take_options(["--conceptloader-config", "x.yaml", "--conceptloader-accept", "seed", wrong])

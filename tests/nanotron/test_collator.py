@@ -122,13 +122,13 @@ def test_what_is_cut_follows_from_the_configuration(tmp_path: Path, shared_label
 @pytest.mark.parametrize(
     ("consume", "message"),
     [
-        ({"concept_ids": "last"}, "no such key in the batch; did you mean concepts_ids?"),
+        ({"concept_ids": "last"}, "found an unknown key of a batch 'concept_ids', .*; did you mean concepts_ids"),
         ({"max_seqlen": "last"}, "holds a int, nanotron moves only tensors"),
         ({"concepts_ids": "3"}, "found pipeline rank 3, this run has 0 to 0"),
     ],
 )
 def test_wrong_keys_are_refused(consume: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+    with pytest.raises(ConfigError, match=message):
         collator(0, 1, consume=consume)(batch())
 
 

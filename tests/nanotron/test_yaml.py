@@ -80,9 +80,9 @@ def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("misspelled", "data_stages[0].data.dataset.wieghts: unknown key; did you mean weights?"),
-        ("misspelled below", "data_stages[0].data.dataset.datasets.web.wieght: unknown key; did you mean weight?"),
-        ("misspelled adapter", "dataset.nanotron.loss_per_datset: unknown key; did you mean loss_per_dataset?"),
+        ("misspelled", "data_stages[0].data.dataset.wieghts: found an unknown key 'wieghts'"),
+        ("misspelled below", "data_stages[0].data.dataset.datasets.web.wieght: found an unknown key 'wieght'"),
+        ("misspelled adapter", "dataset.nanotron.loss_per_datset: found an unknown key 'loss_per_datset'"),
         ("misspelled type", "data_stages[0].data.dataset.type: found 'conceptlaoder', expected conceptloader"),
         ("missing type", "data_stages[0].data.dataset: found datasets"),
         ("missing type", "for ours add type: conceptloader"),
@@ -102,7 +102,7 @@ def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
         ),
         ("bad value", "data_stages[0].data.dataset.block: found 0, expected"),
         ("both", "data_stages[0].data.dataset: has config and also datasets;"),
-        ("wrong file", "blokc: unknown key; did you mean block?"),
+        ("wrong file", "blokc: found an unknown key 'blokc'"),
     ],
 )
 def test_our_message(parsed: dict[str, Any], name: str, message: str) -> None:

@@ -305,7 +305,7 @@ def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:
         ({"bins": 1}, r"packing\.bins: found 1, expected an integer from 2"),
         ({"bins": 5000}, r"packing\.bins: found 5000, expected an integer from 2 to 4096"),
         ({"overflow": "drop"}, r"packing\.overflow: found 'drop', expected one of split, crop, refuse"),
-        ({"bin": 8}, r"packing\.bin: unknown key; did you mean bins"),
+        ({"bin": 8}, r"packing\.bin: found an unknown key 'bin', .*; did you mean bins"),
     ]:
         with pytest.raises(ConfigError, match=said):
             open_blend({**content, "packing": packing})

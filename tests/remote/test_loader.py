@@ -191,7 +191,7 @@ def test_an_interrupted_request_of_a_forked_process(
     (process,) = (one for one in psutil.Process().children() if "stores.serve()" in one.cmdline()[-1])
     process.kill()
     process.wait()
-    with pytest.raises(ReadError, match="the process that reads the object store has ended"):
+    with pytest.raises(ReadError, match="the process that reads the store has ended"):
         read(5)
 
 

@@ -223,7 +223,7 @@ def test_quarantine_and_a_check_of_the_files(page: str, browser: Browser, looked
     [
         ("window?d=web&i=99999", "window: found '99999', expected a number from 0 to"),
         ("window?d=web&i=-1", "window: found '-1'"),
-        ("window?d=nobody", "dataset: found 'nobody'"),
+        ("window?d=nobody", "dataset: found an unknown dataset 'nobody'"),
         ("step?n=x", "step: found 'x'"),
         ("step?n=1&rank=2", "rank: found '2', expected a number from 0 to 1"),
         ("document?d=web&id=nobody", "document: found no 'nobody' in web"),

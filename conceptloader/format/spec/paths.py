@@ -156,7 +156,7 @@ class UrlRoots(Roots):
         def whole() -> bytes:
             data = read_range(path, 0, size, self.allows).data
             if len(data) != size:
-                raise ReadError(errno.EIO, f"{path}: found {len(data)} bytes, expected {size}")
+                raise ReadError(path, f"{len(data)} bytes", str(size), errno=errno.EIO)
             return data
 
         return retrying(whole) if size else b""

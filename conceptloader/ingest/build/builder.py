@@ -291,7 +291,7 @@ def _write_shards(
     others = f" (and {len(errors) - 1} other shards have errors)" if errors[1:] else ""
     if isinstance(errors[0], ReadError):
         remedy = "what is finished is kept: make sure that the disk can be written, then run the same command again"
-        raise ReadError(errors[0].errno, f"{errors[0].strerror or errors[0]}{others}; {remedy}")
+        raise ReadError(errors[0].path, f"{errors[0].found}{others}", errors[0].expected, remedy, errno=errors[0].errno)
     finished = build.num_shards - len(errors)
     kept = f"{finished} of {build.num_shards} shards are finished and kept" if finished else "no shard is finished"
     remedy, kind = f"mend the input and {'build into another directory' if finished else 'run again'}", type(errors[0])

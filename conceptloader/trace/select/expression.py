@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from conceptloader.base.packages import need
-from conceptloader.base.strict import nearest
+from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
 
 _CLASSES = {"COLUMN_REF", "CONSTANT", "COMPARISON", "CONJUNCTION", "OPERATOR", "BETWEEN", "FUNCTION", "CASE"}
@@ -77,7 +77,7 @@ class Expression:
             if kind == "COLUMN_REF":
                 name = ".".join(part["column_names"])
                 if name not in known:
-                    raise self.wrong(at, f"the column {name!r}{nearest(name, known)}")
+                    raise self.wrong(at, str(unknown("", name, known, "column")))
                 columns.append(name)
         return sorted(set(columns))
 

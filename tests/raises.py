@@ -1,0 +1,28 @@
+"""What an error says, by its parts: tests hold the kind, the place and the values; the wording is free to change."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from conceptloader.errors import ConceptloaderError
+
+
+@contextmanager
+def raises(
+    kind: type[ConceptloaderError],
+    path: object = "",
+    found: object = "",
+    expected: str = "",
+    *,
+    fix: str = "",
+    code: str = "",
+) -> Iterator[pytest.ExceptionInfo[ConceptloaderError]]:
+    """An error of `kind`; each part that is given stands in the error's (`code`: equals it)."""
+    with pytest.raises(kind) as caught:
+        yield caught
+    error = caught.value
+    for name, part in [("path", path), ("found", found), ("expected", expected), ("fix", fix)]:
+        has = getattr(error, name)
+        assert str(part) in has, f"{name} is {has!r}, without {str(part)!r}; the error: {error}"
+    assert not code or error.code == code, f"code is {error.code!r}, not {code!r}; the error: {error}"

@@ -28,7 +28,7 @@ INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 NUMBA := $(shell sed -n 's/.*"\(numba==[0-9.]*\)".*/\1/p' pyproject.toml)
 LINKER := $(if $(shell for name in cc gcc clang ld; do command -v $$name; done),,$(shell sed -n 's/.*"\(ziglang==[0-9.]*\)".*/\1/p' setup.py))
 
-.PHONY: setup kernels wheel browser test soak fuzz mutants figures lint format demo docs bench trainers constraints clean
+.PHONY: setup kernels wheel browser test soak fuzz mutants lint format demo docs bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
@@ -80,10 +80,6 @@ fuzz: setup
 # How many random changes of the product its tests notice. Hours; goes on where it was interrupted.
 mutants: setup
 	nice $(VENV)/bin/python -m tests.mutants.run --count $(MUTANTS) --jobs $(JOBS)
-
-# What one has to read, measured; docs/architecture.md has the marks. FLAGS=-v lists what was counted.
-figures: setup
-	$(VENV)/bin/python -m tests.house.figures $(FLAGS)
 
 format: setup
 	$(VENV)/bin/ruff check --fix .

@@ -1,4 +1,4 @@
-"""docs/architecture.md: its listings are what runs, its layers setup.cfg's; every folder says what to open first."""
+"""docs/architecture.md: its listings are what runs, its layers setup.cfg's; and no imports in a circle."""
 
 import ast
 import configparser
@@ -14,9 +14,10 @@ import yaml
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.testing import random_documents, write_dataset
-from tests.house.figures import PAGE, ROOT, Tracer, compiled_below, imports, product_files
+from tests.house.imports import ROOT, circles, imports
+from tests.house.tracing import Tracer, compiled_below
 
-TEXT = PAGE.read_text("utf-8")
+TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 LINE = re.compile(r"^([\w/]+\.py):([\w.]+) +\S")
 Steps = list[tuple[str, str]]
 
@@ -106,16 +107,29 @@ def test_imports_by_a_string_look_down_too() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    "package",
-    [path for path in product_files() if path.name == "__init__.py" and path.parent.name != "integrations"],
-    ids=lambda path: str(path.parent.relative_to(ROOT)),
-)
-def test_every_folder_says_what_to_open_first(package: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(package.read_text("utf-8"))) or ""
-    named = re.findall(r"Open ([\w/]+(?:\.py|/)) first", docstring.replace("Open spec/ for", "Open spec/ first for"))
-    assert named, "Open <file> first"
-    assert (package.parent / named[0]).exists()
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert circles(imports()) == []
+
+
+def test_circles_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of relative imports, of imports within functions, and of modules that a string names."""
+    files = {
+        "conceptloader/__init__.py": "",
+        "conceptloader/a.py": "def f():\n    from conceptloader.c import b\n",
+        "conceptloader/c/__init__.py": "",
+        "conceptloader/c/b.py": "from .. import a\nimport conceptloader.c\n",
+        "conceptloader/d.py": "def f():\n    import_module('conceptloader.e').f(import_module(f.__name__))\n",
+        "conceptloader/e.py": "from conceptloader.d import f\n",
+        "conceptloader/g.py": "import_module(f'conceptloader.{word}h', __name__)\n",
+        "conceptloader/h.py": "import conceptloader.g\nimport_module(f'{package}.g')\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("tests.house.imports.ROOT", tmp_path)
+    monkeypatch.setattr("tests.house.imports.product_files", lambda: sorted(tmp_path.rglob("*.py")))
+    pairs = [["a", "c.b"], ["d", "e"], ["g", "h"]]
+    assert circles(imports()) == [[f"conceptloader.{name}" for name in pair] for pair in pairs]
 
 
 def test_folders_that_the_page_names() -> None:

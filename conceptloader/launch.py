@@ -31,7 +31,7 @@ def detect(script: Path) -> str:
     try:
         tree = ast.parse(script.read_bytes(), filename=str(script))
     except (OSError, SyntaxError) as error:
-        raise ConfigError(f"{script}: cannot be read as a Python script: {error}") from error
+        raise ConfigError(script, f"cannot be read as a Python script: {error}") from error
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -41,7 +41,7 @@ def detect(script: Path) -> str:
     found = sorted(FRAMEWORKS.keys() & imported)
     if len(found) != 1:
         what = f"imports {' and '.join(found)}" if found else f"imports none of {', '.join(sorted(FRAMEWORKS))}"
-        raise ConfigError(f"{script}: {what}; say which framework it belongs to: --framework NAME")
+        raise ConfigError(script, str(what), fix="say which framework it belongs to: --framework NAME")
     return found[0]
 
 

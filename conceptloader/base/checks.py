@@ -15,7 +15,7 @@ def as_integer(value: Any, name: str) -> int:
     Raises ConfigError that names the argument.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ConfigError(f"{name}: found {value!r}, expected an integer")
+        raise ConfigError(name, repr(value), "an integer")
     return index(value)
 
 
@@ -29,14 +29,14 @@ def as_count(value: Any, name: str, least: int = 1) -> int:
     except TypeError:
         count = least - 1
     if not least <= count <= MAX_COUNT:
-        raise ConfigError(f"{name}: found {value!r}, expected an integer from {least} to 2**63 - 1")
+        raise ConfigError(name, repr(value), f"an integer from {least} to 2**63 - 1")
     return count
 
 
 def as_names(value: Iterable[str], name: str) -> tuple[str, ...]:
     """`value` as a tuple. Raises ConfigError that names the argument for a string, whose letters would be the names."""
     if isinstance(value, str):
-        raise ConfigError(f"{name}: expected a list of names, found the string {value!r}; write [{value!r}]")
+        raise ConfigError(name, f"expected a list of names, found the string {value!r}", fix=f"write [{value!r}]")
     return tuple(value)
 
 
@@ -48,4 +48,4 @@ def falls(starts: Sequence[int]) -> int | None:
 def check_task(task: tuple[int, int] | None) -> None:
     """task: (number, tasks), None for no task. Raises: ConfigError for a number that is none of so many."""
     if task is not None and not 0 <= task[0] < task[1]:
-        raise ConfigError(f"task: found {task[0]} of {task[1]}, expected a number from 0 to {task[1] - 1}")
+        raise ConfigError("task", f"{task[0]} of {task[1]}", f"a number from 0 to {task[1] - 1}")

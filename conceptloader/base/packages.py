@@ -14,7 +14,7 @@ def need(module: str, problem: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{problem}; pip install {module.partition('.')[0]}") from error
+        raise ConfigError("", problem, fix=f"pip install {module.partition('.')[0]}", code="package") from error
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def imported(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingPackageError(f"{what} cannot be imported ({error}); {remedy}") from error
+        raise MissingPackageError(what, f"cannot be imported ({error})", fix=remedy) from error
 
 
 def public(

@@ -86,7 +86,7 @@ class Upstream:
                 line = line.tb_next
             if line is None or ".integrations." not in line.tb_frame.f_globals.get("__name__", ""):
                 raise
-            raise ConfigError(f"{self.name}: {error} (conceptloader knows {self.seen}); {self.otherwise}") from error
+            raise ConfigError(self.name, f"{error} (conceptloader knows {self.seen})", fix=self.otherwise) from error
 
     def original(self, patch: Patch) -> tuple[Any, Any]:
         """Patch.resolve, checked. Raises ConfigError if this release is not what the patch was written for."""
@@ -97,8 +97,9 @@ class Upstream:
             reason = str(error)
         if reason:
             raise ConfigError(
-                f"cannot hook into {self.name} at {patch.target.replace(':', '.')}: {reason} (conceptloader knows "
-                f"{self.seen}); {self.otherwise}"
+                f"cannot hook into {self.name} at {patch.target.replace(':', '.')}",
+                f"{reason} (conceptloader knows {self.seen})",
+                fix=self.otherwise,
             )
         return owner, original
 

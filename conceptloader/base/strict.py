@@ -73,7 +73,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     if origin is Annotated:
         converted = convert(value, args[0], where)
         if not all(rule.holds(converted) for rule in hint.__metadata__):
-            raise ConfigError(f"{where}: found {value!r}, expected {_describe(hint)}")
+            raise ConfigError(where, repr(value), _describe(hint))
         return converted
     if origin in (Union, types.UnionType):
         kinds = [a for a in args if a is not type(None)]
@@ -96,7 +96,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
         raise _wrong(value, hint, where)
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: found {value}, expected a finite number")
+        raise ConfigError(where, str(value), "a finite number")
     return value
 
 
@@ -118,7 +118,7 @@ def build(cls: type[T], data: Any, where: str) -> T:
     hints = _hints(cls)  # type: ignore[arg-type]
     for name in required:
         if name not in data:
-            raise ConfigError(f"{prefix}{name}: missing, expected {_describe(hints[name])}")
+            raise ConfigError(f"{prefix}{name}", "nothing", _describe(hints[name]))
     return cls(**{name: convert(item, hints[name], f"{prefix}{name}") for name, item in data.items()})
 
 
@@ -153,7 +153,7 @@ def _literal(value: Any, allowed: tuple[Any, ...], where: str) -> Any:
         value = word if word in allowed else value
     if value not in allowed or isinstance(value, bool):
         expected = f"one of {', '.join(map(str, allowed))}" if len(allowed) > 1 else repr(allowed[0])
-        raise ConfigError(f"{where}: found {_shown(value)}, expected {expected}")
+        raise ConfigError(where, _shown(value), expected)
     return allowed[allowed.index(value)]
 
 
@@ -167,13 +167,13 @@ def _tuple(value: Any, hint: Any, where: str) -> tuple[Any, ...]:
 
 def _mapping(value: Any, where: str, advice: str = "") -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: found {_shown(value)}, expected a mapping of keys to values{advice}")
+        raise ConfigError(where, _shown(value), f"a mapping of keys to values{advice}")
     return value
 
 
 def _name(key: Any, where: str) -> str:
     if not isinstance(key, str) or not key:
-        raise ConfigError(f"{where}: found the name {key!r}, expected text; put it in quotes")
+        raise ConfigError(where, f"the name {key!r}", "text", "put it in quotes")
     return key
 
 
@@ -186,7 +186,7 @@ def _wrong(value: Any, hint: Any, where: str) -> ConfigError:
             advice = f"; write the number out: {int(unit[1]) << 10 * power}, or {int(unit[1]) * 1000**power}"
     elif hint is str:
         advice = "; put it in quotes"
-    return ConfigError(f"{where}: found {_shown(value)}, expected {_describe(hint)}{advice}")
+    return ConfigError(where, _shown(value), f"{_describe(hint)}{advice}")
 
 
 def _shown(value: Any) -> str:

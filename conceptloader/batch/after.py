@@ -47,8 +47,10 @@ def weigh(batch: Batch, track: TrackLayout, samples: U64Array) -> None:
     found = numbers[rows, index[rows, places]]
     if not np.isfinite(found).all():
         raise FormatError(
-            f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}: found a weight that is no finite "
-            "number, expected finite ones; build it again, or quarantine these tokens"
+            f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}",
+            "a weight that is no finite number",
+            "finite ones",
+            "build it again, or quarantine these tokens",
         )
     batch[LOSS_WEIGHT][rows, places] = found
 

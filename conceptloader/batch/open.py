@@ -53,7 +53,7 @@ def batch_layout(blend: Blend) -> BatchLayout:
     """
     config = blend.config
     if config.seq_len is None:
-        raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
+        raise ConfigError("seq_len", "nothing", "the number of tokens of a sample in a batch")
     layout = decide_layout(blend.views, config.seq_len, config.outputs, config.concepts)
     return replace(layout, random_key=derive_key(config.seed, RANDOM))
 
@@ -78,7 +78,9 @@ def decide_layout(
         }
     for name, times in Counter(names).items():
         if times > 1:
-            raise ConfigError(f"two arrays of a batch would be called {name}; rename a track or a field")
+            raise ConfigError(
+                "outputs", f"two arrays of a batch would be called {name}", fix="rename a track or a field"
+            )
     fields = [_field_layout(f, at == "labels", present) for f, at in sorted(outputs.fields.items())]
     weights = None
     if outputs.weights is not None:
@@ -93,8 +95,9 @@ def _field_layout(name: str, labels: bool, views: Sequence[View]) -> FieldLayout
         if name not in view.dataset.field_names:
             known = sorted({field for view in views for field in view.dataset.field_names})
             raise ConfigError(
-                f"{where}: dataset {view.name} has no field {name!r}, the fields are {known}; correct or remove it, or "
-                "build the dataset with it"
+                where,
+                f"dataset {view.name} has no field {name!r}, the fields are {known}",
+                fix="correct or remove it, or build the dataset with it",
             )
     types = {view.name: dict(view.dataset.manifest.layouts[0].fields)[name] for view in views}
     return FieldLayout(name=name, field=name, dtype=_one_type(where, types), labels=labels)
@@ -112,22 +115,27 @@ def _weights(given: LossWeight, views: Sequence[View], seq_len: int) -> tuple[Fi
         what = "field" if fields else "track that is read" if tracks else "field and no track that is read"
         remedy = f"or say loss_weight: {{name: {name}, missing: 1}}" if having else "or correct the name"
         raise ConfigError(
-            f"{where}: found no {what} called {name!r} in {', '.join(lacking)} (fields and tracks: {known}), whose "
-            f"weights would be a guess; build them with it, {remedy}"
+            where,
+            f"found no {what} called {name!r} in {', '.join(lacking)} (fields and tracks: {known}), whose weights "
+            "would be a guess",
+            fix=f"build them with it, {remedy}",
         )
     types = fields or {key: str(track.parameters.get("dtype", track.codec)) for key, track in tracks.items()}
     if not set(types.values()) <= {"f2", "f4"}:
         raise ConfigError(
-            f"{where}: found {name!r} of type {', '.join(types.values())}, expected f2 or f4, as field or as track of "
-            "codec numpy; build it so"
+            where,
+            f"{name!r} of type {', '.join(types.values())}",
+            "f2 or f4, as field or as track of codec numpy",
+            "build it so",
         )
     field = FieldLayout(name=LOSS_WEIGHT, field=name, dtype=F4, labels=True, missing=given.missing or 0.0)
     if fields:
         return field, None
     if given.outside is None:
         raise ConfigError(
-            f"{where}: found the track {name!r}, but no weight of tokens in none of its spans; say "
-            f"loss_weight: {{name: {name}, outside: 1}}"
+            where,
+            f"found the track {name!r}, but no weight of tokens in none of its spans",
+            fix=f"say loss_weight: {{name: {name}, outside: 1}}",
         )
     track = _track_layout(name, ConceptOptions(), views, seq_len)
     return replace(field, outside=given.outside), replace(track, name=f"({LOSS_WEIGHT})", source=name, labels=True)
@@ -139,8 +147,9 @@ def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:
     other = next((name for name in types if types[name] != types[first]), None)
     if other is not None:
         raise ConfigError(
-            f"{where}: found type {types[first]} in dataset {first}, but {types[other]} in {other}; a batch has one: "
-            "build one of them again"
+            where,
+            f"found type {types[first]} in dataset {first}, but {types[other]} in {other}",
+            fix="a batch has one: build one of them again",
         )
     return np.dtype(f"<{types[first]}")
 
@@ -148,7 +157,9 @@ def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:
 def _check_view(view: View, outputs: Outputs) -> None:
     tokenizer = view.dataset.tokenizer
     if not outputs.eos_loss and (tokenizer is None or tokenizer.eos_id is None):
-        raise ConfigError(f"outputs.eos_loss: found false, but dataset {view.name} names no eos token; set it to true")
+        raise ConfigError(
+            "outputs.eos_loss", f"found false, but dataset {view.name} names no eos token", fix="set it to true"
+        )
     shards = view.dataset.manifest.shards
     if outputs.needs_documents and ((shards.documents == 0) & (shards.tokens > 0)).any():
         logger.warning(
@@ -159,8 +170,10 @@ def _check_view(view: View, outputs: Outputs) -> None:
     types = {dict(layout.fields).get(LOSS_FIELD) for layout in view.dataset.manifest.layouts}
     if not types <= {None, "u1"}:
         raise ConfigError(
-            f"dataset {view.name}: found a field {LOSS_FIELD} of type {', '.join(map(str, types))}, expected u1; "
-            f"build it with that type, or under another name, which outputs.{LOSS_WEIGHT} may give"
+            f"dataset {view.name}",
+            f"a field {LOSS_FIELD} of type {', '.join(map(str, types))}",
+            "u1",
+            f"build it with that type, or under another name, which outputs.{LOSS_WEIGHT} may give",
         )
     masked = {
         "quarantined ranges": view.quarantine,
@@ -170,13 +183,16 @@ def _check_view(view: View, outputs: Outputs) -> None:
     kind = kind_of(view)
     if kind == "pack" and outputs.shared_labels:
         raise ConfigError(
-            "outputs.shared_labels: found true with packing, where the label of a document's last token in a pack is "
-            "not the next input; set it to false"
+            "outputs.shared_labels",
+            "found true with packing, where the label of a document's last token in a pack is not the next input",
+            fix="set it to false",
         )
     masked[f"{kind}s, which are padded"] = kind != "window"
     for reason, found in masked.items():
         if found and not outputs.loss_mask:
-            raise ConfigError(f"outputs.loss_mask: found false, but dataset {view.name} has {reason}; set it to true")
+            raise ConfigError(
+                "outputs.loss_mask", f"found false, but dataset {view.name} has {reason}", fix="set it to true"
+            )
 
 
 def _check_codecs(where: str, kinds: Mapping[str, str], options: ConceptOptions) -> None:
@@ -185,13 +201,17 @@ def _check_codecs(where: str, kinds: Mapping[str, str], options: ConceptOptions)
     odd = next((name for name in kinds if kinds[name] != kind or kind not in ("concepts", "numpy")), None)
     if odd is not None:
         raise ConfigError(
-            f"{where}: dataset {odd} has codec {kinds[odd]}, and arrays are made of tracks of codec concepts, or of "
-            "codec numpy, in all datasets; set layout: records, which hands out the records themselves"
+            where,
+            f"dataset {odd} has codec {kinds[odd]}, and arrays are made of tracks of codec concepts, or of codec "
+            "numpy, in all datasets",
+            fix="set layout: records, which hands out the records themselves",
         )
     if kind == "numpy" and (options.layout != "padded" or options.max_concepts is not None):
         raise ConfigError(
-            f"{where}: found layout {options.layout} and max_concepts {options.max_concepts} for a track of numbers, "
-            "of which each span has one; leave both out, or set layout: records"
+            where,
+            f"found layout {options.layout} and max_concepts {options.max_concepts} for a track of numbers, of which "
+            "each span has one",
+            fix="leave both out, or set layout: records",
         )
 
 
@@ -200,13 +220,15 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
     having = [view for view in views if name in view.tracks]
     if not having:
         known = sorted({track for view in views for track in view.tracks})
-        raise ConfigError(f"{where}: this track is read of no dataset, expected one of {known}; correct or remove it")
+        raise ConfigError(
+            where, f"this track is read of no dataset, expected one of {known}", fix="correct or remove it"
+        )
     kinds = {view.name: view.dataset.tracks[name].codec for view in having}
     kind, decoded = next(iter(kinds.values())), options.layout == "records"
     if not decoded:
         _check_codecs(where, kinds, options)
     elif options.max_concepts is not None:
-        raise ConfigError(f"{where}.max_concepts: found with layout records, which are never cut; remove it")
+        raise ConfigError(f"{where}.max_concepts", "found with layout records, which are never cut", fix="remove it")
     most = {"max_spans": 1, "max_concepts": MAX_RECORD_BYTES if decoded else 1}
     for view in having:
         if decoded:
@@ -215,8 +237,9 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
             limit = getattr(options, key)
             if limit is not None and number > limit and options.overflow == "error":
                 raise ConfigError(
-                    f"{where}.{key}: found {limit}, but dataset {view.name} may need {number} at seq_len {seq_len}; "
-                    "raise it, or set overflow: truncate or mark"
+                    f"{where}.{key}",
+                    f"found {limit}, but dataset {view.name} may need {number} at seq_len {seq_len}",
+                    fix="raise it, or set overflow: truncate or mark",
                 )
             most[key] = max(most[key], number)
     numbers, scored = None, {view.name: False for view in having}
@@ -227,8 +250,9 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
     if any(scored.values()) and not all(scored.values()):
         bare = next(found for found in scored if not scored[found])
         raise ConfigError(
-            f"{where}: dataset {bare} has no scores of its concepts, but {next(filter(scored.get, scored))} has; a "
-            "batch has them of all or of none: build one of them again"
+            where,
+            f"dataset {bare} has no scores of its concepts, but {next(filter(scored.get, scored))} has",
+            fix="a batch has them of all or of none: build one of them again",
         )
     layout = TrackLayout(
         name=name,
@@ -247,8 +271,10 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
     size = 8 * layout.max_spans * (1 if layout.ragged else layout.max_concepts)
     if size > MAX_SAMPLE_BYTES:
         raise ConfigError(
-            f"{where}: {layout.max_spans} spans of {layout.max_concepts} concepts take {size} bytes a sample, above "
-            f"{MAX_SAMPLE_BYTES}; set max_spans and max_concepts, with overflow: truncate, or layout: ragged"
+            where,
+            f"{layout.max_spans} spans of {layout.max_concepts} concepts take {size} bytes a sample, above "
+            f"{MAX_SAMPLE_BYTES}",
+            fix="set max_spans and max_concepts, with overflow: truncate, or layout: ragged",
         )
     if size > CLAIMED_BYTES:
         for view in having:

@@ -251,8 +251,11 @@ class BatchReader:
             outside = [part for part in parts if not 0 <= part.start <= part.stop <= tokens]
             if outside or given < wanted:
                 raise ConfigError(
-                    f"{self._who(work, sample)}: found {given} tokens in {len(parts)} ranges, of which {len(outside)} "
-                    f"{outside[:1]} are not in the dataset, expected {wanted} of its {tokens}; correct the order"
+                    self._who(work, sample),
+                    f"{given} tokens in {len(parts)} ranges, of which {len(outside)} {outside[:1]} are not in the "
+                    "dataset",
+                    f"{wanted} of its {tokens}",
+                    "correct the order",
                 )
 
     def _describe(self, work: Workspace) -> str:

@@ -152,13 +152,15 @@ def open_blend(
     """
     if isinstance(config, Blend):
         if datasets is not None or codecs is not None:
-            raise ConfigError("open_blend: found datasets or codecs for an open Blend; give its configuration instead")
+            raise ConfigError(
+                "open_blend", "found datasets or codecs for an open Blend", fix="give its configuration instead"
+            )
         return config
     if not isinstance(config, Config):
         config = load_config(config)
     if config.order == "megatron":
         raise ConfigError(
-            "order: megatron takes over a run of Megatron-LM; only the adapter for Megatron-LM can do that"
+            "order", "megatron takes over a run of Megatron-LM", fix="only the adapter for Megatron-LM can do that"
         )
     opened = open_datasets(config, codecs) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
@@ -186,9 +188,7 @@ def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = N
 
 def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset]:
     if set(datasets) != set(config.datasets):
-        raise ConfigError(
-            f"datasets: found {sorted(datasets)} open, expected those of the configuration, {config.names}"
-        )
+        raise ConfigError("datasets", f"{sorted(datasets)} open", f"those of the configuration, {config.names}")
     return {name: datasets[name] for name in config.names}
 
 
@@ -218,8 +218,9 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
     for name, ds in datasets.items():
         if config.packing is None and (ds.mode == "document") != (datasets[first].mode == "document"):
             raise ConfigError(
-                f"datasets.{name}: found mode {ds.mode}, but datasets.{first} has mode {datasets[first].mode}; "
-                "documents and windows cannot be blended, but as packs they can (packing)"
+                f"datasets.{name}",
+                f"found mode {ds.mode}, but datasets.{first} has mode {datasets[first].mode}",
+                fix="documents and windows cannot be blended, but as packs they can (packing)",
             )
         for track in config.datasets[name].tracks or ():
             if track not in ds.tracks:
@@ -234,8 +235,10 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
     if len(set(tokenizers.values())) > 1 and not config.allow_mixed_tokenizers:
         each = [f"{name}: {t.name} with {t.vocab_size} tokens and eos {t.eos_id}" for name, t in tokenizers.items()]
         raise ConfigError(
-            f"datasets: found different tokenizers ({', '.join(each)}), expected one; if their ids mean the same, set "
-            "allow_mixed_tokenizers: true"
+            "datasets",
+            f"different tokenizers ({', '.join(each)})",
+            "one",
+            "if their ids mean the same, set allow_mixed_tokenizers: true",
         )
 
 
@@ -258,14 +261,14 @@ def _member(name: str, ds: Dataset, config: Config) -> Member:
         if ds.mode == "document" and config.packing is None:
             seq_len, windows = None, ds.documents_before(token_range[1]) - ds.documents_before(token_range[0])
         elif seq_len is None:
-            raise ConfigError("seq_len: missing, expected the number of tokens of a window or a pack")
+            raise ConfigError("seq_len", "nothing", "the number of tokens of a window or a pack")
         elif config.packing is not None:
             packing = PackingRule(**vars(config.packing))
             windows = len(Packs(ds, Packing(seq_len=seq_len, **vars(packing)), token_range))
         else:
             windows = len(ds.windows(seq_len, token_range, tracks=()))
     except ConfigError as error:
-        raise ConfigError(f"datasets.{name}: {error}") from error
+        raise error.within(f"datasets.{name}") from error
     return Member(
         dataset=name,
         seq_len=seq_len,

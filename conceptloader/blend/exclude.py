@@ -66,7 +66,7 @@ def read_excluded(
             if len(start):
                 found.setdefault(name, []).append(Excluded(start, stop, np.full(len(start), entry.at)))
         if not total:
-            raise ConfigError(f"exclude[{k}]: found nothing of it in {', '.join(names)}, expected ids as in the input")
+            raise ConfigError(f"exclude[{k}]", f"nothing of it in {', '.join(names)}", "ids as in the input")
         if unknown:
             logger.warning(
                 "exclude[%d]: found no document for %d ids in %s, such as %r: nothing is excluded for these",
@@ -94,9 +94,7 @@ def _complement(dataset: Dataset, path: str, roots: Sequence[str] | None, where:
     with open_dataset(path, with_default(path, roots)) as view:
         same = view.manifest.stream_fingerprint() == dataset.manifest.stream_fingerprint()
         if view.runs is None or not same:
-            raise ConfigError(
-                f"{where}: found {path}, expected a view of {dataset.source}, or of what that is a view of"
-            )
+            raise ConfigError(where, str(path), f"a view of {dataset.source}, or of what that is a view of")
         start, stop = np.append(0, view.runs.end), np.append(view.runs.source, view.manifest.num_tokens)
         some = start < stop
         return dataset.placed(start[some], stop[some])[1:]

@@ -36,13 +36,13 @@ def load_config(
     if isinstance(source, Mapping):
         return _resolved(_checked(source, defaults), Path(base_dir or "."))
     if not isinstance(source, (str, os.PathLike)):
-        raise ConfigError(f"configuration: found {source!r}, expected a path or a mapping")
+        raise ConfigError("configuration", repr(source), "a path or a mapping")
     path = Path(source)
     try:
         config = _checked(parse_yaml(_read(path)), defaults)
         return _resolved(config, Path(base_dir) if base_dir is not None else path.parent)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise error.within(path) from error
 
 
 def parse_yaml(text: str) -> Any:
@@ -52,15 +52,15 @@ def parse_yaml(text: str) -> Any:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
-            raise ConfigError("found an empty file, expected keys and values")
+            raise ConfigError("", "an empty file", "keys and values")
         _check_node(node, {})
         return loader.construct_document(node)
     except ConfigError:
         raise
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as the 40th of a month, or 5,000 digits
-        raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError("", f"not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
-        raise ConfigError("not valid YAML: nested too deeply") from error
+        raise ConfigError("", "not valid YAML: nested too deeply") from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -70,7 +70,7 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
     """How many values a node expands to. Raises ConfigError for repeated keys and for too many values."""
     if id(node) in sizes:
         if sizes[id(node)] < 0:
-            raise ConfigError(f"line {_line(node)}: found an alias to a value that holds it, expected none")
+            raise ConfigError(f"line {_line(node)}", "an alias to a value that holds it", "none")
         return sizes[id(node)]
     sizes[id(node)] = -1
     children: list[yaml.Node] = []
@@ -80,7 +80,9 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
             if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
                 if key.value in seen:
                     raise ConfigError(
-                        f"line {_line(key)}: key {key.value!r} stands twice, first on line {seen[key.value]}; keep one"
+                        f"line {_line(key)}",
+                        f"key {key.value!r} stands twice, first on line {seen[key.value]}",
+                        fix="keep one",
                     )
                 seen[key.value] = _line(key)
             children += [key, value]
@@ -88,13 +90,14 @@ def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
         children = node.value
     elif node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ODD.fullmatch(node.value):
         raise ConfigError(
-            f"line {_line(node)}: found {node.value}, which YAML reads to the base {60 if ':' in node.value else 8}; "
-            "write a number without zeros in front or colons, or text in quotes"
+            f"line {_line(node)}",
+            f"found {node.value}, which YAML reads to the base {60 if ':' in node.value else 8}",
+            fix="write a number without zeros in front or colons, or text in quotes",
         )
     size = 1 + sum(_check_node(child, sizes) for child in children)
     if size > MAX_VALUES:
         raise ConfigError(
-            f"line {_line(node)}: found more than {MAX_VALUES} values, aliases counted as what they repeat"
+            f"line {_line(node)}", f"found more than {MAX_VALUES} values, aliases counted as what they repeat"
         )
     sizes[id(node)] = size
     return size
@@ -111,11 +114,11 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise ReadError(f"{path}: cannot read the configuration: {error.strerror or error}") from error
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"found more than {MAX_BYTES >> 20} MiB, expected a configuration; is this the right file?")
+        raise ConfigError("", f"more than {MAX_BYTES >> 20} MiB", "a configuration", "is this the right file?")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"found bytes that are not UTF-8 at offset {error.start}, expected text") from error
+        raise ConfigError("", f"bytes that are not UTF-8 at offset {error.start}", "text") from error
 
 
 def _checked(data: Any, defaults: Mapping[str, Any] | None) -> Config:
@@ -128,9 +131,9 @@ def _checked(data: Any, defaults: Mapping[str, Any] | None) -> Config:
 def _resolved(config: Config, base: Path) -> Config:
     def absolute(path: str, key: str) -> str:
         if "${" in path:
-            raise ConfigError(f"{key}: found {path!r}; environment variables are not replaced, write the path out")
+            raise ConfigError(key, f"found {path!r}", fix="environment variables are not replaced, write the path out")
         if "\0" in path:
-            raise ConfigError(f"{key}: found {path!r}, expected a path, which holds no byte 0")
+            raise ConfigError(key, repr(path), "a path, which holds no byte 0")
         return path if "://" in path else os.path.abspath(base / os.path.expanduser(path))
 
     def resolved(section: T, where: str, *names: str) -> T:

@@ -32,11 +32,12 @@ class Packing:
 
     def __post_init__(self) -> None:
         if self.bins < 2:
-            raise ConfigError(f"packing.bins: found {self.bins}, expected 2 or more: one of them is room to choose")
+            raise ConfigError("packing.bins", str(self.bins), "2 or more: one of them is room to choose")
         if self.block_tokens > MAX_BLOCK_TOKENS:
             raise ConfigError(
-                f"packing.bins: found {self.bins} with seq_len {self.seq_len}, blocks of {self.block_tokens} tokens; "
-                f"expected at most {MAX_BLOCK_TOKENS}: lower one of the two"
+                "packing.bins",
+                f"found {self.bins} with seq_len {self.seq_len}, blocks of {self.block_tokens} tokens",
+                fix=f"expected at most {MAX_BLOCK_TOKENS}: lower one of the two",
             )
 
     @property
@@ -110,8 +111,10 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
             taken = min(stop - start, room[b])
             if not taken:
                 raise FormatError(
-                    "found more tokens in the document table than when it was opened, expected the same; run "
-                    "`conceptloader verify --full`, restore or rebuild the dataset"
+                    "",
+                    "more tokens in the document table than when it was opened",
+                    "the same",
+                    "run `conceptloader verify --full`, restore or rebuild the dataset",
                 )
             put(b, piece, start, taken)
             start = start + taken if packing.overflow == "split" else stop
@@ -120,8 +123,10 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
 
 def _refused(document: int, tokens: int, expected: str) -> ConfigError:
     return ConfigError(
-        f"packing.overflow: found refuse, and document {document} of {tokens} tokens, expected {expected}; set it to "
-        "split or crop, raise packing.bins, or take the document out"
+        "packing.overflow",
+        f"refuse, and document {document} of {tokens} tokens",
+        expected,
+        "set it to split or crop, raise packing.bins, or take the document out",
     )
 
 
@@ -149,15 +154,19 @@ class Packs:
             row, end_row = (np.searchsorted(starts, tokens, side="right") for tokens in (runs.source, runs.end - 1))
             if (across := np.flatnonzero(row != end_row)).size:
                 raise ConfigError(
-                    f"packing: found document {across[0]} of the view {dataset.path} across shards of its source, "
-                    "expected each in one of them; select from its source anew, or leave packing out"
+                    "packing",
+                    f"document {across[0]} of the view {dataset.path} across shards of its source",
+                    "each in one of them",
+                    "select from its source anew, or leave packing out",
                 )
         else:
             inside = (table.tokens > 0) & (starts[:-1] < self.stop) & (starts[1:] > self.start)
             if (without := np.flatnonzero(inside & (table.documents == 0))).size:
                 raise ConfigError(
-                    f"packing: found no document table in shard {without[0]} of {dataset.path}, expected one in each; "
-                    "rebuild or adopt it with documents, or leave packing out"
+                    "packing",
+                    f"no document table in shard {without[0]} of {dataset.path}",
+                    "one in each",
+                    "rebuild or adopt it with documents, or leave packing out",
                 )
             shards = zip(dataset.shard_starts, dataset.shard_starts[1:], strict=False)
             self._closed = [(a, b) for a, b in shards if any(low <= a < b <= high for low, high in quarantine)]

@@ -20,8 +20,9 @@ def read_quarantine(entries: Sequence[QuarantineConfig], num_tokens: Mapping[str
         for (first, end), where in ranges:
             if not 0 <= first < end <= num_tokens[entry.dataset]:
                 raise ConfigError(
-                    f"{where}: found [{first}, {end}], expected tokens of {entry.dataset}: "
-                    f"0 <= first < end <= {num_tokens[entry.dataset]}"
+                    where,
+                    f"[{first}, {end}]",
+                    f"tokens of {entry.dataset}: 0 <= first < end <= {num_tokens[entry.dataset]}",
                 )
             found.setdefault(entry.dataset, []).append((first, end))
     return {name: _merged(ranges) for name, ranges in found.items()}
@@ -44,7 +45,7 @@ def _read(path: str) -> list[tuple[tuple[int, int], str]]:
         if not words:
             continue
         if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
-            raise ConfigError(f"{path}, line {number}: found {line[:80]!r}, expected two token numbers: first end")
+            raise ConfigError(f"{path}, line {number}", repr(line[:80]), "two token numbers: first end")
         ranges.append(((int(words[0]), int(words[1])), f"{path}, line {number}"))
     return ranges
 

@@ -39,8 +39,9 @@ def present(views: Sequence[View | None], member: int) -> View:
     view = views[member]
     if view is None:
         raise ConfigError(
-            f"member {member} of the order is not in the configuration, but a sample before it left is asked for; "
-            "put its dataset back"
+            "datasets",
+            f"member {member} of the order is not in the configuration, but a sample before it left is asked for",
+            fix="put its dataset back",
         )
     return view
 

@@ -95,13 +95,16 @@ class Outputs(Section):
         super().__post_init__()
         if not self.loss_mask and (self.loss_mask_borders or not self.eos_loss or self.ignore_index is not None):
             raise ConfigError(
-                "outputs.loss_mask: found false, but loss_mask_borders, eos_loss: false and ignore_index need it; set "
-                "it to true"
+                "outputs.loss_mask",
+                "found false, but loss_mask_borders, eos_loss: false and ignore_index need it",
+                fix="set it to true",
             )
         if self.shared_labels and self.ignore_index is not None:
             raise ConfigError(
-                f"outputs.ignore_index: found {self.ignore_index} with shared_labels, where labels are the memory of "
-                "the inputs, which would change too; set shared_labels to false, or multiply the losses by loss_mask"
+                "outputs.ignore_index",
+                f"found {self.ignore_index} with shared_labels, where labels are the memory of the inputs, which "
+                "would change too",
+                fix="set shared_labels to false, or multiply the losses by loss_mask",
             )
 
     @property
@@ -122,8 +125,10 @@ class Outputs(Section):
         """
         if "loss_weight" not in as_names(names, option) and self.loss_weight is not None:
             raise ConfigError(
-                f"outputs.loss_weight: found weights, but {option} does not name loss_weight, so that the model would "
-                "train as if all were 1; name it there and multiply the losses by it, or leave the weights out"
+                "outputs.loss_weight",
+                f"found weights, but {option} does not name loss_weight, so that the model would train as if all "
+                "were 1",
+                fix="name it there and multiply the losses by it, or leave the weights out",
             )
 
 
@@ -223,8 +228,10 @@ class Config(Section):
         self._check_excluded()
         if (self.order == "megatron") != (self.megatron_cache is not None):
             raise ConfigError(
-                f"megatron_cache: found {self.megatron_cache!r} with order {self.order}; order megatron needs the "
-                "--data-cache-path of the run that it takes over, the other orders have none"
+                "megatron_cache",
+                f"found {self.megatron_cache!r} with order {self.order}",
+                fix="order megatron needs the --data-cache-path of the run that it takes over, the other orders have "
+                "none",
             )
 
     @property
@@ -240,10 +247,12 @@ class Config(Section):
         for key, expected in {"shared_labels": False, "loss_mask": True, "ignore_index": None}.items():
             if getattr(self.outputs, key) != expected:
                 raise ConfigError(
-                    f"outputs.{key}: expected {expected} with a framework, which takes loss_mask itself; leave it out"
+                    f"outputs.{key}",
+                    f"expected {expected} with a framework, which takes loss_mask itself",
+                    fix="leave it out",
                 )
         if self.seq_len not in (None, seq_len):
-            raise ConfigError(f"seq_len: found {self.seq_len}, but the framework's is {seq_len}; leave it out")
+            raise ConfigError("seq_len", f"found {self.seq_len}, but the framework's is {seq_len}", fix="leave it out")
         return dataclasses.replace(self, seq_len=seq_len)
 
     def to_dict(self) -> dict[str, Any]:
@@ -253,28 +262,31 @@ class Config(Section):
 
     def _check_datasets(self) -> None:
         if not self.datasets:
-            raise ConfigError("datasets: found none, expected at least one")
+            raise ConfigError("datasets", "none", "at least one")
         for name, dataset in self.datasets.items():
             if "@" in name:
-                raise ConfigError(f"datasets.{name}: found @ in a name, where it marks a change of seq_len; rename it")
+                raise ConfigError(
+                    f"datasets.{name}", "found @ in a name, where it marks a change of seq_len", fix="rename it"
+                )
             if not dataset.path:
-                raise ConfigError(f"datasets.{name}.path: found '', expected the directory of a dataset")
+                raise ConfigError(f"datasets.{name}.path", "''", "the directory of a dataset")
         splits = {f"datasets.{name}.split": dataset.split for name, dataset in self.datasets.items()}
         for key, split in {**splits, "split_documents": self.split_documents}.items():
             if split is not None and not 0 <= split[0] < split[1] <= 1:
-                raise ConfigError(f"{key}: found {list(split)}, expected [from, to], 0 <= from < to <= 1")
+                raise ConfigError(key, list(split), "[from, to], 0 <= from < to <= 1")
 
     def _check_phases(self) -> None:
         starts = [phase.start for phase in self.phases]
         low = falls(starts)
         if low is not None:
             raise ConfigError(
-                f"phases[{low}].start: found {starts[low]}, expected more than {starts[low - 1]}, where the phase "
-                "before it starts"
+                f"phases[{low}].start",
+                str(starts[low]),
+                f"more than {starts[low - 1]}, where the phase before it starts",
             )
         for k, phase in enumerate(self.phases):
             if not phase.weights:
-                raise ConfigError(f"phases[{k}].weights: found none, expected one for at least one dataset")
+                raise ConfigError(f"phases[{k}].weights", "none", "one for at least one dataset")
             self._check_known(phase.weights, f"phases[{k}].weights.")
 
     def _check_known(self, names: Any, where: str) -> None:
@@ -289,7 +301,7 @@ class Config(Section):
         unused |= {f"datasets.{name}.weight": dataset.weight for name, dataset in self.datasets.items()}
         for key, found in unused.items():
             if found:
-                raise ConfigError(f"{key}: found with order {self.order}, which takes none; leave it out")
+                raise ConfigError(key, f"found with order {self.order}, which takes none", fix="leave it out")
 
     def _check_weights(self) -> None:
         if self.order != "shuffled":
@@ -298,38 +310,47 @@ class Config(Section):
         at_start = bool(self.phases) and self.phases[0].start == 0
         if given and (self.weights == "sizes" or at_start):
             other = "weights: sizes" if self.weights == "sizes" else "phases[0], which starts at 0,"
-            raise ConfigError(f"datasets.{given[0]}.weight: found {other} as well; give the proportions in one place")
+            raise ConfigError(
+                f"datasets.{given[0]}.weight", f"found {other} as well", fix="give the proportions in one place"
+            )
         if self.weights == "sizes":
             if at_start:
-                raise ConfigError("phases[0].start: found 0 with weights: sizes; give the proportions in one place")
+                raise ConfigError(
+                    "phases[0].start", "found 0 with weights: sizes", fix="give the proportions in one place"
+                )
             return
         in_phases = {name for phase in self.phases for name in phase.weights}
         for name in self.datasets:
             alone = len(self.datasets) == 1 and not at_start
             if name not in given and name not in in_phases and not alone:
                 raise ConfigError(
-                    f"datasets.{name}.weight: missing, and no phase names it; give a weight, take it out, or set "
-                    "weights: sizes"
+                    f"datasets.{name}.weight",
+                    "missing, and no phase names it",
+                    fix="give a weight, take it out, or set weights: sizes",
                 )
         if not given and not at_start and len(self.datasets) > 1:
-            raise ConfigError("datasets: none has a weight for the samples before the first phase; give some a weight")
+            raise ConfigError(
+                "datasets", "none has a weight for the samples before the first phase", fix="give some a weight"
+            )
 
     def _check_quarantine(self) -> None:
         for k, entry in enumerate(self.quarantine):
             where = f"quarantine[{k}]"
             self._check_known([entry.dataset], f"{where}.dataset: ")
             if (entry.tokens is None) == (entry.file is None):
-                raise ConfigError(f"{where}: expected either tokens: [first, end] or file")
+                raise ConfigError(where, "expected either tokens: [first, end] or file")
             if entry.tokens is not None and entry.tokens[0] >= entry.tokens[1]:
-                raise ConfigError(f"{where}.tokens: found {list(entry.tokens)}, expected [first, end], first < end")
+                raise ConfigError(f"{where}.tokens", list(entry.tokens), "[first, end], first < end")
 
     def _check_excluded(self) -> None:
         for k, entry in enumerate(self.exclude):
             where = f"exclude[{k}]"
             self._check_known([] if entry.dataset is None else [entry.dataset], f"{where}.dataset: ")
             if (entry.ids is None) + (entry.file is None) + (entry.view is None) != 2:
-                raise ConfigError(f"{where}: expected one of ids, file and view")
+                raise ConfigError(where, "expected one of ids, file and view")
             if entry.view is not None and entry.dataset is None:
-                raise ConfigError(f"{where}.dataset: missing, expected the dataset that the view is of")
+                raise ConfigError(f"{where}.dataset", "nothing", "the dataset that the view is of")
             if self.order == "megatron":
-                raise ConfigError("exclude: not with order megatron, whose samples are not windows; leave it out")
+                raise ConfigError(
+                    "exclude", "not with order megatron, whose samples are not windows", fix="leave it out"
+                )

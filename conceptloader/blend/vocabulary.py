@@ -15,8 +15,9 @@ def check_vocabulary(datasets: Mapping[str, Dataset], size: int | None, what: st
         found = dataset.tokenizer
         if size is not None and found is not None and found.vocab_size > size:
             raise ConfigError(
-                f"datasets.{name}: its tokenizer {found.name} has {found.vocab_size} tokens, expected at most the "
-                f"{size} of {what}; {remedy}"
+                f"datasets.{name}",
+                f"its tokenizer {found.name} has {found.vocab_size} tokens, expected at most the {size} of {what}",
+                fix=remedy,
             )
 
 
@@ -36,7 +37,9 @@ def check_concepts(datasets: Mapping[str, Dataset], track: str) -> None:
         for number, (found, other) in enumerate(zip(names[name], names[most], strict=False)):
             if found != other:
                 raise ConfigError(
-                    f"concepts.{track}: id {number} is {found!r} in dataset {name}, but {other!r} in {most}: a model "
-                    "would take them for one; build the datasets with one vocabulary, or, if you tell them apart by "
-                    "dataset_id, set allow_mixed_vocabularies: true"
+                    f"concepts.{track}",
+                    f"id {number} is {found!r} in dataset {name}, but {other!r} in {most}: a model would take them "
+                    "for one",
+                    fix="build the datasets with one vocabulary, or, if you tell them apart by dataset_id, set "
+                    "allow_mixed_vocabularies: true",
                 )

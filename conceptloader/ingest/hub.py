@@ -25,8 +25,9 @@ def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
         )
     except Exception as error:  # of the hub, or of the network below it
         raise InputError(
-            f"{name}: cannot be fetched ({type(error).__name__}: {str(error).splitlines()[0]}), expected a {kind} of "
-            "the hub; check name, network and login, or fetch it yourself and give its folder"
+            name,
+            f"cannot be fetched ({type(error).__name__}: {str(error).splitlines()[0]}), expected a {kind} of the hub",
+            fix="check name, network and login, or fetch it yourself and give its folder",
         ) from error
     return os.path.join(found, *filter(None, folder))
 

@@ -41,12 +41,11 @@ class Prefix:
             self.names: frozenset[str] = frozenset(need("jinja2.meta", "prefix").find_undeclared_variables(tree))
             self._template = environment.from_string(template)
         except jinja.TemplateError as error:
-            raise ConfigError(f"prefix: found a template that is no Jinja ({error}), expected one; mend it") from error
+            raise ConfigError("prefix", f"a template that is no Jinja ({error})", "one", "mend it") from error
         if not template or any("\\n" in data.data for data in tree.find_all(jinja.nodes.TemplateData)):
             found = "a backslash and an n in the text" if template else "an empty template"
             raise ConfigError(
-                f"prefix: found {found}, expected a template; a line feed is one, such as $'\\n' of bash, or "
-                "{{ '\\n' }}"
+                "prefix", str(found), "a template", "a line feed is one, such as $'\\n' of bash, or {{ '\\n' }}"
             )
 
     def render(self, record: Mapping[str, Any]) -> str:

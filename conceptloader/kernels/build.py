@@ -48,7 +48,7 @@ def build(folder: Path = LIBRARIES, levels: Sequence[str] = (), *, bounds: bool 
     if (given := os.environ.get(VARIABLE, "")) in levels:
         levels = [given]
     if not levels:
-        raise KernelsError(f"found the processor {machine()}, expected one of x86_64 or aarch64")
+        raise KernelsError("processor", machine(), "one of x86_64 or aarch64")
     sources = digest_of_sources()
     if _is_there(folder, levels, sources, bounds):
         return
@@ -62,7 +62,7 @@ def build(folder: Path = LIBRARIES, levels: Sequence[str] = (), *, bounds: bool 
             if path.name not in {name for name, _, _ in files.values()}:
                 path.unlink()
     except OSError as error:
-        raise KernelsError(f"{folder}: compiled kernels cannot be written there ({error})") from error
+        raise KernelsError(folder, f"compiled kernels cannot be written there ({error})") from error
 
 
 def linker() -> list[str]:
@@ -74,7 +74,9 @@ def linker() -> list[str]:
         return [name, "-shared", "-s"]
     if importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "cc", "-shared", "-nostdlib", "-s"]
-    raise KernelsError("found no linker (cc, gcc, clang, ld); install one of them, or `pip install ziglang`")
+    raise KernelsError(
+        "linker", "found none of cc, gcc, clang, ld", fix="install one of them, or `pip install ziglang`"
+    )
 
 
 def _is_there(folder: Path, levels: Sequence[str], sources: str, bounds: bool) -> bool:
@@ -105,7 +107,7 @@ def _libraries(work: Path, levels: Sequence[str], bounds: bool, link: Sequence[s
     for step, words in steps:
         done = subprocess.run(words, env=environment, cwd=work, capture_output=True, text=True)
         if done.returncode:
-            raise KernelsError(f"kernels for {', '.join(levels)} cannot be {step}:\n{done.stderr[-4000:]}")
+            raise KernelsError(f"kernels for {', '.join(levels)}", f"cannot be {step}:\n{done.stderr[-4000:]}")
     return made
 
 

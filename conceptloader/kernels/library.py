@@ -57,7 +57,7 @@ class Description:
             }
             return cls(str(found["version"]), str(found["sources"]), bool(found["bounds"]), files)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise KernelsError(f"{path}: found no description of compiled kernels ({error!r}); {BUILD}") from error
+            raise KernelsError(path, f"found no description of compiled kernels ({error!r})", fix=BUILD) from error
 
     def write(self, folder: Path) -> None:
         """Replace the one that is there."""
@@ -88,16 +88,16 @@ def load_library() -> Library:
     try:
         known = Description.read(folder)
     except OSError as error:
-        raise KernelsError(f"{folder}: found no compiled kernels ({error.strerror}); {BUILD}") from error
+        raise KernelsError(folder, f"found no compiled kernels ({error.strerror})", fix=BUILD) from error
     if known.version != __version__ or known.sources != digest_of_sources():
-        raise KernelsError(
-            f"{folder}: found kernels of {known.version} or of other sources, expected those of {__version__}; {BUILD}"
-        )
+        raise KernelsError(folder, f"kernels of {known.version} or of other sources", f"those of {__version__}", BUILD)
     level = given if given and "/" not in given else _best(known.files, folder)
     if level not in known.files or level not in supported():
         raise KernelsError(
-            f"{VARIABLE}: found {level!r}, expected a level that was built and that this processor has: "
-            f"{', '.join(name for name in supported() if name in known.files) or 'there is none'}"
+            VARIABLE,
+            repr(level),
+            "a level that was built and that this processor has: "
+            f"{', '.join(name for name in supported() if name in known.files) or 'there is none'}",
         )
     name, size, digest = known.files[level]
     return Library(_checked(folder / name, size, digest), level)
@@ -121,11 +121,12 @@ def _checked(path: Path, size: int, digest: str) -> Path:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise KernelsError(f"{path}: cannot be read ({error.strerror}); {BUILD}") from error
+        raise KernelsError(path, f"cannot be read ({error.strerror})", fix=BUILD) from error
     if len(data) != size or digest_of(data) != digest:
         raise KernelsError(
-            f"{path}: found {len(data)} bytes that are not the {size} that were compiled: it was cut off or changed; "
-            f"{BUILD}"
+            path,
+            f"found {len(data)} bytes that are not the {size} that were compiled: it was cut off or changed",
+            fix=BUILD,
         )
     return path
 
@@ -135,8 +136,10 @@ def _best(files: dict[str, Any], folder: Path) -> str:
         if level in files:
             return level
     raise KernelsError(
-        f"{folder}: found kernels for {', '.join(files)}, but this processor ({platform.machine()}) has "
-        f"{', '.join(supported()) or 'none of these levels'}; {BUILD} on such a machine"
+        folder,
+        f"found kernels for {', '.join(files)}, but this processor ({platform.machine()}) has "
+        f"{', '.join(supported()) or 'none of these levels'}",
+        fix=f"{BUILD} on such a machine",
     )
 
 

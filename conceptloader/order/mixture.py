@@ -71,7 +71,7 @@ class Mixture(Shown):
         shuffle: bool = True,
     ) -> None:
         if not 1 <= as_integer(block, "block") <= MAX_BLOCK:
-            raise ConfigError(f"block: found {block}, expected 1 <= block <= {MAX_BLOCK}")
+            raise ConfigError("block", str(block), f"1 <= block <= {MAX_BLOCK}")
         self.sizes = [int(n) for n in sizes]
         self.names = [str(k) for k in range(len(self.sizes))] if names is None else list(names)
         self.seed, self.block = as_integer(seed, "seed"), int(block)
@@ -91,27 +91,25 @@ class Mixture(Shown):
 
     def _check_members(self) -> None:
         if not self.sizes:
-            raise ConfigError("sizes: no datasets, expected at least one")
+            raise ConfigError("sizes", "no datasets, expected at least one")
         for what, values in (("names", self.names), ("max_epochs", self.max_epochs)):
             if len(values) != len(self.sizes):
-                raise ConfigError(f"{what}: found {len(values)}, expected one for each of the {len(self.sizes)} sizes")
+                raise ConfigError(what, len(values), f"one for each of the {len(self.sizes)} sizes")
         repeated = sorted(name for name, times in Counter(self.names).items() if times > 1)
         if repeated:
-            raise ConfigError(f"names: {repeated} stand more than once; give each dataset a name of its own")
+            raise ConfigError("names", f"{repeated} stand more than once", fix="give each dataset a name of its own")
         for name, size, limit in zip(self.names, self.sizes, self.max_epochs, strict=True):
             if not 1 <= size <= MAX_N:
-                raise ConfigError(
-                    f"sizes.{name}: found {size} windows, expected 1 to 2**63; is seq_len larger than the data?"
-                )
+                raise ConfigError(f"sizes.{name}", f"{size} windows", "1 to 2**63", "is seq_len larger than the data?")
             if limit is not None and not limit > 0:
-                raise ConfigError(f"max_epochs.{name}: found {limit}, expected a number above 0, or None for no limit")
+                raise ConfigError(f"max_epochs.{name}", str(limit), "a number above 0, or None for no limit")
 
     def _phase_list(self, weights: Sequence[float] | None, phases: Sequence[Phase] | None) -> list[Phase]:
         result = list(phases or ())
         if weights is not None or not result:
             given = [1] * len(self.sizes) if weights is None else list(weights)
             if len(given) != len(self.sizes):
-                raise ConfigError(f"weights: found {len(given)}, expected one for each of the {len(self.sizes)} sizes")
+                raise ConfigError("weights", len(given), f"one for each of the {len(self.sizes)} sizes")
             result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
         return checked_phases(result, "; `weights` already gives the phase at 0" if weights is not None else "")
 
@@ -119,7 +117,7 @@ class Mixture(Shown):
         where = f"phase at {phase.start}: weights" if phase.start else "weights"
         for name in phase.weights:
             if name not in self.names:
-                raise ConfigError(f"{where}.{name}: no such dataset, expected one of {sorted(self.names)[:20]}")
+                raise ConfigError(f"{where}.{name}", f"no such dataset, expected one of {sorted(self.names)[:20]}")
         return exact_weights(phase.weights, where)
 
     @lazy
@@ -201,7 +199,7 @@ class Mixture(Shown):
     def counts(self, g: int) -> list[int]:
         """How many samples each dataset gave before index g (skipped ones included, since they used up their draws)."""
         if g < 0:
-            raise ConfigError(f"sample index: found {g}, expected 0 or more")
+            raise ConfigError("sample index", str(g), "0 or more")
         g = self.skips.global_index(g)
         return self.phases[bisect_right(self._starts, g) - 1].counts(g, self.block)
 
@@ -210,8 +208,10 @@ class Mixture(Shown):
         dataset left, or it is skipped."""
         if not (0 <= dataset < len(self.sizes) and 0 <= window < self.sizes[dataset] and epoch >= 0):
             raise ConfigError(
-                f"found dataset {dataset}, epoch {epoch}, window {window}; expected one of {len(self.sizes)} datasets, "
-                f"epoch >= 0, and a window of the dataset; sizes are {self.sizes[:20]}"
+                "window",
+                f"dataset {dataset}, epoch {epoch}, window {window}",
+                f"one of {len(self.sizes)} datasets, epoch >= 0, and a window of the dataset; sizes are "
+                f"{self.sizes[:20]}",
             )
         size, draw = self.sizes[dataset], epoch * self.sizes[dataset] + window
         if self.shuffle:
@@ -237,8 +237,9 @@ class Mixture(Shown):
         for name, size, limit, count in zip(self.names, self.sizes, self.max_epochs, counts, strict=True):
             if limit is not None and count > math.floor(limit * size):
                 raise ConfigError(
-                    f"datasets.{name}.max_epochs: a run of {num_samples} samples reads it {count / size:.2f} times, "
-                    f"the limit is {limit}; lower its weight, shorten the run or raise the limit"
+                    f"datasets.{name}.max_epochs",
+                    f"a run of {num_samples} samples reads it {count / size:.2f} times, the limit is {limit}",
+                    fix="lower its weight, shorten the run or raise the limit",
                 )
 
 
@@ -247,5 +248,5 @@ def checked_phases(phases: Sequence[Phase], hint: str = "") -> list[Phase]:
     result = [replace(phase, start=as_integer(phase.start, "phases: start")) for phase in phases]
     starts = [phase.start for phase in result]
     if any(starts[:1]) or falls(starts) is not None or max(starts, default=0) >= 1 << 64:
-        raise ConfigError(f"phases: found starts {starts}, expected 0 and then increasing samples below 2**64{hint}")
+        raise ConfigError("phases", f"starts {starts}", f"0 and then increasing samples below 2**64{hint}")
     return result

@@ -62,7 +62,7 @@ class Partition:
         as_count(self.micro_batch_size, "micro_batch_size")
         as_count(self.dp_size, "dp_size")
         if self.scheme not in get_args(Scheme):
-            raise ConfigError(f"partition scheme: found {self.scheme!r}, expected one of {get_args(Scheme)}")
+            raise ConfigError("partition scheme", repr(self.scheme), f"one of {get_args(Scheme)}")
         object.__setattr__(self, "group", self.micro_batch_size * self.dp_size)
 
     @lru_cache(maxsize=64)  # noqa: B019 - asked for with every micro batch; a Partition is four words
@@ -97,14 +97,16 @@ class Partition:
         """Raise ConfigError unless a global batch divides into micro batches for all ranks."""
         if batch_size % self.group:
             raise ConfigError(
-                f"global batch size {batch_size} is not divisible by micro_batch_size {self.micro_batch_size} * "
-                f"dp_size {self.dp_size} = {self.group}; change one of the three"
+                "global batch size",
+                f"{batch_size} is not divisible by micro_batch_size {self.micro_batch_size} * dp_size {self.dp_size} = "
+                f"{self.group}",
+                fix="change one of the three",
             )
 
     def check_rank(self, dp_rank: int) -> None:
         """Raise ConfigError unless 0 <= dp_rank < dp_size."""
         if as_count(dp_rank, "dp_rank", 0) >= self.dp_size:
-            raise ConfigError(f"dp_rank: found {dp_rank}, expected 0 to {self.dp_size - 1} (dp_size {self.dp_size})")
+            raise ConfigError("dp_rank", str(dp_rank), f"0 to {self.dp_size - 1} (dp_size {self.dp_size})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +137,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.partition.check_batch(self.schedule.batch_size(self.schedule.consumed))
         if self.tail not in get_args(Tail):
-            raise ConfigError(f"tail: found {self.tail!r}, expected one of {get_args(Tail)}")
+            raise ConfigError("tail", repr(self.tail), f"one of {get_args(Tail)}")
         stop_step = stop = end = None
         if self.num_samples is not None:
             as_count(self.num_samples, "num_samples", max(1, self.schedule.consumed))
@@ -184,13 +186,15 @@ class Plan:
         if consumed <= start or consumed == self.stop:
             return consumed
         if self.stop is not None and consumed > self.stop:
-            raise ConfigError(f"consumed_samples: found {consumed}, beyond the end of the run at {self.stop}")
+            raise ConfigError("consumed_samples", f"found {consumed}, beyond the end of the run at {self.stop}")
         past = (consumed - start) % group
         if past:
             raise ConfigError(
-                f"consumed_samples: found {consumed}, expected {consumed - past} or {consumed - past + group}, where "
-                f"micro batches of {self.partition.micro_batch_size} on {self.partition.dp_size} ranks end; count "
-                "samples over all ranks"
+                "consumed_samples",
+                str(consumed),
+                f"{consumed - past} or {consumed - past + group}, where micro batches of "
+                f"{self.partition.micro_batch_size} on {self.partition.dp_size} ranks end",
+                "count samples over all ranks",
             )
         return self.schedule.range_of(self.schedule.step_of(consumed))[0]
 
@@ -209,17 +213,18 @@ class Plan:
         shifted = replace(self, schedule=self.schedule.at(0, consumed))
         if saved.stop is not None and shifted.stop is not None and consumed < saved.stop > shifted.stop:
             raise ResumeError(
-                f"the state was saved {consumed - step_start} samples into a global batch. Micro batches of "
+                "loader state",
+                f"it was saved {consumed - step_start} samples into a global batch. Micro batches of "
                 f"{self.partition.micro_batch_size} on {self.partition.dp_size} ranks cannot go on there, and a "
-                f"global batch that starts there would leave out {saved.stop - shifted.stop} samples at the run's end; "
-                "resume with micro batches that divide it, from a state between two steps, or with tail short"
+                f"global batch that starts there would leave out {saved.stop - shifted.stop} samples at the run's end",
+                fix="resume with micro batches that divide it, from a state between two steps, or with tail short",
             )
         return shifted
 
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the positions of `step`; positions from num_samples on are the tail's filling."""
         if self.stop_step is not None and step >= self.stop_step:
-            raise ConfigError(f"step {step}: {self.num_samples} samples end before step {self.stop_step}")
+            raise ConfigError(f"step {step}", f"{self.num_samples} samples end before step {self.stop_step}")
         return self.schedule.range_of(step)
 
     def micro_batches(self, step: int, dp_rank: int) -> list[U64Array]:

@@ -18,12 +18,12 @@ def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
     aligned, as kernels take them."""
     array = np.asarray(values)
     if array.dtype.kind not in "ui" and array.size:
-        raise ConfigError(f"{what}: expected an array of integers, found dtype {array.dtype}; convert it to uint64")
+        raise ConfigError(what, f"expected an array of integers, found dtype {array.dtype}", fix="convert it to uint64")
     if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
-        raise ConfigError(f"{what}: found {int(array.min())}, expected values in 0 <= {what} < {n}")
+        raise ConfigError(what, int(array.min()), f"values in 0 <= {what} < {n}")
     array = np.require(array, np.uint64, ["C", "A", "E"])
     if array.size and int(array.max()) >= n:
-        raise ConfigError(f"{what}: found {int(array.max())}, expected values in 0 <= {what} < {n}")
+        raise ConfigError(what, int(array.max()), f"values in 0 <= {what} < {n}")
     return array
 
 
@@ -45,9 +45,9 @@ class Permutation:
 
     def __init__(self, n: int, key: int = 0) -> None:
         if not 1 <= n <= MAX_N:
-            raise ConfigError(f"n: found {n}, expected 1 <= n <= 2**63")
+            raise ConfigError("n", str(n), "1 <= n <= 2**63")
         if not 0 <= key < 1 << 64:
-            raise ConfigError(f"key: found {key}, expected 0 <= key < 2**64; derive one with conceptloader.derive_key")
+            raise ConfigError("key", str(key), "0 <= key < 2**64", "derive one with conceptloader.derive_key")
         self.n, self.key = index(n), index(key)
         self._key = mix64(self.key)  # small keys are legal here, and must not give related orders
         self._tables: tuple[npt.NDArray[np.uint64], ...] = ()  # forward, inverse
@@ -79,7 +79,7 @@ class Permutation:
 
     def _one(self, position: int, back: int) -> int:
         if not 0 <= position < self.n:
-            raise ConfigError(f"position: found {position}, expected 0 <= position < {self.n}")
+            raise ConfigError("position", str(position), f"0 <= position < {self.n}")
         if self._tables:
             return int(self._tables[back][index(position)])
         return (permute, unpermute)[back](index(position), self.n, self._key)

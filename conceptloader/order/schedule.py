@@ -35,7 +35,7 @@ class BatchSchedule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, Sequence) or any(not isinstance(e, Sequence) or len(e) != 2 for e in self.rule):
-            raise ConfigError(f"batch size rule: found {self.rule!r}, expected ((from_consumed, batch_size), ...)")
+            raise ConfigError("batch size rule", repr(self.rule), "((from_consumed, batch_size), ...)")
         rule = tuple(
             (as_count(at, f"rule[{k}]: from_consumed", 0), as_count(size, f"rule[{k}]: batch size"))
             for k, (at, size) in enumerate(self.rule)
@@ -43,8 +43,9 @@ class BatchSchedule:
         starts = [at for at, _ in rule]
         if not rule or starts[0] != 0 or falls(starts) is not None:
             raise ConfigError(
-                f"batch size rule: entries start at {starts} consumed samples; "
-                "the first must start at 0 and each later one after the one before it"
+                "batch size rule",
+                f"entries start at {starts} consumed samples",
+                fix="the first must start at 0 and each later one after the one before it",
             )
         object.__setattr__(self, "rule", rule)
         as_count(self.step, "step", 0)
@@ -69,8 +70,8 @@ class BatchSchedule:
         batch_size, ramp_samples = as_count(batch_size, "batch_size"), as_count(ramp_samples, "ramp-up: samples")
         if batch_size < start or (batch_size - start) % increment:
             raise ConfigError(
-                f"batch size ramp-up from {start} to {batch_size} in steps of {increment}: "
-                "the final size must be the first plus a whole number of increments"
+                f"batch size ramp-up from {start} to {batch_size} in steps of {increment}",
+                "the final size must be the first plus a whole number of increments",
             )
         increments = (batch_size - start) // increment
         samples, rule = range(ramp_samples + 1), [(0, start)]
@@ -88,8 +89,9 @@ class BatchSchedule:
         multiple = as_count(multiple, "micro_batch_size * dp_size")
         if any(size < multiple for _, size in self.rule):
             raise ConfigError(
-                f"batch sizes {[size for _, size in self.rule]}: every one must hold at least "
-                f"micro_batch_size * dp_size = {multiple} samples; lower the micro batch size or the number of ranks"
+                f"batch sizes {[size for _, size in self.rule]}",
+                f"every one must hold at least micro_batch_size * dp_size = {multiple} samples",
+                fix="lower the micro batch size or the number of ranks",
             )
         return replace(self, rule=tuple((at, size // multiple * multiple) for at, size in self.rule))
 
@@ -104,7 +106,7 @@ class BatchSchedule:
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the samples of `step`. Raises ConfigError for a step before self.step."""
         if step < self.step:
-            raise ConfigError(f"step {step} lies before step {self.step}, where this schedule starts")
+            raise ConfigError(f"step {step}", f"it lies before step {self.step}, where this schedule starts")
         first, consumed, size = self.stretches[bisect_right(self.stretches, (step, 1 << 64)) - 1]
         start = consumed + (step - first) * size
         return start, start + size
@@ -112,7 +114,7 @@ class BatchSchedule:
     def step_of(self, sample: int) -> int:
         """The step that takes `sample`. Raises ConfigError for a sample before self.consumed."""
         if sample < self.consumed:
-            raise ConfigError(f"sample {sample} lies before sample {self.consumed}, where this schedule starts")
+            raise ConfigError(f"sample {sample}", f"it lies before sample {self.consumed}, where this schedule starts")
         k = bisect_right([consumed for _, consumed, _ in self.stretches], sample) - 1
         first, consumed, size = self.stretches[k]
         return first + (sample - consumed) // size

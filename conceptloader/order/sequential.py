@@ -22,7 +22,7 @@ class Sequential(Shown):
 
     def __init__(self, sizes: Sequence[int], names: Sequence[str]) -> None:
         if len(names) != len(sizes) or len(set(names)) != len(names):
-            raise ConfigError(f"names: found {list(names)}, expected a name of its own for each of {len(sizes)} sizes")
+            raise ConfigError("names", list(names), f"a name of its own for each of {len(sizes)} sizes")
         self.names = list(names)
         self.sizes = [as_count(n, f"sizes.{name}", 0) for name, n in zip(names, sizes, strict=True)]
         self._order = sorted(range(len(self.names)), key=self.names.__getitem__)
@@ -36,7 +36,7 @@ class Sequential(Shown):
         """(datasets int64, draws uint64) of an array of sample indices, in its shape. A draw is a window here."""
         g = np.asarray(positions)
         if g.size and not 0 <= int(g.min()) <= int(g.max()) < self.num_samples:
-            raise ConfigError(f"sample index: found {g.min()} to {g.max()}, expected 0 to {self.num_samples - 1}")
+            raise ConfigError("sample index", f"{g.min()} to {g.max()}", f"0 to {self.num_samples - 1}")
         g = g.astype(np.uint64)
         place = np.searchsorted(self._starts, g, side="right") - 1
         return np.array(self._order, dtype=np.int64)[place], g - self._starts[place]
@@ -59,7 +59,7 @@ class Sequential(Shown):
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The sample that is a window of a dataset in `epoch`, which is always 0 here; None behind its end."""
         if not 0 <= dataset < len(self.sizes):
-            raise ConfigError(f"found dataset {dataset}, expected one of {len(self.sizes)}")
+            raise ConfigError("dataset", dataset, f"one of {len(self.sizes)}")
         index = int(self.indices_of_windows(dataset, epoch, window))
         return index if index >= 0 else None
 
@@ -72,4 +72,4 @@ class Sequential(Shown):
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if there are fewer than `num_samples` samples."""
         if num_samples > self.num_samples:
-            raise ConfigError(f"a run of {num_samples} samples: order sequential has {self.num_samples}")
+            raise ConfigError(f"a run of {num_samples} samples", f"order sequential has {self.num_samples}")

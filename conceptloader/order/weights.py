@@ -19,23 +19,25 @@ def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
         ConfigError: no weights; one that is zero, negative, NaN, infinite or below 2**-40 of the total.
     """
     if not weights:
-        raise ConfigError(f"{where}: no weights, expected one for at least one dataset")
+        raise ConfigError(where, "no weights, expected one for at least one dataset")
     exact: dict[str, Fraction] = {}
     for name in sorted(weights):
         weight = weights[name]
         if isinstance(weight, bool) or not isinstance(weight, (int, float, Fraction)):
-            raise ConfigError(f"{where}.{name}: found {weight!r}, expected a number")
+            raise ConfigError(f"{where}.{name}", repr(weight), "a number")
         if isinstance(weight, float) and not math.isfinite(weight):
-            raise ConfigError(f"{where}.{name}: found {weight}, expected a finite number above 0")
+            raise ConfigError(f"{where}.{name}", str(weight), "a finite number above 0")
         if weight <= 0:
             raise ConfigError(
-                f"{where}.{name}: found {weight}, expected a number above 0; leave a dataset that is not drawn out"
+                f"{where}.{name}", str(weight), "a number above 0", "leave a dataset that is not drawn out"
             )
         exact[name] = exact_weight(weight)
     total = sum(exact.values())
     for name, share in exact.items():
         if share < total * MIN_SHARE:
-            raise ConfigError(f"{where}.{name}: found {weights[name]}, below 2**-40 of the total; raise it or drop it")
+            raise ConfigError(
+                f"{where}.{name}", f"found {weights[name]}, below 2**-40 of the total", fix="raise it or drop it"
+            )
     return smallest_integers(exact)
 
 
@@ -48,7 +50,7 @@ def tempered(weights: Mapping[str, float], temperature: float) -> dict[str, floa
         ConfigError: a temperature that is not a finite number above 0.
     """
     if not (math.isfinite(temperature) and temperature > 0):
-        raise ConfigError(f"temperature: found {temperature}, expected a finite number above 0")
+        raise ConfigError("temperature", str(temperature), "a finite number above 0")
     if temperature == 1:
         return dict(weights)
     largest = max(weights.values())

@@ -73,7 +73,9 @@ class DiskBlocks:
             os.makedirs(self._directory, exist_ok=True)
             self._size = self._trim()
         except OSError as error:
-            raise ConfigError(f"{directory}: cannot be used as a cache: {error.strerror}; choose another") from error
+            raise ConfigError(
+                directory, f"cannot be used as a cache: {error.strerror}", fix="choose another"
+            ) from error
 
     def _path(self, key: Key) -> str:
         name = xxhash.xxh3_128_hexdigest(f"{key[0]}\0{key[1]}\0{self.block_bytes}".encode())
@@ -180,7 +182,7 @@ def _number(name: str, default: int) -> int:
     key = f"CONCEPTLOADER_REMOTE_{name}"
     text = os.environ.get(key, str(default))
     if not text.isdecimal() or not int(text):
-        raise ConfigError(f"{key}: found {text!r}, expected an integer of at least 1")
+        raise ConfigError(key, repr(text), "an integer of at least 1")
     return int(text)
 
 

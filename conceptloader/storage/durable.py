@@ -54,8 +54,7 @@ def make_directories(path: str) -> None:
                 if not os.path.isdir(directory):  # else another process of the build was faster
                     what = "a link to nowhere" if os.path.islink(directory) else "a file"
                     raise ConfigError(
-                        f"{directory}: found {what}, expected a directory or nothing; nothing was changed: choose "
-                        "another name"
+                        directory, str(what), "a directory or nothing", "nothing was changed: choose another name"
                     ) from None
             sync_directory(os.path.dirname(directory) or ".")
 

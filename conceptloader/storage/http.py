@@ -104,8 +104,10 @@ class Http(Store):
             target = normal(found)
             if not allows(target):
                 raise FormatError(
-                    f"{url}: found a redirect to {target}, expected none that leaves the roots; "
-                    "if you trust this server, allow where it leads: roots=[...]"
+                    url,
+                    f"a redirect to {target}",
+                    "none that leaves the roots",
+                    "if you trust this server, allow where it leads: roots=[...]",
                 )
             at = urlunsplit(urlsplit(target)._replace(query=urlsplit(found).query))  # it may hold a signature
         else:

@@ -86,5 +86,5 @@ def _locked(path: str, taken: str, kind: int) -> io.FileIO:
             file.close()
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise ReadError(path, f"cannot be locked: {error.strerror}", errno=error.errno) from error
-            raise ConfigError(f"{directory}: {taken.format(holder=holder)}") from error
+            raise ConfigError(directory, taken.format(holder=holder)) from error
         file.close()

@@ -85,7 +85,7 @@ class Source(Protocol):
 
 
 def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
-    return FormatError(f"{path}: found {found}, expected {expected}; {remedy}")
+    return FormatError(path, str(found), expected, remedy)
 
 
 class LocalFiles:

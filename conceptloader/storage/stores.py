@@ -117,7 +117,7 @@ class _Obstore(_Client):
             self._store = store.from_url(root, client_options=client, retry_config=retry)
         except Exception as error:  # whatever the backends raise for their configuration
             remedy = f"check the URL, and {_CREDENTIALS[scheme]}"
-            raise ConfigError(f"{root}: cannot be opened: {_first_line(error)}; {remedy}") from error
+            raise ConfigError(root, f"cannot be opened: {_first_line(error)}", fix=remedy) from error
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
         with self._named(url, offset):
@@ -161,7 +161,7 @@ class _Fsspec(_Client):
             self._files: Any = fsspec.filesystem(scheme)
             self._infos: dict[str, tuple[float, dict[str, Any]]] = {}
         except (ImportError, ValueError) as error:
-            raise ConfigError(f"{scheme}://: fsspec cannot read it: {error}; install what it names") from error
+            raise ConfigError(f"{scheme}://", f"fsspec cannot read it: {error}", fix="install what it names") from error
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
         with self._named(url, offset):

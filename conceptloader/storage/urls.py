@@ -52,7 +52,7 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         _host(parts)
     except ValueError as error:
-        raise ConfigError(f"{url!r}: found no URL: {error}; write scheme://host/path") from error
+        raise ConfigError(repr(url), f"found no URL: {error}", fix="write scheme://host/path") from error
     return parts
 
 

@@ -105,7 +105,7 @@ class PlainReader:
                     [codec.decode(memoryview(data)[a:b]) for a, b in pairwise(borders[first : first + count + 1])]
                 )
             except (ValueError, RecursionError) as error:
-                raise FormatError(f"track {track.name}: found a record that is not of its codec: {error}") from error
+                raise FormatError(f"track {track.name}", f"found a record that is not of its codec: {error}") from error
         batch[f"{track.name}_records"] = found
 
     def _weigh(self, batch: Batch, track: TrackLayout) -> None:
@@ -115,7 +115,7 @@ class PlainReader:
         for row, place in np.argwhere(index >= 0).tolist():
             weights[row, place] = numbers[row, index[row, place]]
             if not np.isfinite(weights[row, place]):
-                raise FormatError(f"track {track.track}: found {weights[row, place]}, expected a finite weight")
+                raise FormatError(f"track {track.track}", str(weights[row, place]), "a finite weight")
         for of_track, _ in track.arrays(*weights.shape):
             del batch[of_track]
 
@@ -175,7 +175,7 @@ class PlainReader:
             blank = field.outside if field.field in view.tracks else field.missing
             values = sample[field.field] if field.field in sample else np.full(len(tokens), blank, field.dtype)
             if field.name == LOSS_WEIGHT and not np.isfinite(values[1:]).all():
-                raise FormatError(f"field {field.field}: found {values[1:]}, expected finite weights")
+                raise FormatError(f"field {field.field}", str(values[1:]), "finite weights")
             arrays[field.name][row, where] = values[1:] if field.labels else values[: part.inputs]
         if "loss_mask" not in arrays:
             return
@@ -208,15 +208,16 @@ class PlainReader:
         single = track.numbers is not None
         if (sizes % item).any() or (single and (sizes != item).any()):
             expected = "a single number" if single else "lists of concept ids"
-            raise FormatError(f"track {source}: found records of {sizes} bytes, expected {expected} of {item} bytes")
+            raise FormatError(f"track {source}", f"records of {sizes} bytes", f"{expected} of {item} bytes")
         counts = sizes // item
         most = int(counts.max(initial=0))
         if (before + len(spans) > track.max_spans and not track.cut_spans) or (
             most > track.max_concepts and not track.cut_concepts
         ):
             raise FormatError(
-                f"track {source}: found {before + len(spans)} spans and up to {most} concepts in one, expected at most "
-                f"{track.max_spans} and {track.max_concepts}"
+                f"track {source}",
+                f"{before + len(spans)} spans and up to {most} concepts in one",
+                f"at most {track.max_spans} and {track.max_concepts}",
             )
         used = min(len(spans), track.max_spans - before)
         counts = np.minimum(counts[:used], track.max_concepts)
@@ -257,8 +258,8 @@ class PlainReader:
             values = [codec.ids_of(record)[:n] for record, n in kept]
             scores = [codec.scores_of(record)[:n] for record, n in kept] if track.scored else []
         except ValueError as error:
-            raise FormatError(f"track {name}: {error}") from error
+            raise FormatError(f"track {name}", str(error)) from error
         for ids in values:
             if ids.max(initial=0) >= limit and len(ids):
-                raise FormatError(f"track {name}: found concept id {ids.max()}, expected ids below {limit}")
+                raise FormatError(f"track {name}", f"concept id {ids.max()}", f"ids below {limit}")
         return [ids.astype(np.int64) for ids in values], scores

@@ -57,7 +57,9 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
         return
     ranks, rank = dist.get_process_group_ranks(group or dist.group.WORLD), dist.get_rank()
     if rank not in ranks:
-        raise ConfigError(f"{what}: rank {rank} is not in the group of ranks {_listed(ranks)}; give a group with it")
+        raise ConfigError(
+            what, f"rank {rank} is not in the group of ranks {_listed(ranks)}", fix="give a group with it"
+        )
     everyone = PrefixStore(f"conceptloader {what} {fingerprint(ranks)}", _get_default_store())
     number = everyone.add(f"rounds of {rank}", 1)
     store, digest, names = PrefixStore(str(number), everyone), fingerprint(facts), {r: f"of {r}" for r in ranks}
@@ -84,7 +86,9 @@ def require_same(what: str, facts: Mapping[str, Any], group: Any = None, *, warn
     if store.add("read", 1) == len(ranks):
         store.set("all have read", "")
     _wait(store, ["all have read"], *say)  # the store may end with one of the processes
-    raise ConfigError(f"{what}: ranks differ, expected the same on all of them; nothing was done:\n{_differing(found)}")
+    raise ConfigError(
+        what, "ranks differ, expected the same on all of them", fix=f"nothing was done:\n{_differing(found)}"
+    )
 
 
 def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, names: Mapping[int, str]) -> None:
@@ -102,8 +106,9 @@ def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, nam
             if first in (dist.get_rank(), *missing):  # one line, not one from each rank
                 logger.warning("%s: waiting for rank(s) %s", what, _listed(missing))
     raise ConfigError(
-        f"{what}: rank(s) {_listed(missing)} have not come to it within {limit:.0f} s, expected every rank of the "
-        "group; look for their own errors, or call it on all ranks"
+        what,
+        f"rank(s) {_listed(missing)} have not come to it within {limit:.0f} s, expected every rank of the group",
+        fix="look for their own errors, or call it on all ranks",
     )
 
 

@@ -55,13 +55,13 @@ def as_device(device: torch.device | str | None) -> torch.device:
     try:
         found = torch.device(device or "cpu")
     except RuntimeError as error:
-        raise ConfigError(f"device: found {device!r}, expected cpu, cuda or cuda:0, cuda:1, ... ({error})") from error
+        raise ConfigError("device", repr(device), f"cpu, cuda or cuda:0, cuda:1, ... ({error})") from error
     if found.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device: found {device!r}, expected cpu or cuda; leave it out and copy the batches yourself")
+        raise ConfigError("device", repr(device), "cpu or cuda", "leave it out and copy the batches yourself")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found.type == "cuda" and (found.index or 0) >= count:
         raise ConfigError(
-            f"device: found {device!r}, but torch sees {count} CUDA devices here; leave it out, or say cpu"
+            "device", f"found {device!r}, but torch sees {count} CUDA devices here", fix="leave it out, or say cpu"
         )
     return found
 

@@ -34,7 +34,7 @@ def span_concepts(batch: TensorBatch, track: str, k: int, *, rank: Tensor | None
     of the lowest rank: with their frequencies as rank, the rarest. Raises ConfigError if the batch has no such track.
     """
     if k < 1:
-        raise ConfigError(f"k: found {k}, expected at least 1 concept")
+        raise ConfigError("k", str(k), "at least 1 concept")
     ids, counts = _padded(batch, track, k, everything=rank is not None)
     places = torch.arange(ids.shape[-1], device=ids.device)
     mask = places < counts[..., None]
@@ -63,7 +63,7 @@ def token_concepts(
     found = []
     names = [tracks] if isinstance(tracks, str) else tracks
     if merged is not None and len(merged) != len(names):
-        raise ConfigError(f"merged: found {len(merged)} numbers, expected one for each of {len(names)} tracks")
+        raise ConfigError("merged", f"{len(merged)} numbers", f"one for each of {len(names)} tracks")
     for track, first in zip(names, merged or [0] * len(names), strict=True):
         own = None if rank is None else rank[first:]
         spans, index = span_concepts(batch, track, k, rank=own), batch[f"{track}_span_index"]
@@ -74,7 +74,7 @@ def token_concepts(
         ids = (spans.ids + first).gather(1, wide).masked_fill(~mask, -1)
         found.append(Concepts(ids, mask, spans.cut.gather(1, slot) * some))
     if not found:
-        raise ConfigError("tracks: found none, expected at least one")
+        raise ConfigError("tracks", "none", "at least one")
     ids, mask = torch.cat([one.ids for one in found], -1), torch.cat([one.mask for one in found], -1)
     cut = torch.stack([one.cut for one in found]).sum(0)
     if merged is None:
@@ -90,7 +90,7 @@ def token_values(batch: TensorBatch, track: str, *, missing: float) -> Tensor:
     are better named in `outputs.loss_weight`, which has a number of its own for these.
     """
     if f"{track}_values" not in batch or f"{track}_offsets" in batch:
-        raise ConfigError(f"track: found {track!r}, expected a track of numbers that the batch has; see `concepts`")
+        raise ConfigError("track", repr(track), "a track of numbers that the batch has", "see `concepts`")
     index, values = batch[f"{track}_span_index"], batch[f"{track}_values"]
     rows = torch.arange(len(index), device=index.device)[:, None]
     expanded: Tensor = values[rows, index.clamp(min=0).long()]
@@ -170,7 +170,9 @@ def _counts(batch: TensorBatch, track: str) -> Tensor:
         return counts.long()
     if f"{track}_offsets" not in batch:
         known = sorted(name.rpartition("_")[0] for name in batch if name.endswith(("_counts", "_offsets")))
-        raise ConfigError(f"track: found {track!r}, but the batch has concepts of {known}; name it under `concepts`")
+        raise ConfigError(
+            "track", f"found {track!r}, but the batch has concepts of {known}", fix="name it under `concepts`"
+        )
     offsets: Tensor = batch[f"{track}_offsets"]
     return (offsets[1:] - offsets[:-1]).view(batch[f"{track}_spans"].shape[:2])
 
@@ -184,8 +186,9 @@ def _padded(batch: TensorBatch, track: str, k: int, *, everything: bool) -> tupl
     values, offsets = batch[f"{track}_values"], batch[f"{track}_offsets"]
     if everything:
         raise ConfigError(
-            f"track {track!r}: found layout ragged, in which a span may have any number of concepts; rank needs "
-            "layout: padded"
+            f"track {track!r}",
+            "found layout ragged, in which a span may have any number of concepts",
+            fix="rank needs layout: padded",
         )
     places = offsets[:-1, None] + torch.arange(k, device=offsets.device)
     ids = pad(values, (0, 1), value=-1)[places.clamp(max=len(values))]

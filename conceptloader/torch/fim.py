@@ -66,11 +66,11 @@ class FillInMiddle:
         for name in ("rate", "spm_rate", "fragment_rate"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                raise ConfigError(f"fim {name}: found {value}, expected a number from 0 to 1")
+                raise ConfigError(f"fim {name}", str(value), "a number from 0 to 1")
         if (self.decode is None) != (self.encode is None) or (self.no_prefix is not None and self.decode is None):
-            raise ConfigError("fim: found one of decode and encode, or no_prefix without both; give both")
+            raise ConfigError("fim", "found one of decode and encode, or no_prefix without both", fix="give both")
         if (self.split is None) != (self.fragment_rate is None):
-            raise ConfigError("fim: found one of split and fragment_rate, expected both or none")
+            raise ConfigError("fim", "one of split and fragment_rate", "both or none")
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The batch with other input_ids, labels, loss_mask, and with borders as they are then: cu_seqlens, max_seqlen,
@@ -88,13 +88,17 @@ class FillInMiddle:
         if missing or aligned or "tokens" in batch:
             found = f"without {missing[0]}" if missing else f"with {[*aligned, 'tokens'][0]}"
             raise ConfigError(
-                f"fim: found a batch {found}, expected outputs with cu_seqlens, sample_index and loss_mask, and "
-                "neither concepts nor fields nor shared_labels"
+                "fim",
+                f"a batch {found}",
+                "outputs with cu_seqlens, sample_index and loss_mask, and neither concepts nor fields nor "
+                "shared_labels",
             )
         if self.ignore_index is None and (batch["labels"] < 0).any():
             raise ConfigError(
-                f"fim: found labels of {int(batch['labels'].min())}, as outputs.ignore_index gives, but new places "
-                "without loss would have tokens; give FillInMiddle the same ignore_index"
+                "fim",
+                f"found labels of {int(batch['labels'].min())}, as outputs.ignore_index gives, but new places "
+                "without loss would have tokens",
+                fix="give FillInMiddle the same ignore_index",
             )
         size = batch["input_ids"].shape[1]
         arrays = {name: batch[name].numpy().copy() for name in (*_ROW, *_BESIDE) if name in batch}

@@ -25,9 +25,7 @@ def new_weights(blend: Blend, weights: Mapping[str, float], plan: Plan, edge: in
     if at is None:
         at = _next_border(plan, edge, blend.spec)
     elif as_count(at, "at", 0) < edge:
-        raise ConfigError(
-            f"set_weights: at: found {at}, expected at least {edge}: samples before it may have been read ahead"
-        )
+        raise ConfigError("set_weights: at", str(at), f"at least {edge}: samples before it may have been read ahead")
     changed = with_weights(blend, weights, at)
     if plan.num_samples is not None:
         changed.order.check_run(plan.num_samples)
@@ -75,8 +73,11 @@ def require_agreement(at: int, after: int, spec: OrderSpec, dp_size: int, group:
     size = dist.get_world_size(group)
     if size != dp_size:
         raise ConfigError(
-            f"set_weights: found {size} processes in the group and dp_size {dp_size}, expected as many; give group=, "
-            "that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks yourself"
+            "set_weights",
+            f"{size} processes in the group and dp_size {dp_size}",
+            "as many",
+            "give group=, that of the data-parallel ranks, or agree=False, and compare state_dict() of the ranks "
+            "yourself",
         )
     weights = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
     require_same("set_weights", {"at": at, "after": after, "weights": weights, "order": spec.hash}, group)

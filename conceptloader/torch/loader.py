@@ -92,8 +92,9 @@ class Loader:
         for _, batch in self._rule.rule:
             if self.epoch_samples is not None and self.epoch_samples % batch:
                 raise ConfigError(
-                    f"epoch_samples: found {epoch_samples}, no multiple of the {batch} samples of a step; "
-                    f"set {self.epoch_samples // batch * batch or batch}"
+                    "epoch_samples",
+                    f"found {epoch_samples}, no multiple of the {batch} samples of a step",
+                    fix=f"set {self.epoch_samples // batch * batch or batch}",
                 )
         self._ahead: Prefetcher[tuple[U64Array, int], TensorBatch] | None = None
         self._log: str | os.PathLike[str] | None = None
@@ -103,8 +104,10 @@ class Loader:
             blend.order.check_run(self.num_samples)
             if not self._plan.count():
                 raise ConfigError(
-                    f"num_samples: found {self.num_samples}, less than a global batch of {self._rule.batch_size(0)}: "
-                    "nothing would be read; lower global_batch_size, or set tail to short"
+                    "num_samples",
+                    f"found {self.num_samples}, less than a global batch of {self._rule.batch_size(0)}: nothing "
+                    "would be read",
+                    fix="lower global_batch_size, or set tail to short",
                 )
         self._reader = open_reader(blend, dp_rank)
         if blend.config.phases and dp_rank == 0:
@@ -199,7 +202,7 @@ class Loader:
         count = self._plan.count() if self.epoch_samples is None else self.epoch_samples // self.partition.group
         if count is None:
             raise EndlessError(
-                "Loader: a run without an end has no length; give make_dataloader num_samples, or count steps"
+                "Loader", "a run without an end has no length", fix="give make_dataloader num_samples, or count steps"
             )
         return count
 
@@ -210,8 +213,9 @@ class Loader:
     def __getitem__(self, index: Any) -> NoReturn:
         """For torch's DataLoader, which takes it for a dataset."""
         raise ConfigError(
-            f"Loader: found a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one; "
-            "a Loader hands out whole batches: iterate over it as it is, or wrap conceptloader.SampleDataset"
+            "Loader",
+            f"found a request for item {index}, as by torch's DataLoader(loader) or a trainer that wraps one",
+            fix="a Loader hands out whole batches: iterate over it as it is, or wrap conceptloader.SampleDataset",
         )
 
     def __iter__(self) -> Iterator[TensorBatch]:
@@ -273,15 +277,17 @@ class Loader:
         """Warn of a loop that reads nothing if it is the first one of a run that has ended; else raise ConfigError."""
         if self.passes:
             raise ConfigError(
-                f"Loader: the loaded state is that of the end of a pass, at {begin} samples, and a loop would read "
-                "nothing; for the next pass load state_at(0), to end this one leave the loop out"
+                "Loader",
+                f"the loaded state is that of the end of a pass, at {begin} samples, and a loop would read nothing",
+                fix="for the next pass load state_at(0), to end this one leave the loop out",
             )
         ended = f"the run of num_samples={self.num_samples} samples has ended at {begin}"
         if not self.fresh:
             raise ConfigError(
-                f"{type(self).__name__}: {ended}, and a second loop would read nothing; for another epoch make a "
-                "loader with a larger num_samples, or without, and load this one's state_dict: epochs follow each "
-                "other in one run, and epoch_samples says where a loop ends"
+                type(self).__name__,
+                f"{ended}, and a second loop would read nothing",
+                fix="for another epoch make a loader with a larger num_samples, or without, and load this one's "
+                "state_dict: epochs follow each other in one run, and epoch_samples says where a loop ends",
             )
         logger.warning("%s: nothing is left to read", ended)
 
@@ -290,8 +296,9 @@ class Loader:
         share = self.partition
         if share.dp_size > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ConfigError(
-                f"check_ranks: found no process group with dp_size {share.dp_size}; call "
-                "torch.distributed.init_process_group before the first batch, or leave check_ranks out"
+                "check_ranks",
+                f"found no process group with dp_size {share.dp_size}",
+                fix="call torch.distributed.init_process_group before the first batch, or leave check_ranks out",
             )
         run: dict[str, Any] = {"consumed_samples": self.begins_at, "num_samples": self.num_samples, "tail": self._tail}
         run |= {"global_batch_size": self._rule.rule, "partition": asdict(share)}
@@ -341,7 +348,7 @@ class Loader:
         consumed = saved.position(where)
         if self.num_samples is not None and consumed > self.num_samples:
             raise ResumeError(
-                f"{where}: saved at {consumed} consumed samples, beyond num_samples={self.num_samples}; raise it"
+                where, f"saved at {consumed} consumed samples, beyond num_samples={self.num_samples}", fix="raise it"
             )
         blend = self.blend.resume(saved.spec, consumed, allow_changed=allow_changed, new_stage=new_stage)
         reader = open_reader(blend, self.dp_rank)

@@ -86,7 +86,9 @@ class EpochSampler(Sampler[int]):
         for key in sorted({*wanted, *saved} - {"version", "epoch", "phases"}):
             old, new = saved.get(key), wanted.get(key)
             if old != new:
-                raise ResumeError(f"sampler state: {key}: saved {old!r}, now {new!r}; resume with the saved one")
+                raise ResumeError(
+                    "sampler state", f"{key}: saved {old!r}, now {new!r}", fix="resume with the saved one"
+                )
         epoch = saved_count(saved, "epoch", "sampler state")
         self._load_own(saved)
         self.epoch = epoch
@@ -144,7 +146,9 @@ class PositionIterator(Iterator[int]):
         saved = unsealed(state, where, "sampler's iterator")
         epoch, size, consumed = (saved_count(saved, key, where) for key in ("epoch", "epoch_size", "consumed"))
         if size != sampler.epoch_size:
-            raise ResumeError(f"{where}: epoch_size: saved {size}, now {sampler.epoch_size}; resume with the saved one")
+            raise ResumeError(
+                where, f"epoch_size: saved {size}, now {sampler.epoch_size}", fix="resume with the saved one"
+            )
         self._seek(epoch, consumed)
 
 
@@ -160,7 +164,7 @@ class MicroBatches(Sampler[list[int]]):
 
     def __len__(self) -> int:
         if self.total is None:
-            raise EndlessError("MicroBatches: an order without an end has no length")
+            raise EndlessError("MicroBatches", "an order without an end has no length")
         return max(0, self.total - self.consumed) // self.partition.group
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -217,7 +221,7 @@ class MixtureSampler(EpochSampler):
 
     def _weights(self, weights: Sequence[float], temperature: float) -> dict[str, int]:
         if len(weights) != len(self._names):
-            raise ConfigError(f"weights: found {len(weights)}, expected one for each of {len(self._names)} datasets")
+            raise ConfigError("weights", len(weights), f"one for each of {len(self._names)} datasets")
         named = {name: weight for name, weight in zip(self._names, weights, strict=True) if weight != 0}
         return exact_weights(tempered(named, temperature) if named else {}, "weights")
 
@@ -225,7 +229,7 @@ class MixtureSampler(EpochSampler):
         drawn = {name for phase in self._phases for name in phase.weights}
         empty = [k for k, name in enumerate(self._names) if name in drawn and not self._sizes[k]]
         if empty:
-            raise ConfigError(f"weights: datasets {empty} are empty, expected weight 0 for them")
+            raise ConfigError("weights", f"datasets {empty} are empty, expected weight 0 for them")
         self.order = Mixture(
             sizes=[max(1, size) for size in self._sizes],
             names=self._names,
@@ -251,7 +255,7 @@ class MixtureSampler(EpochSampler):
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
             self._phases = before
             raise ResumeError(
-                f"sampler state: phases: damaged ({type(error).__name__}: {error}); take another checkpoint"
+                "sampler state", f"phases: damaged ({type(error).__name__}: {error})", fix="take another checkpoint"
             ) from error
 
 

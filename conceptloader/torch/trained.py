@@ -66,9 +66,11 @@ class TrainedLoader(Loader):
         if found != self.micro_batches_per_step:
             share = self.partition
             raise ConfigError(
-                f"{option}: found {found}, expected {self.micro_batches_per_step}: a step of {self.step_samples} "
-                f"samples has so many micro batches of {share.micro_batch_size} on {share.dp_size} data-parallel "
-                "ranks; change one of them"
+                option,
+                str(found),
+                f"{self.micro_batches_per_step}: a step of {self.step_samples} samples has so many micro batches of "
+                f"{share.micro_batch_size} on {share.dp_size} data-parallel ranks",
+                "change one of them",
             )
 
     def acknowledge(self, consumed_samples: int | None = None) -> None:
@@ -79,8 +81,10 @@ class TrainedLoader(Loader):
         position = self._handed_out if consumed_samples is None else as_count(consumed_samples, POSITION, 0)
         if not self._trained <= position <= self._handed_out:
             raise ConfigError(
-                f"acknowledge: found {position} samples, expected {self._trained} (acknowledged before) to "
-                f"{self._handed_out} (handed out in this loop); give the batch's own {POSITION}"
+                "acknowledge",
+                f"{position} samples",
+                f"{self._trained} (acknowledged before) to {self._handed_out} (handed out in this loop)",
+                f"give the batch's own {POSITION}",
             )
         self._trained = position
 
@@ -102,9 +106,11 @@ class TrainedLoader(Loader):
         ours = "no whole number of steps" if self.steps is None else f"{self.steps} steps"
         lost = "repeated" if step > self.plan.schedule.step_of(trained) else "skipped"
         raise ResumeError(
+            "loader state",
             f"the trainer has made {step} steps, but this loader stands at {trained} samples, {ours} (the next takes "
-            f"{self.step_samples}): samples would be {lost}. Resume trainer and loader from one checkpoint that holds "
-            "the state of both, with the global batch size of the run"
+            f"{self.step_samples}): samples would be {lost}",
+            fix="resume trainer and loader from one checkpoint that holds the state of both, with the global batch "
+            "size of the run",
         )
 
     def __iter__(self) -> Iterator[TensorBatch]:
@@ -121,14 +127,18 @@ class TrainedLoader(Loader):
     def _check_turn(self, loop: int) -> None:
         if self._loop != loop:
             raise ConfigError(
-                "this loop was ended by a newer one over the same loader; each consumer needs a loader of its own"
+                "Loader",
+                "this loop was ended by a newer one over the same loader",
+                fix="each consumer needs a loader of its own",
             )
         trained = self.consumed_samples
         ahead = (self._handed_out - trained) // self.partition.group
         if ahead >= 2 * self.micro_batches_per_step + _SLACK:
             raise ConfigError(
+                "Loader",
                 f"{ahead} micro batches were handed out since the last one that was acknowledged, at {trained} "
-                f"samples: nobody tells this loader what is trained. {self.remedy}"
+                "samples: nobody tells this loader what is trained",
+                fix=self.remedy,
             )
 
 
@@ -145,13 +155,14 @@ class EvaluationLoader:
         self.loader.passes, self.loader.measured = True, False
         share, end = self.loader.partition, self.loader.num_samples
         if end is None:
-            raise ConfigError("evaluation: found a run without an end; set order: sequential, or num_samples")
+            raise ConfigError("evaluation", "found a run without an end", fix="set order: sequential, or num_samples")
         rest = end % share.group
         if self.loader.plan.tail == "short" and 0 < rest <= share.offsets(share.dp_size - 1)[0]:
             raise ConfigError(
-                f"evaluation: {end} samples in micro batches of {share.micro_batch_size} on {share.dp_size} ranks "
-                f"leave {rest} for the last one, none for some ranks, whose mean would be no number; set num_samples "
-                f"to {end - rest}, another micro_batch_size, or tail to drop or wrap"
+                "evaluation",
+                f"{end} samples in micro batches of {share.micro_batch_size} on {share.dp_size} ranks leave {rest} "
+                "for the last one, none for some ranks, whose mean would be no number",
+                fix=f"set num_samples to {end - rest}, another micro_batch_size, or tail to drop or wrap",
             )
 
     def __len__(self) -> int:

@@ -21,6 +21,7 @@ from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate import sort as annotate_sort
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer
+from tests.raises import raises
 
 Rows = list[dict[str, Any]]
 
@@ -217,3 +218,23 @@ def test_bad_arguments(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"document": 0, "concepts": [1]}\n')
     with pytest.raises(ConfigError, match="found files there"):
         annotate(tmp_path / "ds", [rows], tmp_path / "ds", AnnotateOptions(track="c"))
+
+
+def test_a_named_column_that_is_not_there(tmp_path: Path) -> None:
+    """Not replaced by one of the usual name, and not by nothing: without offsets a row means the whole document."""
+    ds = build(tmp_path / "ds", [[[1, 2, 3], [4, 5]]])
+
+    def new(rows: Rows, columns: dict[str, str], **more: Any) -> list[Any]:
+        options = AnnotateOptions(track="topic", codec="json", columns=columns, unit="tokens", **more)
+        out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+        annotate(ds, [write_rows(tmp_path / "rows.jsonl", rows)], out, options)
+        return owners(cl.open_dataset(out), "topic")
+
+    with raises(InputError, "rows.jsonl", "column 'id', expected 'doc' alone"):
+        new([{"id": "d0", "value": 1}], {"id": "doc"})
+    with raises(InputError, "rows.jsonl", "no column 'begin' in any row"):
+        new([{"id": "d0", "value": 1}, {"id": "d1", "value": 2}], {"start": "begin", "end": "stop"})
+    rows = [{"id": "d1", "doc": "d0", "value": 1}]
+    with raises(InputError, "rows.jsonl", "column 'id'"):
+        new(rows, {"id": "doc"})
+    assert new(rows, {"id": "doc"}, ignored=["id"]) == [1, 1, 1, None, None]

@@ -187,7 +187,7 @@ WEB = {"path": "web", "weight": 1}
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"seq_len": None}, r"datasets\.code: seq_len: missing"),
+        ({"seq_len": None}, r"datasets\.code: seq_len: found nothing"),
         ({"seq_len": 1000}, r"datasets\.code: seq_len: found 1000, expected at most"),
         (
             {"datasets": {"web": {**WEB, "tracks": ["concept"]}}},

@@ -115,10 +115,10 @@ def test_outputs_that_no_framework_takes(outputs):
             changed(concepts={"t": {"layuot": "x"}}),
             r"^concepts\.t\.layuot: found an unknown key .*; did you mean layout",
         ),
-        ({"seed": 1}, "^datasets: missing, expected a mapping"),
+        ({"seed": 1}, "^datasets: found nothing, expected a mapping"),
         (web(path=None), r"^datasets\.web\.path: found None, expected text"),
-        ({"datasets": {"web": {}}}, r"^datasets\.web\.path: missing, expected text"),
-        (changed(skip=[{"at": 1}]), r"^skip\[0\]\.count: missing, expected an integer of 1 or more"),
+        ({"datasets": {"web": {}}}, r"^datasets\.web\.path: found nothing, expected text"),
+        (changed(skip=[{"at": 1}]), r"^skip\[0\]\.count: found nothing, expected an integer of 1 or more"),
         # types
         (5, "^configuration: found 5, expected a path or a mapping"),
         ([], r"^configuration: found \[\], expected a path or a mapping"),

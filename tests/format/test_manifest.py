@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ReadError
-from conceptloader.format.spec.jsonfile import dump_json
+from conceptloader.format.spec.jsonfile import dump_json, seal
 from conceptloader.format.tools.verify import verify
 from tests.corpora.small import small_corpus
+from tests.raises import raises
 
 Edit = Callable[[dict[str, Any]], Any]
 
@@ -204,9 +205,15 @@ def test_a_file_that_is_no_manifest(copy: Path, data: bytes, message: str) -> No
         cl.open_dataset(copy)
 
 
-def test_sealed_duplicates_are_refused(copy: Path) -> None:
-    from conceptloader.format.spec.jsonfile import seal
+def test_a_number_that_no_float_holds(copy: Path) -> None:
+    """It would be infinite, which no identity can be made of."""
+    text = dump_json({"extra": {"a": "1e999"}}).split(b',\n "checksum"')[0]
+    (copy / "manifest.json").write_bytes(seal(text.replace(b'"1e999"', b"-1e999")))
+    with raises(FormatError, "manifest.json", "-1e999 is more than a number of 64 bits holds"):
+        cl.open_dataset(copy)
 
+
+def test_sealed_duplicates_are_refused(copy: Path) -> None:
     head = (copy / "manifest.json").read_bytes()[:-36]
     (copy / "manifest.json").write_bytes(seal(head + b',\n "mode": "document"'))
     with pytest.raises(FormatError, match="duplicate key 'mode'"):

@@ -68,7 +68,7 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
     assert len(found) == told
     assert all("15 samples from sample 24 on are no whole number of micro batches of 3 on 2 ranks" in f for f in found)
     if num_samples is None:
-        with loader, pytest.raises(ConfigError, match="global batch size 15 is not divisible"):
+        with loader, pytest.raises(ConfigError, match="global batch size: 15 is not divisible"):
             take(loader, 5)
 
 

@@ -164,7 +164,7 @@ def test_short_strided_is_megatrons_full_validation(n, dp_size):
 def test_later_batch_sizes_are_checked_when_they_are_asked_for():
     plan = Plan(partition=Partition(micro_batch_size=2, dp_size=2), schedule=BatchSchedule(((0, 8), (16, 10))))
     assert plan.place(15) == (1, 1, 1, 1)
-    refused = pytest.raises(ConfigError, match=r"global batch size 10 .*is not divisible")
+    refused = pytest.raises(ConfigError, match=r"global batch size: 10 .*is not divisible")
     with refused:
         plan.place(16)
     with refused:
@@ -181,10 +181,10 @@ def test_later_batch_sizes_are_checked_when_they_are_asked_for():
         (lambda: Partition(micro_batch_size=1, dp_size=2, scheme="random"), "scheme: found 'random'"),
         (lambda: Partition(micro_batch_size=1, dp_size=2).offsets(2), "dp_rank: found 2, expected 0 to 1"),
         (lambda: Partition(micro_batch_size=1, dp_size=2).offsets(-1), "dp_rank: found -1"),
-        (lambda: Partition(micro_batch_size=2, dp_size=2).samples(0, 6, 0), "size 6 is not divisible"),
+        (lambda: Partition(micro_batch_size=2, dp_size=2).samples(0, 6, 0), "size: 6 is not divisible"),
         (
             lambda: Plan(partition=Partition(micro_batch_size=2, dp_size=3), schedule=BatchSchedule.constant(8)),
-            "global batch size 8 .* not divisible",
+            "global batch size: 8 .* not divisible",
         ),
         (
             lambda: Plan(

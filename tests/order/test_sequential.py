@@ -35,7 +35,7 @@ def test_beyond_the_end():
     with pytest.raises(ConfigError, match="sequential has 5"):
         order.check_run(6)
     for dataset in (2, -1):
-        with pytest.raises(ConfigError, match=f"dataset {dataset}"):
+        with pytest.raises(ConfigError, match=f"dataset: found {dataset}"):
             order.index_of_window(dataset, 0, 0)
 
 

@@ -315,7 +315,7 @@ def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:
         make_dataloader({**content, "outputs": {"shared_labels": True}}, micro_batch_size=1)
     with pytest.raises(ConfigError, match=r"outputs\.loss_mask: found false, but dataset chat has packs"):
         make_dataloader({**content, "outputs": {"loss_mask": False}}, micro_batch_size=1)
-    with pytest.raises(ConfigError, match="seq_len: missing"):
+    with pytest.raises(ConfigError, match="seq_len: found nothing"):
         open_blend({key: value for key, value in content.items() if key != "seq_len"})
 
 

@@ -197,7 +197,7 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
         ({"at": 0, "ids": ["nobody"]}, "found nothing of it in books, code, web"),
         ({"at": 0, "dataset": "wb", "ids": ["web-3"]}, "did you mean web"),
         ({"at": 0}, "expected one of ids, file and view"),
-        ({"at": 0, "view": "kept"}, r"exclude\[0\].dataset: missing"),
+        ({"at": 0, "view": "kept"}, r"exclude\[0\].dataset: found nothing"),
         ({"at": 0, "dataset": "web", "view": "kept"}, "expected a view of"),
         ({"at": 0, "dataset": "web", "view": "books"}, "expected a view of"),
         ({"at": -1, "ids": ["web-3"]}, r"exclude\[0\].at"),

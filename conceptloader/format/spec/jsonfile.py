@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -21,13 +22,20 @@ _KINDS = {int: "an integer", str: "a string", list: "a list", dict: "an object",
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """The value of a UTF-8 JSON text. Raises: FormatError for anything else, duplicate keys and NaN included."""
+    """The value of a UTF-8 JSON text. Raises: FormatError for anything else, duplicate keys, NaN and 1e999 included."""
 
     def constant(name: str) -> NoReturn:
         raise ValueError(f"{name} is not JSON")
 
+    def finite(digits: str) -> float:
+        value = float(digits)
+        if math.isinf(value):
+            raise ValueError(f"{digits:.100} is more than a number of 64 bits holds")
+        return value
+
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=each_once, parse_constant=constant)
+        text = data.decode("utf-8")
+        return json.loads(text, object_pairs_hook=each_once, parse_constant=constant, parse_float=finite)
     except (ValueError, RecursionError) as error:
         raise bad(where, f"no valid JSON ({error})", "JSON in UTF-8", DAMAGED) from error
 

@@ -53,7 +53,7 @@ DAMAGED = "the file is damaged: restore or rebuild it"
 
 def bad(where: str, found: object, expected: str, remedy: str) -> FormatError:
     """The FormatError of this package: what and where, found, expected, what to do."""
-    return FormatError(f"{where}: found {found}, expected {expected}; {remedy}")
+    return FormatError(where, str(found), expected, remedy)
 
 
 def name_problem(name: str) -> str | None:

@@ -67,7 +67,7 @@ def adopt(
     if not allow_mixed_tokenizers:
         _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
-        raise InputError(f"{files[0].path}: found no token in {len(files)} files, expected some; check the paths")
+        raise InputError(files[0].path, f"no token in {len(files)} files", "some", "check the paths")
     if loss_mask:
         return copy_with_loss(files, out, tokenizer, definition)
     with new_directory(out) as working:
@@ -88,33 +88,35 @@ def token_files(path: str) -> list[str]:
 def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end: int | None) -> list[TokenFile]:
     """Describe all token files that `paths` stand for. Raises: see `adopt`."""
     if isinstance(paths, str) or not paths:
-        raise ConfigError(f"paths: found {paths!r}, expected a list of at least one path")
+        raise ConfigError("paths", repr(paths), "a list of at least one path")
     describe: dict[str, Callable[[str], TokenFile]] = {
         "megatron": megatron_file,
         "datatrove": datatrove_file,
         "flat": lambda path: flat_file(path, dtype, document_end),
     }
     if kind not in ("auto", *describe):
-        raise ConfigError(f"kind: found {kind!r}, expected one of auto, {', '.join(describe)}")
+        raise ConfigError("kind", repr(kind), f"one of auto, {', '.join(describe)}")
     chosen = [item for path in paths for item in _expand(path, kind)]
     if len(chosen) > fmt.MAX_SHARDS:
-        raise ConfigError(f"paths: found {len(chosen)} files, expected at most {fmt.MAX_SHARDS}")
+        raise ConfigError("paths", f"{len(chosen)} files", f"at most {fmt.MAX_SHARDS}")
     seen: dict[str, str] = {}
     for _, path in chosen:
         real = os.path.realpath(path)
         if real in seen:
-            raise ConfigError(f"paths: found {path} twice (also as {seen[real]}), expected each file once")
+            raise ConfigError("paths", f"{path} twice (also as {seen[real]})", "each file once")
         seen[real] = path
     flat = any(found == "flat" for found, _ in chosen)
     for name, value in (("dtype", dtype), ("document_end", document_end)):
         if value is not None and not flat:
-            raise ConfigError(f"{name}: found {value!r} for files that say it themselves, expected none; leave it out")
+            raise ConfigError(name, f"{value!r} for files that say it themselves", "none", "leave it out")
     for found, path in chosen:
         folder = os.path.dirname(path) or "."
         if found == "flat" and any(os.path.exists(os.path.join(folder, name)) for name in (fmt.MANIFEST, fmt.BUILD)):
             raise ConfigError(
-                f"{path}: found a file of the dataset {folder}, expected tokens of another library; use the dataset as "
-                "it is, or join it with others: conceptloader join"
+                path,
+                f"a file of the dataset {folder}",
+                "tokens of another library",
+                "use the dataset as it is, or join it with others: conceptloader join",
             )
     return [describe[found](path) for found, path in chosen]
 
@@ -136,10 +138,12 @@ def _expand(path: str, kind: str) -> list[tuple[str, str]]:
         return [("flat", path)]
     if not any(os.path.exists(file) for file in (path, prefix + ".bin")):
         kinds = "a folder of token files, PREFIX of Megatron's PREFIX.bin and .idx, a .ds or a .npy"
-        raise ConfigError(f"{path}: found nothing there, expected {kinds}; check the path, and whether it is mounted")
+        raise ConfigError(path, "nothing there", kinds, "check the path, and whether it is mounted")
     raise ConfigError(
-        f"{path}: found neither PREFIX.bin with PREFIX.idx (Megatron), nor a .ds (datatrove), nor a .npy, expected "
-        "one; name what it is: conceptloader adopt --kind megatron, datatrove or flat"
+        path,
+        "neither PREFIX.bin with PREFIX.idx (Megatron), nor a .ds (datatrove), nor a .npy",
+        "one",
+        "name what it is: conceptloader adopt --kind megatron, datatrove or flat",
     )
 
 
@@ -152,13 +156,13 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     here = [path for path in files if os.path.dirname(path) == folder]
     kinds = sorted({known[os.path.splitext(path)[1]] for path in here})
     if len(kinds) > 1:
-        raise ConfigError(f"{folder}: found files of {', '.join(kinds)} in it, expected one kind; choose with --kind")
+        raise ConfigError(folder, f"files of {', '.join(kinds)} in it", "one kind", "choose with --kind")
     if len(here) < len(files):
         below = next(path for path in files if path not in here)
-        raise ConfigError(f"{folder}: found {below} below it, expected files in it only; name each folder to adopt")
+        raise ConfigError(folder, f"{below} below it", "files in it only", "name each folder to adopt")
     if not files:
         wanted = "Megatron, datatrove or .npy files" if kind == "auto" else f"files of kind {kind}"
-        raise ConfigError(f"{folder}: found no {wanted} in it, expected some; check the path")
+        raise ConfigError(folder, f"no {wanted} in it", "some", "check the path")
     return [(kinds[0], os.path.splitext(path)[0] if kinds[0] == "megatron" else path) for path in files]
 
 
@@ -170,8 +174,11 @@ def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, s
     if len(names) > 1:
         found = ", ".join(f"{name!r} ({where})" for name, where in list(names.items())[:4])
         raise InputError(
-            f"tokenizer: found {len(names)} of them: {found}, expected one; adopt the files as separate datasets, or, "
-            "if these are names of the same tokenizer, say so: --allow-mixed-tokenizers"
+            "tokenizer",
+            f"{len(names)} of them: {found}",
+            "one",
+            "adopt the files as separate datasets, or, if these are names of the same tokenizer, say so: "
+            "--allow-mixed-tokenizers",
         )
 
 
@@ -243,12 +250,12 @@ def write_documents(prefix: str, file: TokenFile) -> tuple[int, Spool | None]:
         blocks = BlockTable(f"{prefix}.documents.blocks", fmt.BLOCK_TOKENS, spools)
         for starts in file.starts():
             if not count and len(starts) and starts[0] != 0:
-                raise InputError(f"{file.index}: found the first document at token {starts[0]}, expected it at 0")
+                raise InputError(file.index, f"the first document at token {starts[0]}", "it at 0")
             spool.write(np.ascontiguousarray(starts, fmt.OFFSET))
             blocks.add(starts)
             count += len(starts)
         if file.tokens and not count:
-            raise InputError(f"{file.index}: found {file.tokens} tokens and no document, expected at least one")
+            raise InputError(file.index, f"{file.tokens} tokens and no document", "at least one")
         spool.write(np.array([file.tokens], fmt.OFFSET))
         blocks.finish(file.tokens, spool)
         spool.commit()

@@ -80,8 +80,10 @@ def _starts(index: str, documents: int) -> Iterator[Starts]:
             if len(wrong):
                 i = int(wrong[0])
                 raise InputError(
-                    f"{index}: found document {first + i} to end at token {int(ends[i])}, expected at least "
-                    f"{int(starts[i])}, the end of the one before; {COPY}"
+                    index,
+                    f"document {first + i} to end at token {int(ends[i])}",
+                    f"at least {int(starts[i])}, the end of the one before",
+                    COPY,
                 )
             yield starts
             last = int(ends[-1])

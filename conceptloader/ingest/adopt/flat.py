@@ -38,8 +38,10 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
             raise problem(path, f"tokens of type {token_type} in its head", f"{given}, as asked", "leave dtype out")
     if token_type is None:
         raise ConfigError(
-            f"{path}: found a flat file of tokens and no dtype, expected one of {', '.join(TOKEN_TYPES)}: "
-            "nothing in the file says it; add --dtype"
+            path,
+            "a flat file of tokens and no dtype",
+            f"one of {', '.join(TOKEN_TYPES)}: nothing in the file says it",
+            "add --dtype",
         )
     size = int(token_type[1:])
     tokens, rest = divmod(found.st_size - offset, size)
@@ -47,7 +49,7 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
         expected = f"a multiple of {size} for tokens of type {token_type}"
         raise problem(path, f"{found.st_size - offset} bytes", expected, "name the dtype it was written with")
     if document_end is not None and not 0 <= document_end < 1 << 8 * size:
-        raise ConfigError(f"document_end: found {document_end}, expected an id that type {token_type} can hold")
+        raise ConfigError("document_end", str(document_end), f"an id that type {token_type} can hold")
     return TokenFile(
         kind=kind,
         path=path,
@@ -65,7 +67,7 @@ def _token_type(dtype: str) -> str:
     except TypeError:
         name = ""
     if name not in TOKEN_TYPES:
-        raise ConfigError(f"dtype: found {dtype!r}, expected one of {', '.join(TOKEN_TYPES)}")
+        raise ConfigError("dtype", repr(dtype), f"one of {', '.join(TOKEN_TYPES)}")
     return TOKEN_TYPES[name]
 
 

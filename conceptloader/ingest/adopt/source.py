@@ -47,12 +47,12 @@ def stat_file(path: str, remedy: str) -> os.stat_result:
     try:
         return os.stat(path)
     except OSError as error:
-        raise InputError(f"{path}: found no readable file ({error.strerror}), expected one; {remedy}") from error
+        raise InputError(path, f"no readable file ({error.strerror})", "one", remedy) from error
 
 
 def problem(where: str, found: object, expected: str, remedy: str) -> InputError:
     """The InputError of the importers: where, found, expected, what to do."""
-    return InputError(f"{where}: found {found}, expected {expected}; {remedy}")
+    return InputError(where, str(found), expected, remedy)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ def copy_with_loss(
     facts = []
     for file in files:
         if file.kind != "datatrove":
-            raise ConfigError(f"loss_mask: found {file.path}, of kind {file.kind}, expected .ds files of datatrove")
+            raise ConfigError("loss_mask", f"{file.path}, of kind {file.kind}", ".ds files of datatrove")
         masks = stat_file(f"{file.path}.loss", "adopt without the loss masks, or tokenize with save_loss_metadata=True")
         if masks.st_size != file.tokens:
             raise problem(f"{file.path}.loss", f"{masks.st_size} bytes", f"one for each of {file.tokens} tokens", COPY)

@@ -73,12 +73,12 @@ class AnnotateOptions(SpanRules):
         options.check(self.track)
         get_codec(options.codec, options.parameters, None, f"track {self.track!r}")
         if self.unit not in (None, *UNITS):
-            raise ConfigError(f"unit: found {self.unit!r}, expected one of {', '.join(UNITS)}")
+            raise ConfigError("unit", repr(self.unit), f"one of {', '.join(UNITS)}")
         if self.unit == "tokens" and self.tokenizer is not None:
-            raise ConfigError("unit: found tokens with a tokenizer, expected one for offsets in characters only")
+            raise ConfigError("unit", "tokens with a tokenizer", "one for offsets in characters only")
         self.check_rules()
         if self.overlap == "union" and self.codec != "concepts":
-            raise ConfigError(f"overlap: found union with codec {self.codec}, expected codec concepts; use levels")
+            raise ConfigError("overlap", f"union with codec {self.codec}", "codec concepts", "use levels")
         return options
 
 
@@ -115,9 +115,9 @@ def annotate(
         names = level_names(options.track, options.overlap, options.levels)
         taken = sorted(set(names) & {*manifest.tracks, *ds.field_names})
         if taken:
-            raise ConfigError(f"{ds.path}: found a track or field {taken[0]!r}, expected a new name; choose another")
+            raise ConfigError(ds.path, f"a track or field {taken[0]!r}", "a new name", "choose another")
         if not manifest.num_documents:
-            raise ConfigError(f"{ds.path}: found no document table, expected one; annotations belong to documents")
+            raise ConfigError(ds.path, "no document table", "one", "annotations belong to documents")
         written = {name: ShardTracks(working, name, track, ds.manifest) for name in names}
         sorter = Sorter(file)
         concepts = Concepts(track) if track.codec == "concepts" else None
@@ -198,7 +198,7 @@ def _sort(
             except ValueError as error:
                 where = source.row_name(number)
                 if on_bad is None:
-                    raise InputError(f"{where}: {error}") from error
+                    raise InputError(where, str(error)) from error
                 on_bad(source.path, where.removeprefix(f"{source.path}: "), str(error))
                 bad += 1
                 continue
@@ -212,8 +212,15 @@ def _sort(
     flush()
     for source in sources:
         source.check_unchanged()
+    if total and parser.unseen:
+        raise InputError(
+            sources[0].path,
+            f"no column {min(parser.unseen)!r} in any row of {len(sources)} files",
+            "each column that is named",
+            "correct its name (--column)",
+        )
     if not total:
-        raise InputError(f"{sources[0].path}: found no annotation in {len(sources)} files, expected at least one")
+        raise InputError(sources[0].path, f"no annotation in {len(sources)} files", "at least one")
     return offsets, bad
 
 
@@ -224,8 +231,9 @@ def _number(ds: Ranges, sources: Sequence[Source], items: NDArray[np.void], ids:
         if not (ds.manifest.shards.files["documents.hash"].size > 0).any():
             where = sources[items["source"][by_id[0]]].row_name(items["row"][by_id[0]])
             raise InputError(
-                f"{where}: found id {ids[by_id[0]]!r}, expected the number of a document (key `document`), "
-                f"because {ds.path} keeps no ids"
+                where,
+                f"id {ids[by_id[0]]!r}",
+                f"the number of a document (key `document`), because {ds.path} keeps no ids",
             )
         items["document"][by_id] = find_many(ds, [ids[i] for i in by_id.tolist()])
     bad = np.flatnonzero((items["document"] < 0) | (items["document"] >= ds.manifest.num_documents))
@@ -236,8 +244,10 @@ def _number(ds: Ranges, sources: Sequence[Source], items: NDArray[np.void], ids:
         shown = what.get(number, f"document {number}")
         remedy = "name it by its number (key `document`)" if number == AMBIGUOUS else "remove the row"
         raise InputError(
-            f"{sources[items['source'][i]].row_name(items['row'][i])}: found {shown}, expected one of the "
-            f"{ds.manifest.num_documents} documents of {ds.path} ({len(bad)} such annotations nearby); {remedy}"
+            sources[items["source"][i]].row_name(items["row"][i]),
+            str(shown),
+            f"one of the {ds.manifest.num_documents} documents of {ds.path} ({len(bad)} such annotations nearby)",
+            remedy,
         )
 
 

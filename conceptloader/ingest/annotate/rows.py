@@ -60,7 +60,8 @@ class RowParser:
         self._numbers = {"document", "start", "end", "scores"} | ({"value"} if self._scalars else set())
         self._numbers |= {"concepts"} if concepts is not None and not concepts.ids else set()
         self._theirs, self._ours = columns, {theirs: name for name, theirs in columns.items()}
-        self._known = frozenset({*ours, *columns, *ignored})
+        self._known, self._ignored = frozenset({*ours, *columns}), frozenset(ignored)
+        self.unseen = set(columns.values())  # of the columns that were named, those that no row had so far
 
     def texts(self, row: Mapping[str, str]) -> Mapping[str, Any]:
         """A row of CSV, whose values are all texts, for `parse`: empty ones are not there, and some are numbers."""
@@ -105,15 +106,19 @@ class RowParser:
         return "start, end and value" if self._concepts is None else self._concepts.expected(found)
 
     def _renamed(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """By our names, without what is ignored."""
+        if self._ignored & found.keys():
+            found = {name: value for name, value in found.items() if name not in self._ignored}
         if not self._ours:
             return found
-        renamed = {self._ours.get(name, name): value for name, value in found.items()}
-        if len(renamed) < len(found):
-            both = next(name for theirs, name in self._ours.items() if {theirs, name} <= found.keys())
+        stray = next((name for name in self._theirs if name in found and name not in self._ours), None)
+        if stray is not None:
             raise ValueError(
-                f"found {both!r} and the column that stands for it, expected one of them (--ignore-column)"
+                f"found column {stray!r}, expected {self._theirs[stray]!r} alone, which stands for it; leave it out "
+                "(--ignore-column)"
             )
-        return renamed
+        self.unseen -= found.keys()
+        return {self._ours.get(name, name): value for name, value in found.items()}
 
     def _annotation(self, span: Any, is_row: bool) -> Annotation:
         if not isinstance(span, dict):

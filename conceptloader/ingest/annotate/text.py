@@ -41,20 +41,25 @@ def known_text(ds: Ranges, tokenizer: TextTokenizer | None, unit: str | None) ->
     tokenizer = tokenizer or kept_tokenizer(ds)
     if tokenizer is None:
         raise ConfigError(
-            f"{ds.path}: found no tokenizer with the dataset, expected one for offsets in characters; give the one "
-            "that it was built with (--tokenizer), or say that offsets count tokens (--unit tokens)"
+            ds.path,
+            "no tokenizer with the dataset",
+            "one for offsets in characters",
+            "give the one that it was built with (--tokenizer), or say that offsets count tokens (--unit tokens)",
         )
     if not is_of(tokenizer, facts):
         raise ConfigError(
-            f"{ds.path}: found tokens of {facts.name if facts else 'an unknown tokenizer'}, expected "
-            f"{tokenizer.name!r}, the one given; give the tokenizer that the dataset was built with, or offsets in "
-            "tokens (--unit tokens)"
+            ds.path,
+            f"tokens of {facts.name if facts else 'an unknown tokenizer'}",
+            f"{tokenizer.name!r}, the one given",
+            "give the tokenizer that the dataset was built with, or offsets in tokens (--unit tokens)",
         )
     problem = changes_text(tokenizer.definition)
     if problem:
         raise ConfigError(
-            f"tokenizer {tokenizer.name}: found {problem}, expected one that gives back every text exactly "
-            "(bytes, or byte-level BPE without a normalizer); give offsets in tokens (--unit tokens)"
+            f"tokenizer {tokenizer.name}",
+            str(problem),
+            "one that gives back every text exactly (bytes, or byte-level BPE without a normalizer)",
+            "give offsets in tokens (--unit tokens)",
         )
     if facts is not None and facts.eos_id is not None and facts.eos_id != tokenizer.eos_id:
         tokenizer = copy(tokenizer)
@@ -73,7 +78,9 @@ def read_texts(ds: Ranges, tokenizer: TextTokenizer, documents: Ints, first: Int
     for i, ids in enumerate(wanted):
         if not np.array_equal(tokens.values[tokens.offsets[i] : tokens.offsets[i + 1]], ids):
             raise InputError(
-                f"{ds.path}: document {int(documents[i])}: found tokens that its text does not give back, "
-                "expected the same tokens; give offsets in tokens (--unit tokens)"
+                f"{ds.path}: document {int(documents[i])}",
+                "tokens that its text does not give back",
+                "the same tokens",
+                "give offsets in tokens (--unit tokens)",
             )
     return Read(tokens.offsets, eos, texts, places)

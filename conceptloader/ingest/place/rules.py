@@ -39,9 +39,9 @@ class SpanRules:
         """Raises: ConfigError."""
         for name, known in (("align", ALIGNS), ("eos_span", EOS_SPANS), ("overlap", OVERLAPS)):
             if getattr(self, name) not in known:
-                raise ConfigError(f"{name}: found {getattr(self, name)!r}, expected one of {', '.join(known)}")
+                raise ConfigError(name, repr(getattr(self, name)), f"one of {', '.join(known)}")
         if self.overlap == "levels" and not 1 <= self.levels <= fmt.MAX_TRACKS:
-            raise ConfigError(f"levels: found {self.levels}, expected 1 to {fmt.MAX_TRACKS}")
+            raise ConfigError("levels", str(self.levels), f"1 to {fmt.MAX_TRACKS}")
         check_fraction(self.max_lost_spans)
 
     def to_json(self) -> dict[str, Any]:
@@ -53,4 +53,4 @@ class SpanRules:
 def check_fraction(value: float) -> None:
     """Raises: ConfigError if `value` is no `max_lost_spans`."""
     if not 0 <= value <= 1:
-        raise ConfigError(f"max_lost_spans: found {value}, expected a fraction from 0 to 1")
+        raise ConfigError("max_lost_spans", str(value), "a fraction from 0 to 1")

@@ -55,15 +55,17 @@ def load_rules(tokenizer: str, template: str | None, max_tokens: int | None, mul
         else:
             text = config.get("chat_template") or ""
     except (OSError, ValueError) as error:
-        raise InputError(f"--chat: cannot read the template: {error}; name a file of it (--chat-template)") from error
+        raise InputError(
+            "--chat", f"cannot read the template: {error}", fix="name a file of it (--chat-template)"
+        ) from error
     if isinstance(text, list):
         text = {one["name"]: one["template"] for one in text}.get("default", "")
     if not text:
-        raise ConfigError(f"--chat: found no chat template in {tokenizer}, expected one; name a file (--chat-template)")
+        raise ConfigError("--chat", f"no chat template in {tokenizer}", "one", "name a file (--chat-template)")
     specials = {name: value for name, value in config.items() if name.endswith("_token")}
     specials = {name: v["content"] if isinstance(v, dict) else v for name, v in specials.items() if v is not None}
     if (max_tokens or 0) % multiple:
-        raise ConfigError(f"--max-tokens: found {max_tokens}, expected a multiple of {multiple} (--multiple)")
+        raise ConfigError("--max-tokens", str(max_tokens), f"a multiple of {multiple} (--multiple)")
     rules = ChatRules(template=text, specials=specials, max_tokens=max_tokens, multiple=multiple)
     _compiled(rules)
     return rules
@@ -80,10 +82,14 @@ def _compiled(rules: ChatRules) -> Any:
         named = meta.find_undeclared_variables(environment.parse(text))
         unknown = sorted(name for name in named - {*rules.specials} if name in ("bos_token", "eos_token"))
         if unknown:
-            raise ConfigError(f"--chat: the template names {unknown[0]}; give a transformers folder as --tokenizer")
+            raise ConfigError(
+                "--chat", f"the template names {unknown[0]}", fix="give a transformers folder as --tokenizer"
+            )
         return environment.from_string(text)
     except jinja.TemplateError as error:
-        raise ConfigError(f"--chat: found a template that is no Jinja ({error}); mend it, or name another") from error
+        raise ConfigError(
+            "--chat", f"found a template that is no Jinja ({error})", fix="mend it, or name another"
+        ) from error
 
 
 def _mark(found: "re.Match[str]") -> str:
@@ -152,7 +158,7 @@ class ChatParser(RecordParser):
     def _filled(self, document: dict[str, Any]) -> dict[str, Any]:
         eos, room = self._tokenizer.eos_id, -len(document["tokens"]) % self._rules.multiple
         if eos is None:
-            raise ConfigError("--multiple: found a tokenizer without eos, expected one to fill documents up; see --eos")
+            raise ConfigError("--multiple", "a tokenizer without eos", "one to fill documents up", "see --eos")
         tokens = np.append(document["tokens"], np.full(room, eos, np.int64))
         return {**document, "tokens": tokens, "loss_mask": document["loss_mask"] + [0] * room}
 

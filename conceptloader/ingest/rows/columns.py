@@ -34,16 +34,16 @@ class Columns:
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.tokens is None):
-            raise ConfigError("columns: found both or none of text and tokens, expected one of them")
+            raise ConfigError("columns", "both or none of text and tokens", "one of them")
         if self.fields and self.text is not None:
-            raise ConfigError("columns: found token-aligned fields with text, expected them only with tokens")
+            raise ConfigError("columns", "token-aligned fields with text", "them only with tokens")
         if self.prefix is not None and (self.text is None or PREFIX_TRACK in self.tracks):
             found = "tokens" if self.text is None else f"a track {PREFIX_TRACK!r} of the input"
-            raise ConfigError(f"prefix: found {found}, expected text and no such track; rename it or leave it out")
+            raise ConfigError("prefix", str(found), "text and no such track", "rename it or leave it out")
         used = self._roles()
         repeated = sorted({name for name in used if used.count(name) > 1})
         if repeated:
-            raise ConfigError(f"columns: found {repeated} in two roles, expected each column in one; rename one")
+            raise ConfigError("columns", f"{repeated} in two roles", "each column in one", "rename one")
 
     @property
     def content(self) -> str:

@@ -44,8 +44,10 @@ def detect_columns(
     if text is None and tokens is None:
         if {"text", "tokens"} <= found:
             raise ConfigError(
-                "columns: found both text and tokens, expected one of them as the content; choose (--text-column or "
-                "--tokens-column) and ignore the other (--ignore-column)"
+                "columns",
+                "both text and tokens",
+                "one of them as the content",
+                "choose (--text-column or --tokens-column) and ignore the other (--ignore-column)",
             )
         text, tokens = (None, "tokens") if "tokens" in found else ("text", None)
     detected = {name.removeprefix(_PREFIX) for name in found if name.startswith(_PREFIX)}
@@ -66,7 +68,7 @@ def detect_columns(
         log.warning("%s: the prefix names %r, which none of the first records has", path, name)
     problem = result.problem(found) if strict else None
     if problem:
-        raise InputError(f"{path}: the first records: {problem}")
+        raise InputError(path, f"the first records: {problem}")
     return result
 
 
@@ -93,4 +95,4 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
             if problem:
                 raise InputError(problem)
     shown = ", ".join(source.path for source in sources[:5]) + (", ..." if len(sources) > 5 else "")
-    raise InputError(f"{shown}: found an empty corpus, expected at least one record; check the inputs")
+    raise InputError(shown, "an empty corpus", "at least one record", "check the inputs")

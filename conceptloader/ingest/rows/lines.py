@@ -43,19 +43,23 @@ def read_lines(
                 long = next((i for i, line in enumerate(lines) if len(line) > limit), None)
                 if long is not None:
                     raise InputError(
-                        f"{path}: line {lines_before(path, begin) + count + long + 1}: found more than {limit} bytes, "
-                        "expected at most that; split the document, or allow longer lines (--max-line-bytes)"
+                        f"{path}: line {lines_before(path, begin) + count + long + 1}",
+                        f"more than {limit} bytes",
+                        "at most that",
+                        "split the document, or allow longer lines (--max-line-bytes)",
                     )
                 at = file.tell()
                 yield lines, (at if end is None else min(at, end)) - begin
                 count += len(lines)
     except (EOFError, gzip.BadGzipFile, zlib.error, _ZstdError) as error:
         raise InputError(
-            f"{path}: after line {count}: found damaged or truncated {compression} data ({error}), expected a complete "
-            "file; fetch it again"
+            f"{path}: after line {count}",
+            f"damaged or truncated {compression} data ({error})",
+            "a complete file",
+            "fetch it again",
         ) from error
     except OSError as error:
-        raise InputError(f"{path}: after line {count}: cannot be read: {error.strerror or error}") from error
+        raise InputError(path, f"after line {count}: cannot be read: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
         elif not "".join(names).isprintable():
             expected = "names that can be printed, in UTF-8; convert the file"
         if expected:
-            raise InputError(f"{path}: line {begun}: found columns {', '.join(names)!a}, expected {expected}")
+            raise InputError(f"{path}: line {begun}", f"columns {', '.join(names)!a}", expected)
         rows, sent = [], 0
         for values in reader:
             if values:
@@ -123,12 +127,15 @@ def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[l
     except csv.Error as error:
         if "field limit" in str(error):
             raise InputError(
-                f"{path}: line {begun + 1}: found a value of more than {limit} characters, expected at most that; end "
-                "it with a quote, split the document, or allow longer lines (--max-line-bytes)"
+                f"{path}: line {begun + 1}",
+                f"a value of more than {limit} characters",
+                "at most that",
+                "end it with a quote, split the document, or allow longer lines (--max-line-bytes)",
             ) from error
         raise InputError(
-            f"{path}: line {begun + 1}: found a row of broken CSV ({error}), expected rows with quotes around values "
-            'that have line feeds, and "" for a quote'
+            f"{path}: line {begun + 1}",
+            f"a row of broken CSV ({error})",
+            'rows with quotes around values that have line feeds, and "" for a quote',
         ) from error
 
 

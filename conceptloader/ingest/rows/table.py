@@ -38,9 +38,9 @@ def open_parquet(path: str) -> Any:
         names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:
         kind = os.path.splitext(path)[1].removeprefix(".")
-        raise InputError(f"{path}: found no readable {kind} file ({error}), expected one; write it again") from error
+        raise InputError(path, f"no readable {kind} file ({error})", "one", "write it again") from error
     if len(set(names)) < len(names):
-        raise InputError(f"{path}: found columns {', '.join(names)}, expected each name once; rename one")
+        raise InputError(path, f"columns {', '.join(names)}", "each name once", "rename one")
     return file
 
 
@@ -71,7 +71,9 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
                     yield row, value
                     row += 1
         except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
-            raise InputError(f"{path}: from row {row} on: cannot be read ({error}); write the file again") from error
+            raise InputError(
+                path, f"from row {row} on: cannot be read ({error})", fix="write the file again"
+            ) from error
 
 
 def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) -> Iterator[tuple[Any, int, float]]:
@@ -84,7 +86,7 @@ def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) ->
         names = file.schema_arrow.names
         problem = columns.problem(names) if columns is not None else None
         if problem:
-            raise InputError(f"{path}: {problem}")
+            raise InputError(path, str(problem))
         wanted = [name for name in columns.wanted() if name in names] if columns is not None else names
         counts = [file.metadata.row_group(i).num_rows for i in range(end)]
         first = row = sum(counts[:begin])
@@ -97,7 +99,7 @@ def read_row_groups(path: str, begin: int, end: int, columns: Columns | None) ->
                     row += table.num_rows
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
                 raise InputError(
-                    f"{path}: row group {group}, from row {row} on: cannot be read ({error}); write the file again"
+                    path, f"row group {group}, from row {row} on: cannot be read ({error})", fix="write the file again"
                 ) from error
 
 

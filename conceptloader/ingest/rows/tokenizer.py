@@ -80,9 +80,7 @@ class FileTokenizer:
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_str(definition.decode("utf-8"))
         except Exception as error:  # the package raises plain Exception
-            raise InputError(
-                f"{path}: found no tokenizer ({error}), expected a tokenizer.json; save it again"
-            ) from error
+            raise InputError(path, f"no tokenizer ({error})", "a tokenizer.json", "save it again") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.post_processor = None
@@ -91,7 +89,7 @@ class FileTokenizer:
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         if not self.vocab_size:
-            raise InputError(f"{path}: found an empty vocabulary, expected a trained tokenizer")
+            raise InputError(path, "an empty vocabulary", "a trained tokenizer")
         self.eos_id = find_eos(vocabulary, eos, path)
         self._sizes: NDArray[np.int64] | None = None  # by id, bytes of the text, if tokens are pieces of it as it is
         if _cuts_bytes(definition):
@@ -180,9 +178,7 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
     """
     if source == "bytes":
         if eos not in (None, 256):
-            raise ConfigError(
-                f"eos: found {eos!r}, expected 256, which is the eos of the bytes tokenizer; leave it out"
-            )
+            raise ConfigError("eos", repr(eos), "256, which is the eos of the bytes tokenizer", "leave it out")
         return BytesTokenizer()
     path = source = fetched(source, "model", TOKENIZER_FILES)
     if os.path.isdir(source):
@@ -192,8 +188,9 @@ def load_tokenizer(source: str, eos: str | int | None = None) -> TextTokenizer:
             return FileTokenizer(_convert(source), source, eos)
     if not os.path.exists(path):
         raise ConfigError(
-            f"tokenizer {source}: found no such file or folder, expected bytes, a tokenizer.json, a transformers "
-            "folder, or hub:OWNER/NAME"
+            f"tokenizer {source}",
+            "no such file or folder",
+            "bytes, a tokenizer.json, a transformers folder, or hub:OWNER/NAME",
         )
     return FileTokenizer(read_file(path, 1 << 30), path, eos)
 
@@ -231,8 +228,10 @@ def find_tokenizer(ds: Ranges, given: str | None) -> TextTokenizer | None:
     tokenizer = load_tokenizer(given, None if facts is None or given == "bytes" else facts.eos_id)
     if facts is not None and not is_of(tokenizer, facts):
         raise ConfigError(
-            f"--tokenizer {given}: found {tokenizer.name} of {tokenizer.vocab_size} tokens, expected that of "
-            f"{ds.path}: {facts.name} of {facts.vocab_size}; name the one that it was built with"
+            f"--tokenizer {given}",
+            f"{tokenizer.name} of {tokenizer.vocab_size} tokens",
+            f"that of {ds.path}: {facts.name} of {facts.vocab_size}",
+            "name the one that it was built with",
         )
     return tokenizer
 
@@ -262,15 +261,15 @@ def find_eos(vocabulary: dict[str, int], eos: str | int | None, path: str) -> in
     """The id of the token that ends a document. Raises: ConfigError if it is not in the vocabulary, or not clear."""
     if isinstance(eos, int) or (isinstance(eos, str) and eos not in vocabulary and eos.isdecimal()):
         if int(eos) not in set(vocabulary.values()):
-            raise ConfigError(f"{path}: eos: found id {eos}, expected one of the {len(vocabulary)} of the vocabulary")
+            raise ConfigError(f"{path}: eos", f"id {eos}", f"one of the {len(vocabulary)} of the vocabulary")
         return int(eos)
     if eos is not None:
         if eos not in vocabulary:
-            raise ConfigError(f"{path}: eos: found {eos!r}, which is not in the vocabulary, expected one of its tokens")
+            raise ConfigError(f"{path}: eos", f"{eos!r}, which is not in the vocabulary", "one of its tokens")
         return vocabulary[eos]
     usual = [name for name in EOS_NAMES if name in vocabulary]
     if len(usual) > 1:
-        raise ConfigError(f"{path}: eos: found {', '.join(usual)}, expected one end of a document; name it (--eos)")
+        raise ConfigError(f"{path}: eos", ", ".join(usual), "one end of a document", "name it (--eos)")
     return vocabulary[usual[0]] if usual else None
 
 
@@ -280,7 +279,7 @@ def find_token(tokenizer: TextTokenizer | None, token: str | None, option: str) 
         return None if token is None else int(token)
     found = tokenizer.id_of(token) if isinstance(tokenizer, FileTokenizer) else None
     if found is None:
-        raise ConfigError(f"{option}: found {token!r}, expected a token of the tokenizer, or the id of one")
+        raise ConfigError(option, repr(token), "a token of the tokenizer, or the id of one")
     return found
 
 
@@ -293,7 +292,7 @@ def _configured_eos(folder: str) -> str | None:
                 with open(path, encoding="utf-8-sig") as file:
                     found = json.load(file).get("eos_token")
             except (OSError, ValueError, AttributeError) as error:
-                raise InputError(f"{path}: found no configuration ({error}), expected a JSON object") from error
+                raise InputError(path, f"no configuration ({error})", "a JSON object") from error
             if isinstance(found, dict):
                 found = found.get("content")
             if isinstance(found, str):
@@ -307,14 +306,16 @@ def _convert(folder: str) -> bytes:
         transformers: Any = import_module("transformers")
     except ImportError as error:
         raise ConfigError(
-            f"tokenizer {folder}: found no tokenizer.json in the folder, expected one, or the transformers package to "
-            "convert it; pip install transformers"
+            f"tokenizer {folder}",
+            "no tokenizer.json in the folder",
+            "one, or the transformers package to convert it",
+            "pip install transformers",
         ) from error
     try:
         fast = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True)
         definition: str = fast.backend_tokenizer.to_str()
     except Exception as error:  # whatever its many backends raise
         raise InputError(
-            f"tokenizer {folder}: cannot be converted ({error}), expected a transformers folder"
+            f"tokenizer {folder}", f"cannot be converted ({error}), expected a transformers folder"
         ) from error
     return definition.encode("utf-8")

@@ -25,12 +25,14 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
         text = data.decode("utf-8").removeprefix("\ufeff")  # a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{file}: line {line}: found bytes that are not UTF-8; convert the file to UTF-8") from error
+        raise InputError(
+            file, f"line {line}: found bytes that are not UTF-8", fix="convert the file to UTF-8"
+        ) from error
     if text.lstrip().startswith("["):
         try:
             names = json.loads(text)
         except ValueError as error:
-            raise InputError(f"{file}: found broken JSON ({error}), expected a list of names") from error
+            raise InputError(file, f"broken JSON ({error})", "a list of names") from error
         where = "element"
     else:
         names = text.split("\n")
@@ -41,12 +43,12 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     seen: dict[str, int] = {}
     for i, name in enumerate(names, 1):
         if not isinstance(name, str) or not name:
-            raise InputError(f"{file}: {where} {i}: found {name!r:.50}, expected a name that is not empty")
+            raise InputError(f"{file}: {where} {i}", f"{name!r:.50}", "a name that is not empty")
         if name in seen:
-            raise InputError(f"{file}: {where} {i}: found {name!r} as in {where} {seen[name]}, expected each name once")
+            raise InputError(f"{file}: {where} {i}", f"{name!r} as in {where} {seen[name]}", "each name once")
         seen[name] = i
     if not names:
-        raise InputError(f"{file}: found no names, expected at least one concept")
+        raise InputError(file, "no names", "at least one concept")
     return list(names)
 
 

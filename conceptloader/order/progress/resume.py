@@ -137,7 +137,7 @@ def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
         return current
     if {saved.order, current.order} != {"shuffled"}:
         raise ConfigError(
-            f"order: found {saved.order}, then {current.order}; only shuffled orders can follow each other"
+            "order", f"found {saved.order}, then {current.order}", fix="only shuffled orders can follow each other"
         )
     start = saved.decided(consumed)
     drawn = saved.draws_before(consumed)
@@ -172,11 +172,13 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
         absent = sorted(set(weights) - set(current.members))
         where = f"weights set from global sample {phase.start} on"
         if absent:
-            raise ResumeError(f"{where}: found no datasets {absent} in the configuration, expected them; put them back")
+            raise ResumeError(where, f"no datasets {absent} in the configuration", "them", "put them back")
         found = phases.setdefault(phase.start, Phase(start=phase.start, weights=weights))
         if found.weights != weights:
             raise ResumeError(
-                f"{where}: saved {weights}, and the configuration has {dict(found.weights)} there; take the phase out"
+                where,
+                f"saved {weights}, and the configuration has {dict(found.weights)} there",
+                fix="take the phase out",
             )
     starts = tuple(phase.start for phase in live)
     return replace(current, phases=tuple(phases[start] for start in sorted(phases)), live=starts)
@@ -226,9 +228,10 @@ def _check_rereads(shares: Mapping[str, float], consumed: int, on_new_seq_len: O
     listed = ", ".join(f"{name} ({share:.1%} expected to be read again)" for name, share in sorted(shares.items()))
     if on_new_seq_len == "refuse":
         raise ResumeError(
-            f"seq_len: changed at {consumed} consumed samples, in mid-epoch of {listed}; give these datasets a split "
-            "disjoint from the one read so far, go back to the saved sequence length, or accept with "
-            "on_new_seq_len: restart"
+            "seq_len",
+            f"changed at {consumed} consumed samples, in mid-epoch of {listed}",
+            fix="give these datasets a split disjoint from the one read so far, go back to the saved sequence "
+            "length, or accept with on_new_seq_len: restart",
         )
     logger.warning("new sequence length at %d consumed samples, in mid-epoch of %s", consumed, listed)
 

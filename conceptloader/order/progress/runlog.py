@@ -118,7 +118,7 @@ class History:
 
     def __init__(self, starts: Sequence[RunStart]) -> None:
         if not starts:
-            raise ConfigError("run log: no start of a run is logged; steps are known only with one")
+            raise ConfigError("run log", "no start of a run is logged", fix="steps are known only with one")
         kept: list[RunStart] = []
         for start in starts:
             while kept and kept[-1].step >= start.step:
@@ -132,7 +132,7 @@ class History:
         for segment in reversed(self.segments):
             if segment.start.step <= step:
                 return segment
-        raise ConfigError(f"step {step}: the run log begins at step {self.segments[0].start.step}")
+        raise ConfigError(f"step {step}", f"the run log begins at step {self.segments[0].start.step}")
 
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the samples that `step` trains (or would train, if it is still ahead)."""
@@ -166,7 +166,7 @@ class RunLog:
     def spec(self, start: RunStart) -> OrderSpec:
         """The order spec with which a start was made. Raises FormatError if the log lacks it."""
         if start.spec not in self._specs:
-            raise FormatError(f"{self.path}: the order spec {start.spec} of step {start.step} is missing from the log")
+            raise FormatError(self.path, f"the order spec {start.spec} of step {start.step} is missing from the log")
         return self._specs[start.spec]
 
     def append(self, start: RunStart, spec: OrderSpec) -> None:
@@ -176,7 +176,9 @@ class RunLog:
         Raises ConfigError if start.spec is not the hash of `spec`, ReadError if writing fails (the log is as before).
         """
         if start.spec != spec.hash:
-            raise ConfigError(f"run log: start.spec is {start.spec}, the spec's hash is {spec.hash}; they must agree")
+            raise ConfigError(
+                "run log", f"start.spec is {start.spec}, the spec's hash is {spec.hash}", fix="they must agree"
+            )
         self.read()
         if start.consumed or spec.order != "sequential":  # else another pass begins
             self._check_continuity(start)
@@ -216,8 +218,9 @@ class RunLog:
                 self._take(json.loads(line))
             except (ValueError, ResumeError, RecursionError) as error:  # ConfigError is a ValueError
                 raise FormatError(
-                    f"{self.path}, line {number}: not a line of a run log ({error}); put the file back from a copy, "
-                    "or delete the line to answer its steps from the start before"
+                    f"{self.path}, line {number}",
+                    f"not a line of a run log ({error})",
+                    fix="put the file back from a copy, or delete the line to answer its steps from the start before",
                 ) from error
 
     def _take(self, line: Any) -> None:
@@ -226,12 +229,12 @@ class RunLog:
             found = build(_SpecLine, line, "")
             spec = OrderSpec.from_dict(found.spec)
             if spec.hash != found.hash:
-                raise ConfigError(f"spec: found one with the hash {spec.hash}, expected {found.hash}")
+                raise ConfigError("spec", f"one with the hash {spec.hash}", found.hash)
             self._specs[spec.hash] = spec
         elif kind == "start" and version == LOG_VERSION:
             self.starts.append(build(RunStart, line, ""))
         else:
-            raise ConfigError(f"found {kind!r} of version {version}, expected 'start' of version {LOG_VERSION}")
+            raise ConfigError("", f"{kind!r} of version {version}", f"'start' of version {LOG_VERSION}")
 
     def _write(self, data: bytes) -> None:
         new = not self.path.exists()

@@ -91,9 +91,11 @@ class OrderSpec(Saved):
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
-            raise ConfigError(f"order: found {self.order!r}, expected one of {get_args(OrderKind)}")
+            raise ConfigError("order", repr(self.order), f"one of {get_args(OrderKind)}")
         if bool(self.phases) != (self.order == "shuffled"):
-            raise ConfigError(f"phases: found {len(self.phases)} with order {self.order}; only shuffled has phases")
+            raise ConfigError(
+                "phases", f"found {len(self.phases)} with order {self.order}", fix="only shuffled has phases"
+            )
         as_integer(self.seed, "seed")
         as_integer(self.block, "block")
         as_count(self.base, "base", 0)
@@ -102,14 +104,14 @@ class OrderSpec(Saved):
             where = f"phases.{phase.start}.weights"
             unknown = sorted(set(phase.weights) - set(self.members))
             if unknown:
-                raise ConfigError(f"{where}: no datasets named {unknown}, expected some of {sorted(self.members)}")
+                raise ConfigError(where, f"no datasets named {unknown}, expected some of {sorted(self.members)}")
             phases.append(Phase(start=phase.start, weights=exact_weights(phase.weights, where)))
         object.__setattr__(self, "members", dict(sorted(self.members.items())))
         object.__setattr__(self, "phases", tuple(phases))
         object.__setattr__(self, "skips", Skips(self.skips).skips)
         object.__setattr__(self, "live", tuple(self.live))
         if not set(self.live) <= {phase.start for phase in phases}:
-            raise ConfigError(f"live: found {list(self.live)}, expected starts of phases")
+            raise ConfigError("live", list(self.live), "starts of phases")
 
     @cached_property
     def hash(self) -> str:
@@ -123,7 +125,9 @@ class OrderSpec(Saved):
         if self.order == "sequential":
             return Sequential(sizes, names)
         if self.order != "shuffled":
-            raise ConfigError(f"order: {self.order} cannot be built here; only the adapter for that framework takes it")
+            raise ConfigError(
+                "order", f"{self.order} cannot be built here", fix="only the adapter for that framework takes it"
+            )
         return Mixture(
             sizes=sizes,
             names=names,
@@ -144,16 +148,18 @@ class OrderSpec(Saved):
         Raises ConfigError unless it starts behind all that were set before, and where no other starts.
         """
         if self.order != "shuffled":
-            raise ConfigError(f"weights: found order {self.order}, expected shuffled; the others have no weights")
+            raise ConfigError("weights", f"order {self.order}", "shuffled", "the others have no weights")
         if self.live and phase.start <= self.live[-1]:
             raise ConfigError(
-                f"weights: found a start at global sample {phase.start}, expected more than {self.live[-1]}, where the "
-                "weights that were set last begin"
+                "weights",
+                f"a start at global sample {phase.start}",
+                f"more than {self.live[-1]}, where the weights that were set last begin",
             )
         if any(phase.start == one.start for one in self.phases):
             raise ConfigError(
-                f"weights: found a start at global sample {phase.start}, where a phase of the configuration starts; "
-                "set them from another sample on, or change that phase"
+                "weights",
+                f"found a start at global sample {phase.start}, where a phase of the configuration starts",
+                fix="set them from another sample on, or change that phase",
             )
         phases = sorted([*self.phases, phase], key=lambda one: one.start)
         return replace(self, phases=tuple(phases), live=(*self.live, phase.start))
@@ -180,14 +186,18 @@ class OrderSpec(Saved):
     def from_dict(cls, data: Any) -> "OrderSpec":
         """Inverse of to_dict. Raises ResumeError for data that are damaged, of another version, or no spec."""
         if not isinstance(data, Mapping) or not VERSIONS.keys() <= data.keys():
-            raise ResumeError(f"saved order spec: found {str(data)[:80]!r}, expected an object with {list(VERSIONS)}")
+            raise ResumeError("saved order spec", repr(str(data)[:80]), f"an object with {list(VERSIONS)}")
         for key, known in VERSIONS.items():
             if type(data[key]) is not int or data[key] != known:
                 raise ResumeError(
-                    f"saved order spec: {key}: found {data[key]!r}, expected {known}; resume with the release of "
-                    "conceptloader that wrote the checkpoint"
+                    f"saved order spec: {key}",
+                    repr(data[key]),
+                    str(known),
+                    "resume with the release of conceptloader that wrote the checkpoint",
                 )
         try:
             return build(cls, {key: value for key, value in data.items() if key not in VERSIONS}, "")
         except ConfigError as error:
-            raise ResumeError(f"saved order spec: damaged ({error}); take the one of another checkpoint") from error
+            raise ResumeError(
+                "saved order spec", f"damaged ({error})", fix="take the one of another checkpoint"
+            ) from error

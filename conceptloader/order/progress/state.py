@@ -43,21 +43,22 @@ def unsealed(state: Any, where: str, kind: str = "loader") -> Plain:
         try:
             state = json.loads(state[KEY])
         except (ValueError, RecursionError) as error:
-            raise ResumeError(f"{where}: damaged ({error}); {_ELSEWHERE}") from error
+            raise ResumeError(where, f"damaged ({error})", fix=_ELSEWHERE) from error
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != VERSION:
         found, fix = _stranger(state)
-        raise ResumeError(f"{where}: expected a state of version {VERSION}, found {found}; {fix}")
+        raise ResumeError(where, f"expected a state of version {VERSION}, found {found}", fix=fix)
     fields = {key: value for key, value in state.items() if key != "checksum"}
     if _fingerprint(fields, where) != state.get("checksum"):
         raise ResumeError(
-            f"{where}: it is damaged, or it was edited: the checksum {state.get('checksum')} is not that of what it "
-            f"says; {_ELSEWHERE}"
+            where,
+            f"it is damaged, or it was edited: the checksum {state.get('checksum')} is not that of what it says",
+            fix=_ELSEWHERE,
         )
     marks = {"spec": "loader", "consumed": "sampler's iterator", "epoch": "sampler"}
     found = next((marks[key] for key in marks if key in fields), kind)
     if found != kind:
-        raise ResumeError(f"{where}: expected the state of a {kind}, found that of a {found}; give each its own")
+        raise ResumeError(where, f"expected the state of a {kind}, found that of a {found}", fix="give each its own")
     return fields
 
 
@@ -108,11 +109,11 @@ class OrderState:
         """
         fields = unsealed(state, where)
         if unknown := sorted(fields.keys() - {"version", "spec", "consumed_samples", *_MORE}):
-            raise ResumeError(f"{where}: found the keys {unknown}, expected none but {_MORE} as well; {_ELSEWHERE}")
+            raise ResumeError(where, f"the keys {unknown}", f"none but {_MORE} as well", _ELSEWHERE)
         try:
             spec = OrderSpec.from_dict(fields.get("spec"))
         except ResumeError as error:
-            raise ResumeError(f"{where}: {error}") from error
+            raise error.within(where) from error
         return cls(
             spec=spec,
             consumed=saved_count(fields, "consumed_samples", where) if "consumed_samples" in fields else None,
@@ -122,7 +123,7 @@ class OrderState:
     def position(self, where: str) -> int:
         """Samples that are behind. Raises ResumeError if the state does not say."""
         if self.consumed is None:
-            raise ResumeError(f"{where}: damaged (consumed_samples is missing); {_ELSEWHERE}")
+            raise ResumeError(where, "damaged (consumed_samples is missing)", fix=_ELSEWHERE)
         return self.consumed
 
 
@@ -131,11 +132,11 @@ def saved_count(fields: Mapping[str, Any], key: str, where: str) -> int:
     try:
         return as_count(fields.get(key), key, 0)
     except ConfigError as error:
-        raise ResumeError(f"{where}: damaged ({error}); {_ELSEWHERE}") from error
+        raise ResumeError(where, f"damaged ({error})", fix=_ELSEWHERE) from error
 
 
 def _fingerprint(value: Any, where: str) -> str:
     try:
         return fingerprint(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ResumeError(f"{where}: damaged ({error}); {_ELSEWHERE}") from error
+        raise ResumeError(where, f"damaged ({error})", fix=_ELSEWHERE) from error

@@ -37,7 +37,11 @@ class ConceptloaderError(Exception):
 
     def _set(self, path: str, found: str, expected: str, fix: str) -> None:
         self.path, self.found, self.expected, self.fix = path, found, expected, fix
-        self.args = (path, found, expected, fix)  # what pickle makes an equal error of
+        self.args = (path, found, expected, fix)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copies and pickles: kinds have constructors of their own."""
+        return _blank, (type(self),), {**vars(self), "path": self.path, "args": self.args}  # path: ImportError keeps it
 
     def within(self: E, place: object, joint: str = ": ") -> E:
         """This error, its path led in by `place`: the file of a key, the dataset of a file. A copy: several threads may
@@ -50,6 +54,10 @@ class ConceptloaderError(Exception):
         what = f"found {self.found}, expected {self.expected}" if self.expected else self.found
         text = "; ".join(part for part in (what, self.fix) if part)
         return masked(printable(": ".join(part for part in (self.path, text) if part), keep="\n"))
+
+
+def _blank(kind: type[E]) -> E:
+    return kind.__new__(kind)
 
 
 class ConfigError(ConceptloaderError, ValueError):
@@ -101,7 +109,8 @@ class ReadError(ConceptloaderError, OSError):
         self.errno = errno
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self.args, {**vars(self), "errno": self.errno}  # of OSError, and so not among our own
+        blank, kind, state = super().__reduce__()
+        return blank, kind, {**state, "errno": self.errno}  # of OSError, and so not among our own
 
 
 class ResumeError(ConceptloaderError, ValueError):

@@ -72,14 +72,14 @@ def _tokenizer(arguments: argparse.Namespace) -> tuple[Tokenizer | None, bytes |
     """What the manifest says of it, and the bytes of its file."""
     if arguments.tokenizer is not None:
         if arguments.tokenizer_name is not None or arguments.vocab_size is not None:
-            raise ConfigError("adopt: found --tokenizer with --tokenizer-name or --vocab-size, expected one of them")
+            raise ConfigError("adopt", "--tokenizer with --tokenizer-name or --vocab-size", "one of them")
         found = load_tokenizer(arguments.tokenizer, arguments.eos)
         return Tokenizer(name=found.name, vocab_size=found.vocab_size, eos_id=found.eos_id), found.definition
     if (arguments.tokenizer_name is None) != (arguments.vocab_size is None):
-        raise ConfigError("adopt: found one of --tokenizer-name and --vocab-size, expected both or none")
+        raise ConfigError("adopt", "one of --tokenizer-name and --vocab-size", "both or none")
     if arguments.tokenizer_name is None:
         if arguments.eos is not None:
-            raise ConfigError("adopt: found --eos without a tokenizer, expected --tokenizer or --tokenizer-name")
+            raise ConfigError("adopt", "--eos without a tokenizer", "--tokenizer or --tokenizer-name")
         return None, None
     eos = eos_id("adopt", arguments.eos)
     return Tokenizer(name=arguments.tokenizer_name, vocab_size=arguments.vocab_size, eos_id=eos), None

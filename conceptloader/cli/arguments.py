@@ -83,16 +83,14 @@ def read_ids(option: str, path: str) -> list[str]:
         with open(path, encoding="utf-8-sig") as file:
             found = [line.strip() for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option}: {path}: cannot be read ({error}), expected ids, one a line") from error
+        raise ConfigError(option, f"{path}: cannot be read ({error}), expected ids, one a line") from error
     return list(dict.fromkeys(filter(None, found)))
 
 
 def eos_id(command: str, eos: str | None) -> int | None:
     """What --eos says without a --tokenizer. Raises: ConfigError."""
     if eos is not None and not eos.isdecimal():
-        raise ConfigError(
-            f"{command}: --eos: found {eos!r}, expected an id, since there is no --tokenizer to look it up"
-        )
+        raise ConfigError(f"{command}: --eos", repr(eos), "an id, since there is no --tokenizer to look it up")
     return None if eos is None else int(eos)
 
 

@@ -62,8 +62,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if taken > there:
         raise ConfigError(
-            f"--batch, --seq-len: the batches read ahead take {taken >> 20:,} MiB, expected at most the "
-            f"{there >> 20:,} MiB of this machine; lower one of them, or --threads"
+            "--batch, --seq-len",
+            f"the batches read ahead take {taken >> 20:,} MiB, expected at most the {there >> 20:,} MiB of this "
+            "machine",
+            fix="lower one of them, or --threads",
         )
 
     def read(first: int, last: int, **how: int) -> Pass:
@@ -104,9 +106,11 @@ def _open(arguments: argparse.Namespace) -> Blend:
     elif os.path.exists(path):
         config = load_config(path)
     else:
-        raise ConfigError(f"{path}: found nothing, expected a dataset (its directory or URL) or a configuration (YAML)")
+        raise ConfigError(path, "nothing", "a dataset (its directory or URL) or a configuration (YAML)")
     if arguments.cold and any("://" in dataset.path for dataset in config.datasets.values()):
-        raise ConfigError("--cold: found a dataset in an object store, which has no pages in the cache; leave it out")
+        raise ConfigError(
+            "--cold", "found a dataset in an object store, which has no pages in the cache", fix="leave it out"
+        )
     if arguments.tracks is not None:
         names = [name for name in arguments.tracks.split(",") if name]
         config = replace(config, concepts={name: config.concepts.get(name, ConceptOptions()) for name in names})

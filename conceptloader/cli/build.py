@@ -122,10 +122,10 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     """How conversations are rendered, None for documents. Raises: ConfigError, InputError."""
     if not arguments.chat:
         if (arguments.chat_template, arguments.max_tokens, arguments.multiple) != (None, None, None):
-            raise ConfigError("build: found --chat-template, --max-tokens or --multiple without --chat; add it")
+            raise ConfigError("build", "found --chat-template, --max-tokens or --multiple without --chat", fix="add it")
         return None
     if arguments.tokenizer is None:
-        raise ConfigError("build: found --chat without --tokenizer, expected the one of the model")
+        raise ConfigError("build", "--chat without --tokenizer", "the one of the model")
     names = "chunks_from", "prefix", "text", "tokens", "track", "metadata_column", "field"
     building.refuse_beside("build", "--chat", arguments, *names)
     return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.multiple or 1)

@@ -70,9 +70,9 @@ def workers(arguments: argparse.Namespace) -> int:
 def check_tokens(command: str, arguments: argparse.Namespace) -> None:
     """Raises: ConfigError for options that contradict each other."""
     if (arguments.tokenizer is None) == (arguments.vocab_size is None):
-        raise ConfigError(f"{command}: expected either --tokenizer or, for tokens as input, --vocab-size")
+        raise ConfigError(command, "expected either --tokenizer or, for tokens as input, --vocab-size")
     if arguments.eos is not None and arguments.no_eos:
-        raise ConfigError(f"{command}: found --eos and --no-eos, expected one of them")
+        raise ConfigError(command, "--eos and --no-eos", "one of them")
 
 
 def refuse_beside(command: str, option: str, arguments: argparse.Namespace, *names: str) -> None:
@@ -81,7 +81,7 @@ def refuse_beside(command: str, option: str, arguments: argparse.Namespace, *nam
     for name, value in chosen(arguments, *names).items():
         if value not in (None, False, [], {}):
             flag = flags.get(name, f"--{name.replace('_', '-')}")
-            raise ConfigError(f"{command}: found {option} and {flag}, expected one of them")
+            raise ConfigError(command, f"{option} and {flag}", "one of them")
 
 
 def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies: dict[str, Any]) -> IngestOptions:
@@ -127,13 +127,12 @@ class BadRecords:
             lines = self._file.read().splitlines(keepends=True)
             if not all(line.startswith(b'{"file": ') for line in lines):
                 raise ConfigError(
-                    f"--skip-bad {path}: found a file that is no list of bad records, expected such a one, or none; "
-                    "name another"
+                    f"--skip-bad {path}", "a file that is no list of bad records", "such a one, or none", "name another"
                 )
             if lines and not lines[-1].endswith(b"\n"):  # the power went
                 self._file.truncate(self._file.tell() - len(lines.pop()))
         except OSError as error:
-            raise ConfigError(f"--skip-bad {path}: cannot be written: {error.strerror}") from error
+            raise ConfigError(f"--skip-bad {path}", f"cannot be written: {error.strerror}") from error
         self._there = Counter(lines)
         self._listed.update(json.loads(line)["problem"] for line in lines)
 
@@ -150,9 +149,10 @@ class BadRecords:
         total, missing = sum(wrong.values()), sum((Counter(wrong) - self._listed).values())
         if missing:
             raise ConfigError(
-                f"--skip-bad {self._path}: found {total - missing:,} of the {total:,} chunks that were left without "
-                f"annotation, expected all: {dataset} was complete before, and its join is removed; build it once more "
-                "(--overwrite) to list them, or leave this option out"
+                f"--skip-bad {self._path}",
+                f"{total - missing:,} of the {total:,} chunks that were left without annotation",
+                f"all: {dataset} was complete before, and its join is removed",
+                "build it once more (--overwrite) to list them, or leave this option out",
             )
 
     def close(self) -> None:

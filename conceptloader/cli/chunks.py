@@ -62,7 +62,7 @@ def asked(command: str, arguments: argparse.Namespace) -> bool:
         missing = [flag for flag, value in given.items() if value is None]
         if len(missing) == 1:
             (found,) = given.keys() - missing
-            raise ConfigError(f"{command}: found {found} without {missing[0]}, expected both")
+            raise ConfigError(command, f"{found} without {missing[0]}", "both")
     return arguments.chunks_from is not None
 
 

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         named = [track for track, entry in dataset.tracks.items() if entry.vocabulary is not None]
         tracks = named if arguments.track is None else [arguments.track]
         if not tracks:
-            raise ConfigError(f"{dataset.path}: found no track with a vocabulary, expected one; its concepts are ids")
+            raise ConfigError(dataset.path, "no track with a vocabulary", "one", "its concepts are ids")
         value: dict[str, Any] = {"dataset": dataset.path, "tracks": {}}
         for track in tracks:
             known = dataset.concepts(track)

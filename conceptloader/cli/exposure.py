@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     for name, by in (("documents", "document"), ("save_every", "document"), ("dataset", "concept")):
         if getattr(arguments, name) is not None and arguments.by != by:
-            raise ConfigError(f"--{name.replace('_', '-')}: found with --by {arguments.by}, expected --by {by}")
+            raise ConfigError(f"--{name.replace('_', '-')}", f"with --by {arguments.by}", f"--by {by}")
     if arguments.save_every is not None and arguments.until is None:
-        raise ConfigError("--save-every: found without --until, expected a run whose steps are known")
+        raise ConfigError("--save-every", "without --until", "a run whose steps are known")
     ids = None if arguments.documents is None else read_ids("--documents", arguments.documents)
     seen = exposure(open_run(arguments), until=arguments.until, num_samples=arguments.samples)
     if arguments.by == "document":

@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     out = os.path.abspath(arguments.out)
     if os.path.lexists(out) and not arguments.overwrite:
-        raise ConfigError(f"--out {arguments.out}: found a file there, expected none; to replace it, --overwrite")
+        raise ConfigError(f"--out {arguments.out}", "a file there", "none", "to replace it, --overwrite")
     if not os.path.isdir(os.path.dirname(out)):
-        raise ConfigError(f"--out {arguments.out}: found no directory {os.path.dirname(out)}; make it")
+        raise ConfigError(f"--out {arguments.out}", f"found no directory {os.path.dirname(out)}", fix="make it")
     paths = [path if "://" in path else os.path.abspath(path) for path in arguments.datasets]
     datasets = dict(zip(_names(paths), (open_dataset(path, arguments.root) for path in paths), strict=True))
     found = {name for ds in datasets.values() for name, track in ds.tracks.items() if track.codec == "concepts"}

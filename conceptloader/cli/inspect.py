@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if (arguments.window is None) != (arguments.seq_len is None):
-        raise ConfigError("inspect: expected --window and --seq-len together")
+        raise ConfigError("inspect", "expected --window and --seq-len together")
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         ranges = _ranges(arguments, dataset)
         if ranges is None:
@@ -55,19 +55,21 @@ def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, 
     if arguments.window is not None:
         windows = dataset.windows(arguments.seq_len, tracks=[])
         if not 0 <= arguments.window < len(windows):
-            raise ConfigError(f"--window: found {arguments.window}, expected one in [0, {len(windows)})")
+            raise ConfigError("--window", str(arguments.window), f"one in [0, {len(windows)})")
         return [windows.token_range(arguments.window)]
     if arguments.document is not None:
         numbers = dataset.find_document(arguments.document)
         if not numbers:
-            raise ConfigError(f"--document: found no document {arguments.document!r} in {dataset.path}; check the id")
+            raise ConfigError(
+                "--document", f"found no document {arguments.document!r} in {dataset.path}", fix="check the id"
+            )
         return [dataset.document_range(number) for number in numbers]
     if arguments.document_number is not None:
         return [dataset.document_range(arguments.document_number)]
     if arguments.tokens is not None:
         start, _, stop = arguments.tokens.partition(":")
         if not (start.isdecimal() and stop.isdecimal() and int(start) <= int(stop) <= dataset.num_tokens):
-            raise ConfigError(f"--tokens: found {arguments.tokens!r}, expected A:B with A <= B <= {dataset.num_tokens}")
+            raise ConfigError("--tokens", repr(arguments.tokens), f"A:B with A <= B <= {dataset.num_tokens}")
         return [(int(start), int(stop))]
     return None
 

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.until is not None and arguments.picture is None:
-        raise ConfigError("--until: found without --picture, which it is for")
+        raise ConfigError("--until", "found without --picture, which it is for")
     asked = open_run(arguments)
     steps = range(arguments.step, arguments.step + arguments.steps)
     shares = [share for step in steps for share in plan_step(asked, step, arguments.rank)]
@@ -45,9 +45,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         first, order = asked.steps.range_of(arguments.step)[0], asked.blend.order
         end = max(sum(order.sizes), first + 1) if arguments.until is None else asked.steps.range_of(arguments.until)[0]
         if end <= first:
-            raise ConfigError(
-                f"--until: found {arguments.until}, expected a step after {arguments.step}, which is marked"
-            )
+            raise ConfigError("--until", str(arguments.until), f"a step after {arguments.step}, which is marked")
         save_picture(plot_mixture(order, end, first), arguments.picture)
     output.result({"shares": shares}, table(rows, ["step", "rank", "micro batch", "samples"]))
 

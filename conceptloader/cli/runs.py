@@ -33,10 +33,12 @@ def open_run(arguments: argparse.Namespace) -> Run:
         for name, default in (("micro_batch", None), ("dp_size", 1), ("scheme", "strided")):
             if getattr(arguments, name) != default:
                 rule = "expected both for a run that is planned; a log knows how the batches were shared"
-                raise ConfigError(f"--{name.replace('_', '-')}: found without --global-batch, {rule}")
+                raise ConfigError(f"--{name.replace('_', '-')}", f"found without --global-batch, {rule}")
         return trace.open_run(arguments.config, arguments.log)
     if arguments.log is not None:
-        raise ConfigError("--global-batch: found together with --log, which knows the batches; leave one of them out")
+        raise ConfigError(
+            "--global-batch", "found together with --log, which knows the batches", fix="leave one of them out"
+        )
     run = trace.open_run(arguments.config)
     partition = Partition(
         micro_batch_size=arguments.micro_batch or max(1, arguments.global_batch // arguments.dp_size),

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
-        raise ConfigError("select: found nothing to select by, expected --where, --ids, --spans or --by")
+        raise ConfigError("select", "nothing to select by", "--where, --ids, --spans or --by")
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
     ask = Ask(ids=ids, **chosen(arguments, "where", "spans", "track", "by", "metadata", "seed"))
     roots, task = arguments.root, arguments.task

@@ -28,7 +28,7 @@ def write_table(
     and a file, columns for people."""
     parquet = arguments.format == "parquet"
     if parquet and arguments.out is None:
-        raise ConfigError("--out: missing, expected the file of --format parquet")
+        raise ConfigError("--out", "nothing", "the file of --format parquet")
     if arguments.out is None:
         found = (row for batch in batches for row in batch.to_pylist())
         if as_text and arguments.format is None and not output.as_json:

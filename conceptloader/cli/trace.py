@@ -40,17 +40,23 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     asked = open_run(arguments)
     if arguments.steps is not None:
         if arguments.rank is not None:
-            raise ConfigError("--rank: found together with --steps, whose table has a column dp_rank; leave it out")
+            raise ConfigError(
+                "--rank", "found together with --steps, whose table has a column dp_rank", fix="leave it out"
+            )
         write_table(trace_steps(asked, *arguments.steps), arguments, output)
         return
     for name in ("format", "out"):
         if getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name}: found without --steps, which makes a table; leave it out, or use --json")
+            raise ConfigError(
+                f"--{name}", "found without --steps, which makes a table", fix="leave it out, or use --json"
+            )
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
         if not found:
-            raise ConfigError(f"--rank: found {arguments.rank}, which has none of these samples; check --dp-size")
+            raise ConfigError(
+                "--rank", f"found {arguments.rank}, which has none of these samples", fix="check --dp-size"
+            )
     output.result({"samples": [one.to_dict() for one in found]}, (line for one in found for line in _lines(one)))
 
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    taken = ConfigError(f"--out {arguments.out}: found a file, expected none; remove it or choose another name")
+    taken = ConfigError(f"--out {arguments.out}", "a file", "none", "remove it or choose another name")
     if os.path.lexists(arguments.out):
         raise taken
     names: Counter[str] = Counter()
@@ -39,8 +39,10 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         source.check_unchanged()
     if not names:
         raise InputError(
-            f"{', '.join(arguments.inputs)}: found no concept by name in column {arguments.column!r}, expected "
-            "at least one; name the column of the spans (--column)"
+            ", ".join(arguments.inputs),
+            f"no concept by name in column {arguments.column!r}",
+            "at least one",
+            "name the column of the spans (--column)",
         )
     kept = sorted(
         (name for name, n in names.items() if n >= arguments.min_count), key=lambda name: (-names[name], name)
@@ -65,5 +67,5 @@ def count_names(source: Source, column: str, max_line_bytes: int, names: "Counte
                 names.update(concept for concept in span["concepts"] if isinstance(concept, str))
         except (TypeError, KeyError) as error:
             raise InputError(
-                f"{source.row_name(number)}: {column}: found {spans!r:.100}, expected a list of spans with concepts"
+                f"{source.row_name(number)}: {column}", f"{spans!r:.100}", "a list of spans with concepts"
             ) from error

@@ -148,7 +148,7 @@ def open_index(dataset: Dataset, track: str) -> ConceptIndex | None:
         expect_format(head, FORMAT, VERSION)
         found: Mapping[str, str] = head.taken(source=str, track=str)
     except FormatError as error:
-        raise FormatError(f"{error}; {REPAIR}") from error
+        raise FormatError(error.path, error.found, error.expected, f"{error.fix}; {REPAIR}") from error
     if found != {"source": source_fingerprint(dataset.manifest), "track": track}:
         raise OtherDataset(f"{path}: found an index of {found['source']}, expected the dataset as it is now; {REPAIR}")
     return ConceptIndex(dataset, track, head)

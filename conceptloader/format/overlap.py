@@ -62,5 +62,5 @@ def _sorted(spans: Iterable[tuple[int, int, T]]) -> list[tuple[int, int, T]]:
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
     for start, end, _ in ordered:
         if start >= end:
-            raise InputError(f"found span [{start}, {end}), expected start < end; drop empty spans")
+            raise InputError("", f"span [{start}, {end})", "start < end", "drop empty spans")
     return ordered

@@ -32,7 +32,7 @@ def write_parquet(batches: Iterable[Any], path: str, row_group: int = _ROW_GROUP
     for batch in chain(batches, [None]):
         kept += [] if batch is None else [batch]
         if not kept and writer is None:
-            raise ConfigError("found no row, expected some; nothing was written")
+            raise ConfigError("", "no row", "some", "nothing was written")
         writer = writer or parquet.ParquetWriter(path, kept[0].schema, compression="zstd", **options)
         held = sum(some.num_rows for some in kept)
         if held >= row_group or batch is None:
@@ -57,7 +57,7 @@ class SortedParquet:
         self._path, self._remedy, self._arrow = path, remedy, need("pyarrow", _PROBLEM)
         found = footer_checksum(path, remedy)
         if found != footer:
-            raise FormatError(f"{path}: found a footer of checksum {found}, expected {footer}; {remedy}")
+            raise FormatError(path, f"a footer of checksum {found}", footer, remedy)
         with self._read():
             self._file = need("pyarrow.parquet", _PROBLEM).ParquetFile(path, page_checksum_verification=True)
         groups = range(self._file.metadata.num_row_groups)
@@ -87,7 +87,7 @@ class SortedParquet:
         except (OSError, self._arrow.ArrowInvalid) as error:  # OSError without a number is damage, too
             if getattr(error, "errno", None) is not None:
                 raise ReadError(self._path, f"cannot be read: {error}", errno=error.errno) from error
-            raise FormatError(f"{self._path}: found {error}, expected what was written; {self._remedy}") from error
+            raise FormatError(self._path, str(error), "what was written", self._remedy) from error
 
 
 def footer_checksum(path: str, remedy: str = "write it again") -> str:
@@ -100,6 +100,6 @@ def footer_checksum(path: str, remedy: str = "write it again") -> str:
         file.seek(max(0, size - 8))
         length = int.from_bytes(file.read(4), "little") + 8
         if not 8 < length <= size:
-            raise FormatError(f"{path}: found {size} bytes that do not end as a parquet file; {remedy}")
+            raise FormatError(path, f"found {size} bytes that do not end as a parquet file", fix=remedy)
         file.seek(size - length)
         return xxhash.xxh3_64_hexdigest(file.read(length))

@@ -67,7 +67,7 @@ def build_index(
     with build_lock(directory, shared=task is not None):
         if anew:
             if task is not None:
-                raise ConfigError("anew: found together with task, which would remove what other tasks wrote")
+                raise ConfigError("anew", "found together with task, which would remove what other tasks wrote")
             _remove(directory, lambda name: not name.startswith("."))
         try:
             found = open_index(dataset, track)
@@ -96,12 +96,12 @@ def build_index(
 def _check_track(dataset: Dataset, track: str) -> None:
     """Raises: ConfigError unless the track holds concepts, and the dataset is local and no view."""
     if dataset.runs is not None:
-        raise ConfigError(f"{dataset.path}: found a view, whose index is that of its source: {dataset.source}")
+        raise ConfigError(dataset.path, f"found a view, whose index is that of its source: {dataset.source}")
     known = sorted(name for name, entry in dataset.tracks.items() if entry.codec == "concepts")
     if track not in known:
-        raise ConfigError(f"{dataset.path}: found no track {track!r} of concepts, expected one of {known}")
+        raise ConfigError(dataset.path, f"no track {track!r} of concepts", f"one of {known}")
     if "://" in dataset.path:
-        raise ConfigError(f"{dataset.path}: found a URL, expected a local directory, where the index can be written")
+        raise ConfigError(dataset.path, "a URL", "a local directory, where the index can be written")
 
 
 def _write_job(job: Job, _: Tell) -> None:
@@ -190,8 +190,10 @@ def join_shards(dataset: Dataset, track: str) -> None:
     missing = [shard for shard, report in reports.items() if report is None]
     if missing:
         raise FormatError(
-            f"{directory}: found no spans of {len(missing)} shards, the first is {missing[0]}, expected all "
-            f"{dataset.num_shards}; run the tasks that are missing, or the command without --task"
+            directory,
+            f"no spans of {len(missing)} shards, the first is {missing[0]}",
+            f"all {dataset.num_shards}",
+            "run the tasks that are missing, or the command without --task",
         )
     table = os.path.join(directory, CONCEPTS)
     done = {shard: report for shard, report in reports.items() if report is not None}

@@ -41,7 +41,7 @@ def sample_ranges(run: Run, first: int, stop: int | None) -> Iterator[tuple[int,
         low = max(first, segment.start.step)
         high = min((step for step in (stop, segment.stop_step) if step is not None), default=None)
         if high is None:
-            raise ConfigError("steps: found no end of the run, expected the step until which to look")
+            raise ConfigError("steps", "no end of the run", "the step until which to look")
         if low < high:
             yield segment.plan.schedule.consumed_at(low), segment.plan.schedule.consumed_at(high), segment.plan
 
@@ -59,7 +59,7 @@ def trace_steps(run: Run, first: int, stop: int) -> Iterator[Any]:
     """
     arrow = need("pyarrow", "trace_steps: found no pyarrow package, which makes the tables")
     if not 0 <= first < stop:
-        raise ConfigError(f"steps: found {first}:{stop}, expected first:end with first below end")
+        raise ConfigError("steps", f"{first}:{stop}", "first:end with first below end")
     run.steps.segment(first)
     tracks = sorted({
         track
@@ -194,7 +194,7 @@ def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
         pairs = gather(dataset.files, "documents.ids", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
         a, b = pairs[::2], pairs[1::2]
         if (a > b).any() or (b > dataset.manifest.shards.files["documents.ids"].size[shard] - base).any():
-            raise FormatError(f"{dataset.files.path('documents.ids', shard)}: found offsets that fall; verify it")
+            raise FormatError(dataset.files.path("documents.ids", shard), "found offsets that fall", fix="verify it")
         pieces.append(gather(dataset.files, "documents.ids", shard, "u1", a, b, base))
         places.append(chosen)
         lengths[chosen] = b - a
@@ -208,7 +208,7 @@ def document_ids(arrow: Any, dataset: Dataset, documents: Ints) -> Any:
         found = arrow.Array.from_buffers(arrow.large_binary(), len(documents), buffers).cast(arrow.large_string())
     except arrow.ArrowInvalid as error:
         raise FormatError(
-            f"{dataset.path}: found an id that is not UTF-8 ({error}); run `conceptloader verify`"
+            dataset.path, f"found an id that is not UTF-8 ({error})", fix="run `conceptloader verify`"
         ) from error
     return need("pyarrow.compute", "document_ids").if_else(
         arrow.array(lengths > 0), found, arrow.scalar(None, found.type)

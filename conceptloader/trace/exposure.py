@@ -154,7 +154,7 @@ class Exposure:
             if dataset in (None, name) and track in source.tracks and source.tracks[track].codec == "concepts":
                 tables.append(self._concept_table(name, some, source, track))
         if not tables:
-            raise ConfigError(f"track: found {track!r}, which no dataset of the run has, or not of concepts")
+            raise ConfigError("track", f"found {track!r}, which no dataset of the run has, or not of concepts")
         return self._arrow.concat_tables(tables)
 
     def _by_dataset(self) -> dict[str, list[Windows]]:
@@ -221,7 +221,7 @@ def exposure(run: Run, until: int | None = None, num_samples: int | None = None)
     Raises ConfigError unless one of them is given, and for until without a run log.
     """
     if (until is None) == (num_samples is None):
-        raise ConfigError("exposure: expected until, a step, or else num_samples, without a run log")
+        raise ConfigError("exposure", "expected until, a step, or else num_samples, without a run log")
     ranges = iter([(0, num_samples or 0, None)]) if until is None else sample_ranges(run, 0, until)
     windows = {index: Windows(member) for index, member in enumerate(run.members) if member is not None}
     for low, high, plan in ranges:

@@ -68,14 +68,14 @@ class LossLog:
         Raises ConfigError if the batch has no sample_index, or not as many; ReadError.
         """
         if "sample_index" not in batch:
-            raise ConfigError("outputs.sample_index: off, but a loss log needs it; switch it on")
+            raise ConfigError("outputs.sample_index", "off, but a loss log needs it", fix="switch it on")
         names = ["sample_index", *(["loss_mask"] * (len(losses.shape) == 2 and "loss_mask" in batch))]
         if self._track is not None:
             names += [f"{self._track}_spans", f"{self._track}_num_spans"]
             if len(losses.shape) != 2 or names[-2] not in batch:
-                raise ConfigError(f"track: found no {names[-2]} in the batch, or not a loss for each label [B, S]")
+                raise ConfigError("track", f"found no {names[-2]} in the batch, or not a loss for each label [B, S]")
         if len(losses) != len(batch["sample_index"]):
-            raise ConfigError(f"losses: found {len(losses)}, expected {len(batch['sample_index'])}, one a sample")
+            raise ConfigError("losses", len(losses), f"{len(batch['sample_index'])}, one a sample")
         event = None
         if any(getattr(value, "is_cuda", False) for value in (losses, *(batch[name] for name in names))):
             event = sys.modules["torch"].cuda.Event()
@@ -188,7 +188,7 @@ def read_losses(directory: str | os.PathLike[str], first: int, stop: int) -> NDA
                 for name in LOSS.names or ():
                     rows[name] = table[name].to_numpy()
         except (arrow.ArrowException, KeyError) as error:
-            raise FormatError(f"{path}: no part of a loss log ({error}); move it away") from error
+            raise FormatError(path, f"no part of a loss log ({error})", fix="move it away") from error
         found.append(rows[(rows["step"] >= first) & (rows["step"] < stop)])
     rows = np.concatenate(found)[::-1]  # the latest first
     keys = np.stack([rows[name].astype(np.int64) for name in ("step", "sample", "span")], 1)
@@ -220,7 +220,7 @@ def explain(
     whole, now = rows[rows["span"] == -1], rows[rows["step"] == step]
     losses = {int(row["sample"]): float(row["loss"]) for row in now[now["span"] == -1]}
     if not losses:
-        raise ConfigError(f"step {step}: found no loss in {directory}, expected those of samples {first} to {stop - 1}")
+        raise ConfigError(f"step {step}", f"no loss in {directory}", f"those of samples {first} to {stop - 1}")
     before = whole[(whole["step"] < step) & np.isfinite(whole["loss"])]["loss"].astype(np.float64)
     usual = float(before.mean()) if len(before) else None
     finite = [loss for loss in losses.values() if math.isfinite(loss)]

@@ -126,7 +126,7 @@ def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:
         base = dataset.shard_starts[shard]
         start[chosen], stop[chosen] = pairs[::2] + base, pairs[1::2] + base
     if (start > stop).any() or (stop > dataset.num_tokens).any():
-        raise FormatError(f"{dataset.path}: found a document that ends before it begins; run `conceptloader verify`")
+        raise FormatError(dataset.path, "found a document that ends before it begins", fix="run `conceptloader verify`")
     return start, stop
 
 

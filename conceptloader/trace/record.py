@@ -56,7 +56,7 @@ class Recorder:
         """
         for name in ("sample_index", "dataset_id"):
             if name not in batch:
-                raise ConfigError(f"outputs.{name}: off, but a record needs it; switch it on")
+                raise ConfigError(f"outputs.{name}", "off, but a record needs it", fix="switch it on")
         lowest = int(np.asarray(batch["labels"]).min(initial=0))
         self._write(
             {
@@ -131,7 +131,7 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
         known = starts.setdefault(launch, start)
         if replace(known, time=start.time) != start:
             raise FormatError(
-                f"{path}: start {launch} was {start} here, {known} on another rank; expected the same start"
+                path, f"start {launch} was {start} here, {known} on another rank", fix="expected the same start"
             )
         lines.setdefault(launch, []).extend(found)
     launches: list[Launch] = []
@@ -176,9 +176,9 @@ def _read_file(path: Path) -> Iterator[Any]:
             else:
                 found = _line(entry, dp_rank)
         except KeyError as error:
-            raise FormatError(
-                f"{path}, line {number}: found no {error}, expected a line as Recorder writes it"
-            ) from error
+            raise FormatError(f"{path}, line {number}", f"no {error}", "a line as Recorder writes it") from error
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise FormatError(f"{path}, line {number}: {error}; expected a record as Recorder writes it") from error
+            raise FormatError(
+                f"{path}, line {number}", str(error), fix="expected a record as Recorder writes it"
+            ) from error
         yield found

@@ -95,7 +95,7 @@ class Run:
         """Tokens of a sample: `given`, or what the configuration says. Raises ConfigError if neither does."""
         seq_len = given or self.blend.config.seq_len
         if seq_len is None:
-            raise ConfigError("seq_len: missing, expected the number of tokens of a sample in a batch")
+            raise ConfigError("seq_len", "nothing", "the number of tokens of a sample in a batch")
         return seq_len
 
     def member(self, index: int) -> Member:
@@ -103,7 +103,9 @@ class Run:
         member = self.members[index]
         if member is None:
             name = self.name(index)
-            raise ConfigError(f"{name} was read by this run, but is not in the configuration any more; put it back")
+            raise ConfigError(
+                name, "it was read by this run, but is not in the configuration any more", fix="put it back"
+            )
         return member
 
     def name(self, index: int) -> str:
@@ -115,7 +117,7 @@ class Run:
         known = {k: member.view.name for k, member in enumerate(self.members) if member is not None}
         found = [k for k, name in known.items() if dataset in (None, name)]
         if not found:
-            raise ConfigError(f"dataset: found {dataset!r}, expected one of {sorted(set(known.values()))}")
+            raise ConfigError("dataset", repr(dataset), f"one of {sorted(set(known.values()))}")
         return found
 
     @property
@@ -123,8 +125,10 @@ class Run:
         """The history. Raises ConfigError if there is none."""
         if self.history is None:
             raise ConfigError(
-                "steps are not known without the sizes of the batches; give the run log (conceptloader_runs.jsonl, "
-                "beside the checkpoints), or the global batch, micro batch and data-parallel size of a new run"
+                "run log",
+                "steps are not known without the sizes of the batches",
+                fix="give the run log (conceptloader_runs.jsonl, beside the checkpoints), or the global batch, micro "
+                "batch and data-parallel size of a new run",
             )
         return self.history
 
@@ -151,7 +155,7 @@ def open_run(config: str | os.PathLike[str], log: str | os.PathLike[str] | None 
         return Run(blend=open_blend(load_config(config)))
     runs = RunLog(log if os.path.isdir(log) else os.path.dirname(os.fspath(log)) or ".")
     if not runs.starts:
-        raise ConfigError(f"{runs.path}: found no start of a run, expected the run log of a training")
+        raise ConfigError(runs.path, "no start of a run", "the run log of a training")
     last = runs.history.segments[-1].start
     spec = runs.spec(last)
     # What a framework's command line may have said in place of the configuration.

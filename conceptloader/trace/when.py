@@ -77,7 +77,9 @@ def left_out_since(run: Run, document: str | int, dataset: str | None = None) ->
 def _find(run: Run, document: str | int, dataset: str | None) -> list[tuple[int, int]]:
     """(index of a member, number) of a document. Raises: see when_document."""
     if isinstance(document, int) and dataset is None:
-        raise ConfigError(f"document: found the number {document}; say of which dataset, or give the document's id")
+        raise ConfigError(
+            "document", f"found the number {document}", fix="say of which dataset, or give the document's id"
+        )
     indices = run.find(dataset)
     found = [
         (index, number)
@@ -86,8 +88,10 @@ def _find(run: Run, document: str | int, dataset: str | None) -> list[tuple[int,
     ]
     if not found:
         raise ConfigError(
-            f"document: found no {document!r} in {', '.join(sorted(map(run.name, indices)))}, expected an id as in the "
-            "input; documents without ids are asked for by dataset and number"
+            "document",
+            f"no {document!r} in {', '.join(sorted(map(run.name, indices)))}",
+            "an id as in the input",
+            "documents without ids are asked for by dataset and number",
         )
     return found
 
@@ -154,15 +158,12 @@ def _concept_ids(run: Run, indices: Sequence[int], track: str, concept: str | in
     known = {index: [name for name, entry in of.items() if entry.codec == "concepts"] for index, of in tracks.items()}
     having = [index for index, names in known.items() if track in names]
     if not having:
-        raise ConfigError(
-            f"track: found {track!r}, expected one that holds concepts: {sorted(set().union(*known.values()))}"
-        )
+        raise ConfigError("track", repr(track), f"one that holds concepts: {sorted(set().union(*known.values()))}")
     if isinstance(concept, int):
         sizes = {index: tracks[index][track].num_ids for index in having}
         if not 0 <= concept < max(sizes.values()):
             raise ConfigError(
-                f"concept: found id {concept}, expected less than {max(sizes.values())}, the number of concepts of "
-                f"track {track}"
+                "concept", f"id {concept}", f"less than {max(sizes.values())}, the number of concepts of track {track}"
             )
         return {index: concept for index, size in sizes.items() if concept < size}
     vocabularies = {index: run.member(index).dataset.vocabulary(track) or [] for index in having}
@@ -170,7 +171,8 @@ def _concept_ids(run: Run, indices: Sequence[int], track: str, concept: str | in
     if not found:
         all_names = sorted(set().union(*vocabularies.values()))
         raise ConfigError(
-            f"concept: found {concept!r}, expected one of {len(all_names)} names in the vocabulary of track {track}, "
-            f"such as {', '.join(all_names[:10])}"
+            "concept",
+            repr(concept),
+            f"one of {len(all_names)} names in the vocabulary of track {track}, such as {', '.join(all_names[:10])}",
         )
     return found

@@ -117,7 +117,7 @@ class _Parser:
 
 
 def _wrong(text: str, column: int, problem: str) -> ConfigError:
-    return ConfigError(f"where, column {column + 1}: {problem}\n{text}\n{' ' * column}^")
+    return ConfigError(f"where, column {column + 1}", f"{problem}\n{text}\n{' ' * column}^")
 
 
 def _covered(parts: list[Intervals], wanted: int) -> Intervals:

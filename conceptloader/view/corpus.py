@@ -102,10 +102,10 @@ def _track(looked: Looked, query: Query) -> tuple[Source, str]:
     source = looked.source(query)
     known = source.concept_tracks
     if not known:
-        raise ConfigError(f"{source.name}: found no track of concepts, expected one")
+        raise ConfigError(source.name, "no track of concepts", "one")
     track = query.text("t", "concepts" if "concepts" in known else known[0])
     if track not in known:
-        raise ConfigError(f"track: found {track!r}, expected one of {', '.join(known)}")
+        raise ConfigError("track", repr(track), f"one of {', '.join(known)}")
     return source, track
 
 

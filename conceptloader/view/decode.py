@@ -85,7 +85,7 @@ def _samples(batch: Mapping[str, Any], layout: BatchLayout) -> Iterator[Mapping[
             found[name] = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     missing = {"input_ids", *(f"{track.name}_spans" for track in layout.tracks)} - found.keys()
     if missing:
-        raise ConfigError(f"decode: the batch has no {min(missing)}, expected one that the same loader handed out")
+        raise ConfigError("decode", f"the batch has no {min(missing)}, expected one that the same loader handed out")
     if found["input_ids"].ndim == 1:
         yield found
     else:
@@ -96,11 +96,13 @@ def _view(sample: Mapping[str, Any], views: Mapping[int, View]) -> View:
     if "dataset_id" in sample:
         number = int(sample["dataset_id"])
         if number not in views:
-            raise ConfigError(f"decode: found dataset_id {number}, expected one that the configuration has")
+            raise ConfigError("decode", f"dataset_id {number}", "one that the configuration has")
         return views[number]
     facts = {(view.dataset.tokenizer, *(t.vocabulary for t in view.dataset.tracks.values())) for view in views.values()}
     if len(facts) > 1:
-        raise ConfigError("outputs.dataset_id: found false, and the datasets have different names; set it to true")
+        raise ConfigError(
+            "outputs.dataset_id", "found false, and the datasets have different names", fix="set it to true"
+        )
     return next(iter(views.values()))
 
 
@@ -112,8 +114,9 @@ class _Words:
         found = tokenizer or kept_tokenizer(dataset)
         if found is None:
             raise ConfigError(
-                f"decode: dataset {view.name}: no tokenizer was kept beside {dataset.path}; name the one that its "
-                "tokens are of, decode(batch, loader, 'tokenizer.json')"
+                "decode",
+                f"dataset {view.name}: no tokenizer was kept beside {dataset.path}",
+                fix="name the one that its tokens are of, decode(batch, loader, 'tokenizer.json')",
             )
         self._name, self._tokenizer = view.name, found
         tracks = [track.name for track in layout.tracks if track.name in dataset.tracks]

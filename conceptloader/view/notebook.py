@@ -55,7 +55,7 @@ def show(thing: Any, i: int = 0, *, dataset: Dataset | None = None, **options: A
     batch = getattr(thing, "batch", thing)
     if isinstance(batch, Mapping) and "input_ids" in batch:
         return Page(_tensors(batch), "" if dataset is None else _samples(batch, dataset, options.get("tokenizer")))
-    raise ConfigError(f"show: found {type(thing).__name__}, expected a dataset, its windows, a mixture or a batch")
+    raise ConfigError("show", str(type(thing).__name__), "a dataset, its windows, a mixture or a batch")
 
 
 def visible(text: str) -> str:

@@ -32,14 +32,14 @@ class Query:
         """The parameter, or the default if it is missing or empty."""
         value = self._values.get(name) or default
         if value is None:
-            raise ConfigError(f"{name}: missing in the address of this page, expected a value")
+            raise ConfigError(name, "missing in the address of this page, expected a value")
         return value
 
     def number(self, name: str, default: int | None = None, stop: int = MOST, what: str = "") -> int:
         """An integer in [0, stop)."""
         text = self.text(name, None if default is None else str(default))
         if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < stop):
-            raise ConfigError(f"{what or name}: found {text[:40]!r}, expected a number from 0 to {stop - 1:,}")
+            raise ConfigError(what or name, repr(text[:40]), f"a number from 0 to {stop - 1:,}")
         return int(text)
 
 
@@ -92,8 +92,10 @@ class Looked:
     def __post_init__(self) -> None:
         if any(member is not None and member.kind == "pack" for member in self.run.members):
             raise ConfigError(
-                f"{self.title}: found packing, expected windows or documents: packs are not shown here; look at the "
-                "datasets (conceptloader view DATASET), or ask trace, when and exposure about the run"
+                self.title,
+                "packing",
+                "windows or documents: packs are not shown here",
+                "look at the datasets (conceptloader view DATASET), or ask trace, when and exposure about the run",
             )
 
     @cached_property
@@ -120,7 +122,7 @@ class Looked:
     def asked_run(self) -> Run:
         """The run. Raises ConfigError if a dataset is looked at."""
         if self.alone:
-            raise ConfigError("found a dataset alone, expected a run; start `conceptloader view` with a configuration")
+            raise ConfigError("", "a dataset alone", "a run", "start `conceptloader view` with a configuration")
         return self.run
 
     def vocabulary(self, source: Source, track: str) -> list[str] | None:

@@ -37,9 +37,9 @@ def document(looked: Looked, query: Query) -> dict[str, Any]:
     if "id" in query:
         numbers = dataset.find_document(query.text("id"))
         if not numbers:
-            raise ConfigError(f"document: found no {query.text('id')!r} in {source.name}, expected an id of the input")
+            raise ConfigError("document", f"no {query.text('id')!r} in {source.name}", "an id of the input")
     elif not dataset.num_documents:
-        raise ConfigError(f"{source.name}: found no table of documents, expected one; look at its windows")
+        raise ConfigError(source.name, "no table of documents", "one", "look at its windows")
     number = query.number("n", numbers[0] if numbers else 0, dataset.num_documents, "document")
     start, stop = dataset.document_range(number)
     first = query.number("from", 0, max(1, stop - start), "token of the document")

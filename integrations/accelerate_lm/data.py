@@ -37,8 +37,10 @@ class AcceleratedLoader(TrainedLoader):
         accumulate = accelerator.gradient_accumulation_steps
         if getattr(accelerator, "parallelism_config", None) is not None:
             raise ConfigError(
-                "AcceleratedLoader: found a parallelism_config; give a TrainedLoader the dp_rank and dp_size of its "
-                "mesh, register it with register_for_checkpointing, and call acknowledge() after each step"
+                "AcceleratedLoader",
+                "found a parallelism_config",
+                fix="give a TrainedLoader the dp_rank and dp_size of its mesh, register it with "
+                "register_for_checkpointing, and call acknowledge() after each step",
             )
         super().__init__(
             config,
@@ -87,5 +89,5 @@ class AcceleratedLoader(TrainedLoader):
     def dataset(self) -> NoReturn:
         """What accelerate's skip_first_batches asks for."""
         raise ConfigError(
-            "skip_first_batches: load_state has put this loader where the checkpoint was; leave skipping out"
+            "skip_first_batches", "load_state has put this loader where the checkpoint was", fix="leave skipping out"
         )

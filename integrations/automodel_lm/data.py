@@ -16,8 +16,9 @@ class AutomodelSamples(SampleDataset):
         super().__init__(config, num_samples)
         if self.blend.config.outputs.loss_weight is not None:
             raise ConfigError(
-                "outputs.loss_weight: found weights, but the losses of Automodel take none: it would train as if all "
-                "were 1; leave them out, or use conceptloader.SampleDataset with a loss of your own"
+                "outputs.loss_weight",
+                "found weights, but the losses of Automodel take none: it would train as if all were 1",
+                fix="leave them out, or use conceptloader.SampleDataset with a loss of your own",
             )
 
     def __getitems__(self, indices: Sequence[int]) -> Rows:

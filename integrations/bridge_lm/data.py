@@ -76,11 +76,13 @@ class ConceptProvider(DatasetProvider):
         """
         if self.dataloader_type != "single":
             raise ConfigError(
-                f"dataloader_type: found {self.dataloader_type!r}, expected 'single': cyclic and batch shuffle the "
-                "samples again, and external starts at the first one after each restart"
+                "dataloader_type",
+                repr(self.dataloader_type),
+                "'single': cyclic and batch shuffle the samples again, and external starts at the first one after "
+                "each restart",
             )
         if not self.config or not self.seq_length or not self.state:
-            raise ConfigError("ConceptProvider: config, seq_length and state are needed")
+            raise ConfigError("ConceptProvider", "config, seq_length and state are needed")
         blend = self._open(self.config)
         check_tensors(self.tensors, batch_layout(blend))
         require_same("training data", start_facts(blend, train_samples=context.train_samples))
@@ -101,7 +103,7 @@ class ConceptProvider(DatasetProvider):
             try:
                 data = json.loads(path.read_bytes())
             except (ValueError, RecursionError) as error:
-                raise ResumeError(f"{path}: damaged ({error}), expected what the run's first start wrote") from error
+                raise ResumeError(path, f"damaged ({error}), expected what the run's first start wrote") from error
             saved = OrderState.read(data, str(path))
             return blend.resume(saved.spec, samples, allow_changed=self.allow_changed)
         blend.order.check_run(samples)

@@ -116,8 +116,10 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             found = open_build(self.out)
             if (found.plan, found.options.to_json(found.vocabularies)) != (plan, wanted.to_json(found.vocabularies)):
                 raise ConfigError(
-                    f"{self.out}: found a complete dataset of other options or another number of tasks, expected a new "
-                    "directory; nothing was changed"
+                    self.out,
+                    "a complete dataset of other options or another number of tasks",
+                    "a new directory",
+                    "nothing was changed",
                 )
             return found
         build = create_build(self.out, wanted, plan=plan)

@@ -83,9 +83,10 @@ class ConceptDataModule(pl.LightningDataModule):
     def trainer(self, trainer: Any) -> None:
         if not isinstance(trainer, pl.Trainer | None):
             raise ConfigError(
-                f"ConceptDataModule: found a Trainer of {type(trainer).__module__.partition('.')[0]}, expected one of "
-                "lightning.pytorch, whose classes are others; write `import lightning.pytorch as pl`, for Trainer, "
-                "LightningModule and callbacks alike"
+                "ConceptDataModule",
+                f"a Trainer of {type(trainer).__module__.partition('.')[0]}",
+                "one of lightning.pytorch, whose classes are others",
+                "write `import lightning.pytorch as pl`, for Trainer, LightningModule and callbacks alike",
             )
         self._trainer = trainer
 
@@ -99,8 +100,10 @@ class ConceptDataModule(pl.LightningDataModule):
         callbacks, scheduler = self.trainer.callbacks, pl.callbacks.GradientAccumulationScheduler
         if stage == "fit" and any(isinstance(callback, scheduler) for callback in callbacks):
             raise ConfigError(
-                "found a GradientAccumulationScheduler, expected steps of one size, global_batch_size; set "
-                "Trainer(accumulate_grad_batches=...), and for another size resume with another global_batch_size"
+                "callbacks",
+                "a GradientAccumulationScheduler",
+                "steps of one size, global_batch_size",
+                "set Trainer(accumulate_grad_batches=...), and for another size resume with another global_batch_size",
             )
         if self.acknowledge not in callbacks:
             callbacks.insert(0, self.acknowledge)
@@ -133,7 +136,7 @@ class Acknowledge(pl.Callback):
     def _loader(self) -> LightningLoader:
         if self._data.loader is None:
             raise ConfigError(
-                "ConceptDataModule: Lightning has not asked for its train_dataloader; pass it as datamodule="
+                "ConceptDataModule", "Lightning has not asked for its train_dataloader", fix="pass it as datamodule="
             )
         return self._data.loader
 
@@ -156,16 +159,19 @@ class Acknowledge(pl.Callback):
         epoch, a_step = loader.epoch_samples, loader.micro_batches_per_step
         if epoch is not None and position % loader.step_samples:
             raise ConfigError(
-                f"global_batch_size: found {loader.step_samples} at {position} samples, from where its steps end "
-                f"elsewhere than an epoch of {epoch} samples; resume with the size before, or where the new one "
-                "divides the samples"
+                "global_batch_size",
+                f"found {loader.step_samples} at {position} samples, from where its steps end elsewhere than an "
+                f"epoch of {epoch} samples",
+                fix="resume with the size before, or where the new one divides the samples",
             )
         endless = epoch is None and loader.plan.stop is None
         limited = batches != (float("inf") if endless else len(loader))
         if limited and batches % a_step:
             raise ConfigError(
-                f"limit_train_batches: found epochs of {batches} micro batches, no multiple of the {a_step} of a step: "
-                f"the last step would have fewer; set {batches // a_step * a_step or a_step}"
+                "limit_train_batches",
+                f"found epochs of {batches} micro batches, no multiple of the {a_step} of a step: the last step "
+                "would have fewer",
+                fix=f"set {batches // a_step * a_step or a_step}",
             )
         return limited
 
@@ -187,8 +193,10 @@ class Acknowledge(pl.Callback):
             return
         if not isinstance(batch, Mapping) or POSITION not in batch:
             raise ConfigError(
-                f"the batch holds no {POSITION!r} any more; hooks that change it, as on_after_batch_transfer, have "
-                "to leave that number in: it says what was trained"
+                "batch",
+                f"it holds no {POSITION!r} any more",
+                fix="hooks that change it, as on_after_batch_transfer, have to leave that number in: it says what was "
+                "trained",
             )
         self._loader.acknowledge(batch[POSITION])
 

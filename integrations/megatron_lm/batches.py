@@ -46,8 +46,10 @@ def checked(tensors: Mapping[str, torch.Tensor], fields: Sequence[Field], batch:
         found = None if tensor is None else (tuple(tensor.shape), tensor.dtype)
         if found != (expected, f.dtype):
             raise ConfigError(
-                f"batch[{f.name!r}]: found {found or 'nothing'}, expected shape {expected} of {f.dtype}; "
-                "the same config and micro batch size must be set on every rank"
+                f"batch[{f.name!r}]",
+                str(found or "nothing"),
+                f"shape {expected} of {f.dtype}",
+                "the same config and micro batch size must be set on every rank",
             )
     return {f.name: tensors[f.name] for f in fields}
 
@@ -73,7 +75,8 @@ def context_slice(tensor: torch.Tensor, dim: int, cp_rank: int, cp_size: int) ->
         return tensor
     if tensor.shape[dim] % (2 * cp_size):
         raise ConfigError(
-            f"sequence of {tensor.shape[dim]} tokens: expected a multiple of 2 * context_parallel_size = {2 * cp_size}"
+            f"sequence of {tensor.shape[dim]} tokens",
+            f"expected a multiple of 2 * context_parallel_size = {2 * cp_size}",
         )
     chunks = tensor.chunk(2 * cp_size, dim)
     return torch.cat((chunks[cp_rank], chunks[2 * cp_size - 1 - cp_rank]), dim)
@@ -141,7 +144,7 @@ class SplitIterator(RerunDataIterator):  # type: ignore[misc]
             return kept
         stock, kept = self._pull()
         if stock:
-            raise ConfigError("concepts: call it once in each forward step, after get_batch")
+            raise ConfigError("concepts", "call it once in each forward step, after get_batch")
         return kept
 
     def rewind(self) -> None:
@@ -225,8 +228,10 @@ class BatchReader:
         if parallel_state.get_tensor_model_parallel_rank() == 0:
             if not isinstance(data_iterator, SplitIterator):
                 raise ConfigError(
-                    f"concepts: found data iterator {type(data_iterator).__name__}, expected conceptloader's; "
-                    "start the script with conceptloader.launch, or take the tensors from conceptloader's get_batch"
+                    "concepts",
+                    f"data iterator {type(data_iterator).__name__}",
+                    "conceptloader's",
+                    "start the script with conceptloader.launch, or take the tensors from conceptloader's get_batch",
                 )
             kept = data_iterator.take_concepts()
         return self._share(kept, self.fields, micro_batch_size)
@@ -252,7 +257,9 @@ class BatchReader:
         batch = None
         if parallel_state.get_tensor_model_parallel_rank() == 0:
             if data_iterator is None:
-                raise ConfigError("get_batch: found no data iterator on a rank that reads data; build it there as well")
+                raise ConfigError(
+                    "get_batch", "found no data iterator on a rank that reads data", fix="build it there as well"
+                )
             batch = next(data_iterator)
             if isinstance(data_iterator, SplitIterator) and extra:
                 batch = {**batch, **data_iterator.take_concepts()}

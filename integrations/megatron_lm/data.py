@@ -124,24 +124,28 @@ class MegatronData:
         self._configs = load_configs(**files, seq_length=self.rules.seq_length, seed=dataset_config.random_seed)
         if self.rules.by_document and self._configs[0].packing is None:
             raise ConfigError(
-                "--sft: found a configuration without packing, expected packs: windows would cut conversations; add "
-                "packing: {bins: 64}, or leave --sft out"
+                "--sft",
+                "a configuration without packing",
+                "packs: windows would cut conversations",
+                "add packing: {bins: 64}, or leave --sft out",
             )
         if self.rules.fim and self._configs[0].order == "megatron":
-            raise ConfigError("order: megatron: found with --fim-data, whose draws depend on all samples before")
+            raise ConfigError("order", "megatron: found with --fim-data, whose draws depend on all samples before")
         stage = stage if isinstance(stage, Stage) else Stage(stage)
         if stage.name == "none" and self._configs[0].outputs.loss_weight is not None:
-            raise ConfigError("outputs.loss_weight: found with concept stage none, whose losses have no weights")
+            raise ConfigError("outputs.loss_weight", "found with concept stage none, whose losses have no weights")
         self._stock: Sequence[StockSplit | None] | None = None
         self.readers: list[Any] = []  # of the training
         opened: SampleSource
         if self._configs[0].order == "megatron":
             if sizes is None or any(files[name] is not None for name in ("valid", "test", "split")):
-                raise ConfigError("order: megatron: takes its splits from Megatron's arguments, and needs their sizes")
+                raise ConfigError(
+                    "order", "megatron: takes its splits from Megatron's arguments, and needs their sizes"
+                )
             opened, *_ = self._stock = open_taken_over(self._configs[0], dataset_config, sizes, self.rules)
         else:
             if config is not None and (dataset_config.blend or dataset_config.blend_per_split):
-                raise ConfigError("--data-path: found with --conceptloader-config as well; give one of the two")
+                raise ConfigError("--data-path", "found with --conceptloader-config as well", fix="give one of the two")
             opened = OurSplit(open_blend(self._configs[0]), self.rules)
         parts: dict[str, Any] = {}
         self._whole: list[Blend | None] = [None] * 3  # all that may be read for evaluation
@@ -158,7 +162,9 @@ class MegatronData:
         fields = fields_of(layout)
         aligned = [field.name for field in fields if field.along]
         if aligned and self.rules.moves_tokens:
-            raise ConfigError(f"{self.rules.moves_tokens}: found {aligned[0]}, which would not fit its tokens; drop it")
+            raise ConfigError(
+                self.rules.moves_tokens, f"found {aligned[0]}, which would not fit its tokens", fix="drop it"
+            )
         self.batches = BatchReader(
             rules=self.rules, fields=fields, stage=stage,
             micro_batch_size=micro_batch_size, pipeline_layout=pipeline_layout,
@@ -196,8 +202,10 @@ class MegatronData:
             self.train.check(first + sizes[0])
         if sizes[1] != 0 and (self._configs if self._stock is None else self._stock)[1] is None:
             raise ConfigError(
-                f"evaluation: {sizes[1] or 'all'} samples are asked for and there is no data; give --split with a "
-                "second number above 0, or --conceptloader-valid-config, or switch it off with --eval-iters 0"
+                "evaluation",
+                f"{sizes[1] or 'all'} samples are asked for and there is no data",
+                fix="give --split with a second number above 0, or --conceptloader-valid-config, or switch it off "
+                "with --eval-iters 0",
             )
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
         asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.batches.pipeline_layout, vp_stage)
@@ -271,30 +279,35 @@ def continued(
         state = OrderState.read(saved, WHERE)
         if state.consumed not in (None, consumed):
             raise ResumeError(
-                f"{WHERE}: saved at {state.consumed} consumed samples, but the run goes on at {consumed}; take the "
-                "state and the count from one checkpoint, or ask for another one: MegatronData.state(consumed)"
+                WHERE,
+                f"saved at {state.consumed} consumed samples, but the run goes on at {consumed}",
+                fix="take the state and the count from one checkpoint, or ask for another one: "
+                "MegatronData.state(consumed)",
             )
         if state.spec.order == "megatron" != split.spec.order:
             if ORDER not in accept:
                 raise ResumeError(
-                    f"order: the first {consumed} samples were those of Megatron's own loader, and the configuration "
-                    "has an order of ours; keep `order: megatron` and the command line of that run. Where its index "
-                    f"files end, go on with sample {consumed} of ours: --conceptloader-accept {ORDER}"
+                    "order",
+                    f"the first {consumed} samples were those of Megatron's own loader, and the configuration has an "
+                    "order of ours",
+                    fix="keep `order: megatron` and the command line of that run. Where its index files end, go on "
+                    f"with sample {consumed} of ours: --conceptloader-accept {ORDER}",
                 )
             logger.warning("the first %d samples were Megatron's; windows of ours may hold tokens of theirs", consumed)
             return split
         try:
             return split.resumed(state.spec, consumed, accept)
         except ChangedPast as error:
-            raise ResumeError(f"{error.refusal}--conceptloader-accept {' '.join(error.keys)}") from error
+            raise ResumeError("", f"{error.refusal}--conceptloader-accept {' '.join(error.keys)}") from error
     if split.spec.order == "megatron":
         logger.info("taking over a run of Megatron's own loader at %d consumed samples", consumed)
     elif NO_STATE in accept:
         logger.warning("the first %d samples came from another loader, as accepted", consumed)
     else:
         raise ResumeError(
-            f"checkpoint: found {consumed} consumed samples without a state of conceptloader, so another loader chose "
-            "them; expected one of ours. Go on with those of Megatron's loader by `order: megatron`, or with sample "
-            f"{consumed} of this configuration: accept the difference by its name, {NO_STATE}"
+            "checkpoint",
+            f"found {consumed} consumed samples without a state of conceptloader, so another loader chose them",
+            fix="expected one of ours. Go on with those of Megatron's loader by `order: megatron`, or with sample "
+            f"{consumed} of this configuration: accept the difference by its name, {NO_STATE}",
         )
     return split

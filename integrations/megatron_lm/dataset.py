@@ -72,17 +72,19 @@ class SampleRules:
         """From a GPTDatasetConfig; `pad` as MegatronDataset.__init__ chose it."""
         if not config.add_extra_token_to_sequence:
             raise ConfigError(
-                "add_extra_token_to_sequence: found False, expected True: a window holds the label of its last token"
+                "add_extra_token_to_sequence", "False", "True: a window holds the label of its last token"
             )
         new = hasattr(config, "dynamic_context_parallel")  # what `dev` calls it
         if config.dynamic_context_parallel if new else config.hybrid_context_parallel:
             option = "--dynamic-context-parallel" if new else "--hybrid-context-parallel"
-            raise ConfigError(f"{option}: not supported, it needs samples of differing length")
+            raise ConfigError(option, "not supported, it needs samples of differing length")
         same = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "create_attention_mask")
         rules: dict[str, Any] = {name: getattr(config, name) for name in same}
         sft = getattr(config, SFT, False)
         if sft and config.create_attention_mask:
-            raise ConfigError("--sft: found without --no-create-attention-mask-in-dataloader, which it needs; add it")
+            raise ConfigError(
+                "--sft", "found without --no-create-attention-mask-in-dataloader, which it needs", fix="add it"
+            )
         rules["inter_document_masking"] = sft or getattr(config, "inter_document_masking", False)
         return cls(seq_length=config.sequence_length, pad=pad, by_document=sft, fim=fill_in_middle(config), **rules)
 
@@ -97,7 +99,7 @@ def fill_in_middle(config: Any) -> FillInMiddle | None:
     ids = dict(zip(names, tokenizer.tokens_to_ids(list(names.values())), strict=True))
     none = None, getattr(tokenizer, "unk_id", None)
     if unknown := [name for key, name in names.items() if ids[key] in none]:
-        raise ConfigError(f"--fim-data: found no token {unknown[0]!r} in the tokenizer; add it there")
+        raise ConfigError("--fim-data", f"found no token {unknown[0]!r} in the tokenizer", fix="add it there")
     return FillInMiddle(
         rate=config.fim_rate,
         spm_rate=config.fim_spm_rate,
@@ -117,8 +119,9 @@ def fields_of(layout: BatchLayout) -> tuple[Field, ...]:
     for track in layout.tracks:
         if track.ragged:
             raise ConfigError(
-                f"concepts.{track.name}.layout: found {'records' if track.decoded else 'ragged'}, expected padded: "
-                "Megatron needs fixed shapes"
+                f"concepts.{track.name}.layout",
+                str("records" if track.decoded else "ragged"),
+                "padded: Megatron needs fixed shapes",
             )
     fields = []
     for name, spec in layout.arrays(1).items():
@@ -234,7 +237,7 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
-        raise ConfigError("ConceptDataset is not built by BlendedMegatronDatasetBuilder's own loop")
+        raise ConfigError("ConceptDataset", "it is not built by BlendedMegatronDatasetBuilder's own loop")
 
     build_low_level_dataset = numel_low_level_dataset
 
@@ -269,8 +272,10 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
             parts = 2 * parallel_state.get_context_parallel_world_size()
             if self.rules.by_document and parts > 2 and (starts % parts).any():
                 raise ConfigError(
-                    f"--sft: found documents whose lengths are no multiples of {parts}, twice the context parallel "
-                    f"size, in sample {number}; build the dataset with --chat and --multiple {parts}"
+                    "--sft",
+                    f"found documents whose lengths are no multiples of {parts}, twice the context parallel size, in "
+                    f"sample {number}",
+                    fix=f"build the dataset with --chat and --multiple {parts}",
                 )
             sample = make_sample(tokens, labels, loss_mask, starts, pieces, self.rules)
         for field in self.fields:

@@ -42,7 +42,9 @@ def start(run: Run) -> None:
 def current_data() -> MegatronData:
     """The data of the run. Raises ConfigError before Megatron has asked for its datasets."""
     if _run is None or _run.data is None:
-        raise ConfigError("no data of conceptloader yet; start the script with conceptloader.launch, or call setup()")
+        raise ConfigError(
+            "current_data", "no data yet", fix="start the script with conceptloader.launch, or call setup()"
+        )
     return _run.data
 
 
@@ -63,8 +65,11 @@ def build(stock: Callable[[Any], Any], builder: Any) -> Any:
 
 def wrong_data(found: str) -> ConfigError:
     return ConfigError(
-        f"{sys.argv[0]}: found {found}, expected GPTDataset, in whose place conceptloader's comes: pretrain_gpt.py and "
-        "scripts like it, --sft and --fim-data from core 0.20 on; start others without conceptloader.launch"
+        sys.argv[0],
+        str(found),
+        "GPTDataset, in whose place conceptloader's comes: pretrain_gpt.py and scripts like it, --sft and --fim-data "
+        "from core 0.20 on",
+        "start others without conceptloader.launch",
     )
 
 
@@ -97,7 +102,7 @@ class Cyclic:
 
     def __init__(self, partition: Partition, dp_rank: int, consumed: int, *, total: int, seed: int) -> None:
         if total < 1:
-            raise ConfigError(f"cyclic sampler: found {total} samples, expected at least 1")
+            raise ConfigError("cyclic sampler", f"{total} samples", "at least 1")
         self.positions = MicroBatches(partition, dp_rank, consumed)
         self.total, self.seed = total, seed
 
@@ -166,9 +171,7 @@ def install() -> None:
     sys.argv[1:] = rest
     if options is None:
         if "--mock-data" not in rest:
-            raise ConfigError(
-                "--conceptloader-config: missing, expected the YAML file of the training data, or --data-path"
-            )
+            raise ConfigError("--conceptloader-config", "nothing", "the YAML file of the training data, or --data-path")
         return
     start(Run(options))
     MEGATRON.apply([BUILD, ITERATOR, CYCLIC, CHECK])
@@ -198,11 +201,9 @@ def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
 
     args = get_args()
     if _run is None:
-        raise ConfigError("set_weights: start the script with conceptloader.launch, or call setup()")
+        raise ConfigError("set_weights", "start the script with conceptloader.launch, or call setup()")
     if args.num_workers:
-        raise ConfigError(
-            f"set_weights: found --num-workers {args.num_workers}, expected 0: workers would read on as ever"
-        )
+        raise ConfigError("set_weights", f"--num-workers {args.num_workers}", "0: workers would read on as ever")
     return _run.set_weights(weights, at, args)
 
 
@@ -231,7 +232,7 @@ def train_valid_test_datasets_provider(sizes: Sequence[int | None], vp_stage: in
     from megatron.training import get_args
 
     if _run is None or _run.dataset_config is None:
-        raise ConfigError("train_valid_test_datasets_provider: call conceptloader's setup() before pretrain()")
+        raise ConfigError("train_valid_test_datasets_provider", "call conceptloader's setup() before pretrain()")
     return _run.datasets(_run.dataset_config(get_args()), sizes, None, vp_stage)
 
 

@@ -52,7 +52,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.name not in ("first", "last", "all", "none") and not self.name.isdecimal():
-            raise ConfigError(f"concept stage: found {self.name!r}, expected first, last, all, none or a stage number")
+            raise ConfigError("concept stage", repr(self.name), "first, last, all, none or a stage number")
 
     def here(self, vp_stage: int | None = None) -> bool:
         """Whether the (virtual) stage of this process is meant."""
@@ -62,9 +62,9 @@ class Stage:
         chunks = parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1
         wanted = {"first": 0, "last": ranks * chunks - 1}[self.name] if not self.name.isdecimal() else int(self.name)
         if wanted >= ranks * chunks:
-            raise ConfigError(f"concept stage: found {wanted}, but the pipeline has {ranks * chunks} stages (from 0)")
+            raise ConfigError("concept stage", f"found {wanted}, but the pipeline has {ranks * chunks} stages (from 0)")
         if chunks > 1 and vp_stage is None:
-            raise ConfigError("concepts: with virtual pipeline stages pass vp_stage, as to Megatron's own get_batch")
+            raise ConfigError("concepts", "with virtual pipeline stages pass vp_stage, as to Megatron's own get_batch")
         return bool(wanted == (vp_stage or 0) * ranks + parallel_state.get_pipeline_model_parallel_rank())
 
 
@@ -99,18 +99,18 @@ def take_options(argv: Sequence[str]) -> tuple[Options | None, list[str]]:
     try:
         found, rest = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError("", str(error)) from error
     names = [word.partition("=")[0] for word in rest if word.startswith("--")]
     for name in names:
         meant = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         if meant or name.startswith("--conceptloader"):
-            raise ConfigError(f"{name}: no such option, expected {meant[0] if meant else 'one of ' + ', '.join(known)}")
+            raise ConfigError(name, f"no such option, expected {meant[0] if meant else 'one of ' + ', '.join(known)}")
     if found.conceptloader_config is None:
         alone = () if any(name in DATA for name in names) else known
         of_config = ("--conceptloader-valid-config", "--conceptloader-test-config")
         for name in known:
             if getattr(found, name[2:].replace("-", "_")) and name in (*alone, *of_config):
-                raise ConfigError(f"{name}: needs --conceptloader-config as well")
+                raise ConfigError(name, "needs --conceptloader-config as well")
         if alone:
             return None, rest
     options = Options(
@@ -136,8 +136,10 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
         indices = cache_of(paths[0]) if cache is None and len(paths) == 1 else cache
         if indices is None or (cache is None and not Path(indices).is_dir()):
             raise ConfigError(
-                "--data-cache-path: missing, expected that of the run so far, whose samples were chosen by Megatron's "
-                "own loader; to go on with others, --conceptloader-accept loader"
+                "--data-cache-path",
+                "nothing",
+                "that of the run so far, whose samples were chosen by Megatron's own loader",
+                "to go on with others, --conceptloader-accept loader",
             )
         return {"config": {"order": "megatron", "megatron_cache": indices, **datasets_in_place((paths, None), cache)}}
     of_split = [
@@ -166,18 +168,20 @@ def load_configs(
     if split is not None:
         if own[1:] != [None, None]:
             raise ConfigError(
-                f"--split {split}: found with a configuration for valid or test as well; give one of the two"
+                f"--split {split}", "found with a configuration for valid or test as well", fix="give one of the two"
             )
         own = [None if share is None or own[0] is None else with_share(own[0], share) for share in shares_of(split)]
     of_train, *rest = own
     if of_train is None:
-        raise ConfigError(f"--split {split}: leaves nothing to train on")
+        raise ConfigError(f"--split {split}", "leaves nothing to train on")
     for evaluated in filter(None, rest):
         for name in evaluated.concepts:
             if name not in of_train.concepts:
                 raise ConfigError(
-                    f"concepts.{name}: found in the configuration of evaluation data alone, but all batches have the "
-                    "tensors of the training; name it in the configuration of the training too, or leave it out"
+                    f"concepts.{name}",
+                    "found in the configuration of evaluation data alone, but all batches have the tensors of the "
+                    "training",
+                    fix="name it in the configuration of the training too, or leave it out",
                 )
     of_valid, of_test = (c and replace(c, concepts=of_train.concepts) for c in rest)
     return of_train, of_valid, of_test
@@ -195,9 +199,11 @@ def check_sequences(split: str, files: Iterable[str]) -> None:
         sequences, documents = count_sequences(index)
         if sequences != documents:
             raise ConfigError(
-                f"--split {split}: found {sequences} sequences in {documents} documents in {index}, expected one in "
-                "each: Megatron's --split counts sequences and conceptloader documents, so that other data would be "
-                "held out; give files for each split (--train-data-path and its kin), or adopt these and use a YAML"
+                f"--split {split}",
+                f"{sequences} sequences in {documents} documents in {index}",
+                "one in each: Megatron's --split counts sequences and conceptloader documents, so that other data "
+                "would be held out",
+                "give files for each split (--train-data-path and its kin), or adopt these and use a YAML",
             )
 
 
@@ -206,7 +212,7 @@ def with_share(config: Config, share: tuple[float, float]) -> Config:
     leaves. A share is a sum of Megatron's, which may miss 1 by a rounding."""
     low, high = float(share[0]), min(float(share[1]), 1.0)
     if config.split_documents is not None:
-        raise ConfigError("split_documents: found with --split, which cuts the same way; give one of the two")
+        raise ConfigError("split_documents", "found with --split, which cuts the same way", fix="give one of the two")
     return replace(config, split_documents=None if (low, high) == (0, 1) else (low, high))
 
 
@@ -241,7 +247,9 @@ def wanted(config: Config, concepts: bool) -> Config:
     Raises ConfigError for position ids, which Megatron's command line decides.
     """
     if config.outputs.position_ids == "document":
-        raise ConfigError("outputs.position_ids: found document; with Megatron say --reset-position-ids instead")
+        raise ConfigError(
+            "outputs.position_ids", "found document", fix="with Megatron say --reset-position-ids instead"
+        )
     outputs = replace(config.outputs, position_ids="off")
     if not concepts:
         outputs = replace(outputs, document_ids=False, sample_index=False, random=False)

@@ -112,7 +112,7 @@ class Run:
         """See launch.set_weights. All ranks compare what they are about to do."""
         data, plan = self.data, self.plan(args)
         if data is None or not isinstance(data.train, OurSplit):
-            raise ConfigError("set_weights: expected data in an order of ours, which Megatron has asked for")
+            raise ConfigError("set_weights", "expected data in an order of ours, which Megatron has asked for")
         first, edge = plan.schedule.range_of(plan.schedule.step)
         start, blend = new_weights(data.train.blend, weights, plan, edge, at)
         require_agreement(start, first, blend.spec, args.world_size, None)
@@ -156,10 +156,11 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
             return OrderState(spec=log.spec(before[-1]), consumed=None).leaf()
         if before:
             raise ResumeError(
-                f"checkpoint: found {consumed} consumed samples without a state of conceptloader, but {log.path} says "
-                f"that it gave those from {before[0].consumed} on; either the state was lost, as by converting the "
-                f"checkpoint: go on by the log, --conceptloader-accept {LOG}; or another loader has begun anew since: "
-                "move the log away"
+                "checkpoint",
+                f"found {consumed} consumed samples without a state of conceptloader, but {log.path} says that it "
+                f"gave those from {before[0].consumed} on",
+                fix="either the state was lost, as by converting the checkpoint: go on by the log, "
+                f"--conceptloader-accept {LOG}; or another loader has begun anew since: move the log away",
             )
     return None
 
@@ -176,9 +177,10 @@ def check_tokenizer(data: MegatronData, embedding: int | None, accept: Collectio
                 continue
             if eod != tokenizer.eos_id:
                 raise ConfigError(
-                    f"datasets.{name}: found tokens of {tokenizer.name}, whose documents end with "
-                    f"{tokenizer.eos_id}, but Megatron's tokenizer has {eod} for that; {remedy}, or, if the others "
-                    f"mean the same, --conceptloader-accept {TOKENIZER}"
+                    f"datasets.{name}",
+                    f"found tokens of {tokenizer.name}, whose documents end with {tokenizer.eos_id}, but Megatron's "
+                    f"tokenizer has {eod} for that",
+                    fix=f"{remedy}, or, if the others mean the same, --conceptloader-accept {TOKENIZER}",
                 )
 
 
@@ -231,7 +233,7 @@ def step_rule(text: str, seq_length: int) -> tuple[tuple[int, int], ...]:
         try:
             return int(float(word[:-1]) * unit) if unit else int(word)
         except ValueError as error:
-            raise ConfigError(f"--step-batch-size-schedule {text}: found {word!r}, expected a number") from error
+            raise ConfigError(f"--step-batch-size-schedule {text}", repr(word), "a number") from error
 
     pairs = (entry.partition(":") for entry in text.replace(",", " ").split())
     return tuple(sorted((number(threshold) // seq_length, number(size)) for threshold, _, size in pairs))
@@ -250,8 +252,9 @@ def first_sample(args: Namespace) -> int:
     counted = args.iteration * args.global_batch_size
     if counted != args.consumed_train_samples:
         raise ConfigError(
-            f"--phase-transition-iterations: found {args.consumed_train_samples} consumed samples at iteration "
-            f"{args.iteration}, expected {counted}: Megatron would not go on where the checkpoint left off. Use "
-            "`phases` in the configuration in its place"
+            "--phase-transition-iterations",
+            f"{args.consumed_train_samples} consumed samples at iteration {args.iteration}",
+            f"{counted}: Megatron would not go on where the checkpoint left off. Use `phases` in the configuration "
+            "in its place",
         )
     return int(transition * args.global_batch_size)

@@ -20,7 +20,7 @@ from conceptloader.errors import ConfigError
 def map_indices(folder: str | None, base: str, *suffixes: str) -> tuple[npt.NDArray[Any], ...]:
     """Index files, read-only. ConfigError, naming files of the same kind that do exist, if one is not there."""
     if folder is None:
-        raise ConfigError("order: megatron: no --data-cache-path; pass the one that the run was started with")
+        raise ConfigError("order", "megatron: no --data-cache-path", fix="pass the one that the run was started with")
     arrays = []
     for suffix in suffixes:
         path = Path(folder, f"{base}-{suffix}.npy")
@@ -30,11 +30,12 @@ def map_indices(folder: str | None, base: str, *suffixes: str) -> tuple[npt.NDAr
             split = base.split("-", 1)[1]
             others = sorted(p.name for p in Path(folder).glob(f"*-{split}-{suffix}.npy"))[:5]
             raise ConfigError(
-                f"order: megatron: {path} does not exist; files for other arguments: {', '.join(others) or 'none'}. "
-                "Use the command line of the run that is taken over, unchanged in data paths, weights, --split, "
-                "--seed, --seq-length, tokenizer and the number of training and evaluation samples (see its "
-                "*-description.txt). To go on with samples of ours where its files end: no `order: megatron`, and "
-                "--conceptloader-accept order"
+                "order",
+                f"megatron: {path} does not exist",
+                fix=f"files for other arguments: {', '.join(others) or 'none'}. Use the command line of the run that "
+                "is taken over, unchanged in data paths, weights, --split, --seed, --seq-length, tokenizer and "
+                "the number of training and evaluation samples (see its *-description.txt). To go on with "
+                "samples of ours where its files end: no `order: megatron`, and --conceptloader-accept order",
             ) from error
     return tuple(arrays)
 

@@ -117,7 +117,7 @@ class StockSplit:
     def check(self, num_samples: int) -> None:
         """Raise ConfigError beyond the end of Megatron's index files."""
         if num_samples > len(self.data):
-            raise ConfigError(f"a run of {num_samples} samples: Megatron's index files hold {len(self.data)}")
+            raise ConfigError(f"a run of {num_samples} samples", f"Megatron's index files hold {len(self.data)}")
 
     def resumed(self, saved: OrderSpec, consumed: int, accept: Collection[str]) -> "StockSplit":
         """Itself. Raises ResumeError if the checkpoint's past was another one."""
@@ -151,17 +151,21 @@ def open_taken_over(
     there is no training split.
     """
     if not dataset_config.blend and not dataset_config.blend_per_split:
-        raise ConfigError("order: megatron: found no --data-path; pass the run's own, with its weights and --split")
+        raise ConfigError(
+            "order", "megatron: found no --data-path", fix="pass the run's own, with its weights and --split"
+        )
     cached = copy.copy(dataset_config)
     cached.path_to_cache = config.megatron_cache
     built = MappingBuilder(GPTDataset, list(sizes), lambda: True, cached).build()
     datasets = list(open_datasets(config).values())
     if any(dataset.runs is not None for dataset in datasets):
-        raise ConfigError("order: megatron: found a view, expected whole datasets; take the run over without it")
+        raise ConfigError("order: megatron", "a view", "whole datasets", "take the run over without it")
     if config.quarantine:
-        raise ConfigError("quarantine: not with order megatron, whose samples are not windows; leave it out")
+        raise ConfigError("quarantine", "not with order megatron, whose samples are not windows", fix="leave it out")
     if any(isinstance(data, list) for data in built):
-        raise ConfigError("order: megatron: several validation sets are not supported; take the run over without them")
+        raise ConfigError(
+            "order", "megatron: several validation sets are not supported", fix="take the run over without them"
+        )
 
     def split_of(data: MappedGPTDataset | MappedBlend) -> StockSplit:
         found = [dataset_of(stock, datasets) for stock in data.datasets]
@@ -169,7 +173,7 @@ def open_taken_over(
 
     train, valid, test = (None if data is None else split_of(data) for data in built)
     if train is None:
-        raise ConfigError("order: megatron: the run that is taken over has no training split")
+        raise ConfigError("order", "megatron: the run that is taken over has no training split")
     return train, valid, test
 
 
@@ -185,8 +189,9 @@ def dataset_of(stock: MappedGPTDataset, datasets: Sequence[Dataset]) -> Dataset:
             return dataset
         streams[dataset.path] = sorted(files)[:3]
     raise ConfigError(
-        f"order: megatron: no dataset of the configuration reads all of {wanted_file} in place (they read {streams}); "
-        "adopt it with `conceptloader adopt`"
+        "order",
+        f"megatron: no dataset of the configuration reads all of {wanted_file} in place (they read {streams})",
+        fix="adopt it with `conceptloader adopt`",
     )
 
 

@@ -52,7 +52,7 @@ class Place:
         named = {"first": self.input_pp_rank, "last": self.output_pp_rank}
         rank = named[stage] if stage in named else int(stage)
         if rank >= self.pp_size:
-            raise ConfigError(f"nanotron.consume: found pipeline rank {rank}, this run has 0 to {self.pp_size - 1}")
+            raise ConfigError("nanotron.consume", f"found pipeline rank {rank}, this run has 0 to {self.pp_size - 1}")
         return rank
 
 
@@ -99,7 +99,9 @@ class Collator:
         value = batch[source]
         if not isinstance(value, np.ndarray):
             raise ConfigError(
-                f"nanotron.consume.{name}: holds a {type(value).__name__}, nanotron moves only tensors; remove it"
+                f"nanotron.consume.{name}",
+                f"holds a {type(value).__name__}, nanotron moves only tensors",
+                fix="remove it",
             )
         if name == "input_mask":
             value = np.ones(value.shape, np.bool_)
@@ -147,7 +149,9 @@ def make_dataloader(
     dataset.dp_rank = parallel_context.dp_pg.rank()
     dataset.reader = None if collator.owns_nothing else open_reader(dataset.blend, dataset.dp_rank, layout)
     if use_position_ids and config.outputs.position_ids == "off":
-        raise ConfigError("outputs.position_ids: off, but this model takes position ids; choose window or document")
+        raise ConfigError(
+            "outputs.position_ids", "off, but this model takes position ids", fix="choose window or document"
+        )
     if config.packing is not None and not use_position_ids and parallel_context.world_pg.rank() == 0:
         logger.warning(
             "packing: this model takes no position ids, so that its attention crosses the documents of a pack; of "
@@ -156,7 +160,7 @@ def make_dataloader(
     assert config.seq_len is not None
     if place.cp_size > 1 and config.seq_len % (2 * place.cp_size):
         raise ConfigError(
-            f"seq_len: {config.seq_len} is not divisible by 2 * context_parallel_size = {2 * place.cp_size}"
+            "seq_len", f"{config.seq_len} is not divisible by 2 * context_parallel_size = {2 * place.cp_size}"
         )
     if dataset.options.loss_per_dataset and place.pp_rank == output_pp_rank:
         group = getattr(parallel_context, "dp_cp_pg", parallel_context.dp_pg)

@@ -117,7 +117,7 @@ class StageDataset(Dataset[Any]):
         the order as it was. Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
         """
         if self.num_workers or self.plan is None:
-            raise ConfigError(f"set_weights: found num_loading_workers: {self.num_workers}, expected 0, and a loader")
+            raise ConfigError("set_weights", f"num_loading_workers: {self.num_workers}", "0, and a loader")
         edge = self.plan.schedule.range_of(self.plan.schedule.step_of(self.consumed))[1]
         start, blend = new_weights(self.blend, weights, self.plan, edge, at)
         require_agreement(start, self.consumed, blend.spec, dist.get_world_size(), None)
@@ -207,8 +207,9 @@ def _require_known_past(
         return
     if UNVERIFIED not in options.allow_changed:
         raise ResumeError(
-            f"the checkpoint {found}, but holds no {NAME} that tells which; {remedy}, or add {UNVERIFIED} to "
-            f"nanotron.allow_changed to go on at {then}"
+            "checkpoint",
+            f"it {found}, but holds no {NAME} that tells which",
+            fix=f"{remedy}, or add {UNVERIFIED} to nanotron.allow_changed to go on at {then}",
         )
     logger.warning("the checkpoint %s, and holds no %s; as allowed, training goes on at %s", found, NAME, then)
 
@@ -223,8 +224,10 @@ def _stage_start(saved: State, stage: str, in_stage: int) -> tuple[int, bool]:
         return saved.consumed, True
     if saved.stage_start + in_stage != saved.consumed:
         raise ResumeError(
-            f"data stage {stage!r}: nanotron has consumed {in_stage} samples, but {NAME} says "
-            f"{saved.consumed - saved.stage_start} (of stage {saved.stage!r}); the two are of different checkpoints"
+            f"data stage {stage!r}",
+            f"nanotron has consumed {in_stage} samples, but {NAME} says {saved.consumed - saved.stage_start} (of "
+            f"stage {saved.stage!r})",
+            fix="the two are of different checkpoints",
         )
     return saved.stage_start, False
 

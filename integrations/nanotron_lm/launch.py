@@ -99,7 +99,9 @@ class Run:
             return original(config=config, **kwargs)
         if self.config is None:
             raise ConfigError(
-                "no trainer has started since the adapter was installed; call install() before DistributedTrainer"
+                "install",
+                "no trainer has started since the adapter was installed",
+                fix="call install() before DistributedTrainer",
             )
         asked = SimpleNamespace(**kwargs)
         self.dataset = make_dataset(
@@ -242,7 +244,7 @@ _run: Run | None = None
 def set_weights(weights: Mapping[str, float], at: int | None = None) -> int:
     """StageDataset.set_weights, of the data stage that run_train.py trains."""
     if _run is None or _run.dataset is None:
-        raise ConfigError("set_weights: no data stage of conceptloader is trained; call it in a training step")
+        raise ConfigError("set_weights", "no data stage of conceptloader is trained", fix="call it in a training step")
     return _run.dataset.set_weights(weights, at)
 
 

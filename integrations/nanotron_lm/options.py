@@ -51,9 +51,9 @@ class NanotronOptions(Section):
         super().__post_init__()
         for key, stage in self.consume.items():
             if key in STOCK_KEYS:
-                raise ConfigError(f"consume.{key}: every model of nanotron gets this key; leave it out")
+                raise ConfigError(f"consume.{key}", "every model of nanotron gets this key", fix="leave it out")
             if stage not in ("first", "last") and not stage.isdecimal():
-                raise ConfigError(f"consume.{key}: found {stage!r}, expected first, last or a pipeline rank")
+                raise ConfigError(f"consume.{key}", repr(stage), "first, last or a pipeline rank")
 
     @classmethod
     def parse(cls, section: Any, where: str) -> "NanotronOptions":
@@ -64,7 +64,7 @@ class NanotronOptions(Section):
         try:
             return build(cls, {} if section is None else section, "")
         except ConfigError as error:
-            raise ConfigError(f"{where}.{error}") from error
+            raise error.within(where, ".") from error
 
 
 @functools.cache
@@ -118,8 +118,9 @@ def replace_in(data: Any, nanosets: bool = False) -> Any:
             dataset = {"type": TYPE, **dataset}
         if isinstance(dataset, Mapping) and "type" not in dataset and {"datasets", "config"} & dataset.keys():
             raise ConfigError(
-                f"data_stages[{k}].data.dataset: found {', '.join(map(str, dataset))} and no type, which none of "
-                f"nanotron's own datasets has; for ours add type: {TYPE}"
+                f"data_stages[{k}].data.dataset",
+                f"found {', '.join(map(str, dataset))} and no type, which none of nanotron's own datasets has",
+                fix=f"for ours add type: {TYPE}",
             )
         if section is not None and isinstance(dataset, Mapping) and "type" in dataset:
             found = _parse(dataset, data, f"data_stages[{k}].data.dataset")
@@ -129,9 +130,7 @@ def replace_in(data: Any, nanosets: bool = False) -> Any:
 
 def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Any:
     if dataset["type"] != TYPE:
-        raise ConfigError(
-            f"{where}.type: found {dataset['type']!r}, expected {TYPE}; nanotron's own datasets have no type"
-        )
+        raise ConfigError(f"{where}.type", repr(dataset["type"]), TYPE, "nanotron's own datasets have no type")
     cls = args_class()
     known = [f.name for f in dataclasses.fields(cls)]
     if "dataset_folder" in dataset:
@@ -142,7 +141,9 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
     values = {key: value for key, value in dataset.items() if value is not None}
     inline = sorted(set(values) - {"type", "config", "nanotron"})
     if "config" in values and inline:
-        raise ConfigError(f"{where}: has config and also {', '.join(inline)}; put everything there, or everything here")
+        raise ConfigError(
+            where, f"has config and also {', '.join(inline)}", fix="put everything there, or everything here"
+        )
     args = cls(**values)
     consume = args.options(f"{where}.nanotron").consume
     try:
@@ -150,7 +151,7 @@ def _parse(dataset: Mapping[str, Any], root: Mapping[str, Any], where: str) -> A
         settings.outputs.check_weights(consume, "nanotron.consume")
         args.dataset_folder = settings.names  # run_train.py logs how many there are
     except ConfigError as error:
-        raise ConfigError(f"{where}.{error}" if inline else f"{where}.config: {error}") from error
+        raise (error.within(where, ".") if inline else error.within(f"{where}.config")) from error
     # What Config.__post_init__ (config/config.py) compares with the model and the tokenizer: we agree with both.
     args.vocab_size = ((root.get("model") or {}).get("model_config") or {}).get("vocab_size")
     args.tokenizer_name = (root.get("tokenizer") or {}).get("tokenizer_name_or_path") or NO_TOKENIZER
@@ -164,14 +165,14 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     """
     for key in ("dataset_read_path", "dataset_max_tokens"):
         if section.get(key) is not None:
-            raise ConfigError(f"{where}.{key}: not with conceptloader, which reads all of dataset_folder; leave it out")
+            raise ConfigError(
+                f"{where}.{key}", "not with conceptloader, which reads all of dataset_folder", fix="leave it out"
+            )
     folders, weights = section["dataset_folder"], section.get("dataset_weights")
     folders = [folders] if isinstance(folders, str) else list(folders)
     weights = [1] * len(folders) if weights is None or len(folders) == 1 else list(weights)
     if len(weights) != len(folders):
-        raise ConfigError(
-            f"{where}.dataset_weights: found {len(weights)}, expected one for each of {len(folders)} folders"
-        )
+        raise ConfigError(f"{where}.dataset_weights", len(weights), f"one for each of {len(folders)} folders")
     saved = (root.get("checkpoints") or {}).get("checkpoints_path")
     masked = ((root.get("model") or {}).get("model_config") or {}).get("_use_doc_masking")
     outputs = {"position_ids": "document", "loss_mask_borders": True}
@@ -179,7 +180,7 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     try:
         datasets = datasets_in_place((folders, weights), cache)
     except ConfigError as error:
-        raise ConfigError(f"{where}.dataset_folder: {error}") from error
+        raise error.within(f"{where}.dataset_folder") from error
     return {
         **({"outputs": outputs} if masked and section.get("return_positions", True) else {}),
         **{key: value for key, value in section.items() if key not in NANOSET},
@@ -190,8 +191,9 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
 def no_tokenizer() -> Any:
     """For a name that is ours, and that no hub is asked for. Raises: ConfigError."""
     raise ConfigError(
-        f"tokenizer.tokenizer_name_or_path: found {NO_TOKENIZER}, which stands for none; to encode or decode "
-        "text, name the tokenizer of the datasets"
+        "tokenizer.tokenizer_name_or_path",
+        f"found {NO_TOKENIZER}, which stands for none",
+        fix="to encode or decode text, name the tokenizer of the datasets",
     )
 
 

@@ -43,14 +43,17 @@ class State:
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError) as error:
-            raise ResumeError(f"{path}: damaged ({type(error).__name__}: {error}); take another checkpoint") from error
+            raise ResumeError(
+                path, f"damaged ({type(error).__name__}: {error})", fix="take another checkpoint"
+            ) from error
         saved = OrderState.read(data, str(path))
         consumed, stage = saved.position(str(path)), saved.more.get("data_stage")
         stage_start = saved_count(saved.more, "data_stage_start", str(path))
         if not isinstance(stage, str) or stage_start > consumed:
             raise ResumeError(
-                f"{path}: damaged (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples); take "
-                "another checkpoint"
+                path,
+                f"damaged (data stage {stage!r} starts at {stage_start} of {consumed} consumed samples)",
+                fix="take another checkpoint",
             )
         return cls(spec=saved.spec, consumed=consumed, stage=stage, stage_start=stage_start)
 
@@ -70,6 +73,8 @@ def check_layout(checkpoint: Path, config: Any) -> None:
         if size != saved[name] and any(parts.values()):
             what = " and ".join(part for part, loaded in parts.items() if loaded)
             raise ResumeError(
-                f"parallelism.{name}: found {size}, but {checkpoint} was written at {saved[name]}, and nanotron cannot "
-                f"load its {what} at another; set {name} to {saved[name]} (dp, micro batch and accumulation may change)"
+                f"parallelism.{name}",
+                f"found {size}, but {checkpoint} was written at {saved[name]}, and nanotron cannot load its {what} "
+                "at another",
+                fix=f"set {name} to {saved[name]} (dp, micro batch and accumulation may change)",
             )

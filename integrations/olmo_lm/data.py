@@ -64,21 +64,25 @@ class ConceptDataLoader(TextDataLoaderBase):
         for name in self.tensors:
             if name not in rows and not name.endswith("_records"):
                 raise ConfigError(
-                    f"tensors: {name} has no row for each window, and OLMo-core cuts batches into micro batches by "
-                    "rows: they would get values of other windows; for concepts set layout: padded"
+                    "tensors",
+                    f"{name} has no row for each window, and OLMo-core cuts batches into micro batches by rows: they "
+                    "would get values of other windows",
+                    fix="for concepts set layout: padded",
                 )
         if layout.outputs.position_ids == "document" and not layout.outputs.cu_seqlens:
             raise ConfigError(
-                "outputs.position_ids: document has no effect here, since models of OLMo-core take no positions; set "
-                "outputs.cu_seqlens: true, which gives them doc_lens to part documents by, or leave it out"
+                "outputs.position_ids",
+                "document has no effect here, since models of OLMo-core take no positions",
+                fix="set outputs.cu_seqlens: true, which gives them doc_lens to part documents by, or leave it out",
             )
 
     def _make(self, tokens: int) -> TrainedLoader:
         seq_len = self.blend.config.seq_len or 1
         if tokens % (seq_len * self.dp_world_size):
             raise ConfigError(
-                f"global_batch_size: found {tokens} tokens, expected a multiple of seq_len {seq_len} x "
-                f"{self.dp_world_size} data-parallel ranks"
+                "global_batch_size",
+                f"{tokens} tokens",
+                f"a multiple of seq_len {seq_len} x {self.dp_world_size} data-parallel ranks",
             )
         return TrainedLoader(
             self.blend,
@@ -125,8 +129,10 @@ class ConceptDataLoader(TextDataLoaderBase):
         behind, size = self.loader.consumed_samples, self.epoch_samples
         if size is not None and not 0 <= self._in_epoch <= size:
             raise ConfigError(
-                f"reshuffle: found epoch {self._epoch}, expected {behind // size + 1}: {behind} samples of epochs of "
-                f"{size} are behind; resume the Trainer and its data loader from one checkpoint"
+                "reshuffle",
+                f"epoch {self._epoch}",
+                f"{behind // size + 1}: {behind} samples of epochs of {size} are behind",
+                "resume the Trainer and its data loader from one checkpoint",
             )
 
     def _iter_batches(self) -> Iterator[dict[str, Any]]:

@@ -78,20 +78,22 @@ class ConceptDataLoader(BaseDataLoader):
     ) -> None:
         if num_tokens_per_batch % max_context_length:
             raise ConfigError(
-                f"num_tokens_per_microbatch_per_dp_rank: found {num_tokens_per_batch}, expected a multiple of "
-                f"max_context_length, {max_context_length}"
+                "num_tokens_per_microbatch_per_dp_rank",
+                str(num_tokens_per_batch),
+                f"a multiple of max_context_length, {max_context_length}",
             )
         if not config.config:
-            raise ConfigError("dataloader.config: missing, expected the path of a configuration of conceptloader")
+            raise ConfigError("dataloader.config", "nothing", "the path of a configuration of conceptloader")
         blend = open_blend(load_config(config.config).with_seq_len(max_context_length))
         if blend.config.outputs.position_ids == "off":
-            raise ConfigError(f"{config.config}: outputs.position_ids: off, but torchtitan needs positions")
+            raise ConfigError(config.config, "outputs.position_ids: off, but torchtitan needs positions")
         check_tensors(config.tensors, batch_layout(blend), "dataloader.tensors")
         sequential = isinstance(blend.order, Sequential)
         if not config.repeat and not sequential and config.num_samples is None:
             raise ConfigError(
-                f"{config.config}: shuffled data have no end, but one pass was asked for (repeat=False, as by a "
-                "validator with steps=-1); set order: sequential in the configuration, or num_samples"
+                config.config,
+                "shuffled data have no end, but one pass was asked for (repeat=False, as by a validator with steps=-1)",
+                fix="set order: sequential in the configuration, or num_samples",
             )
         size = tokenizer.get_vocab_size() if hasattr(tokenizer, "get_vocab_size") else None
         remedy = "set hf_assets_path to the tokenizer that the data were built with"
@@ -128,8 +130,10 @@ class ConceptDataLoader(BaseDataLoader):
         step = titan_log.get_step()
         if step is None and self._options.run_log and self.loader.consumed_samples:
             raise ConfigError(
-                f"dataloader.run_log: at {self.loader.consumed_samples} samples torchtitan's structured_logger has no "
-                "step, expected that of the training loop; call its set_step before each step, as Trainer.train does"
+                "dataloader.run_log",
+                f"at {self.loader.consumed_samples} samples torchtitan's structured_logger has no step, expected "
+                "that of the training loop",
+                fix="call its set_step before each step, as Trainer.train does",
             )
         return 0 if step is None else step - 1
 
@@ -151,9 +155,10 @@ class ConceptDataLoader(BaseDataLoader):
         planned = schedule.step_of(sample)
         if now is not None and planned != now - 1:
             raise ConfigError(
-                f"dataloader.global_batch_size: found {schedule.batch_size(sample)} windows a step, but torchtitan "
-                f"takes sample {sample} in step {now - 1}, expected step {planned}: the run log would name others "
-                "for a step; set training.num_tokens_per_train_step / training.max_context_length"
+                "dataloader.global_batch_size",
+                f"{schedule.batch_size(sample)} windows a step, but torchtitan takes sample {sample} in step {now - 1}",
+                f"step {planned}: the run log would name others for a step",
+                "set training.num_tokens_per_train_step / training.max_context_length",
             )
 
     def _flat(self, batch: TensorBatch, position: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -165,7 +170,9 @@ class ConceptDataLoader(BaseDataLoader):
         for name in self._options.tensors:
             value = batch[name]
             if not isinstance(value, torch.Tensor):
-                raise ConfigError(f"dataloader.tensors: {name} is a {type(value).__name__}, expected names of tensors")
+                raise ConfigError(
+                    "dataloader.tensors", f"{name} is a {type(value).__name__}, expected names of tensors"
+                )
             inputs[name] = value.flatten() if value.shape == batch["input_ids"].shape else value
         return inputs, labels.flatten()
 

@@ -85,14 +85,17 @@ class ConceptTrainer(transformers.Trainer):
         super().__init__(*args, **kwargs)
         if not isinstance(self.data_collator, collate):
             raise ConfigError(
-                f"data_collator: found a {type(self.data_collator).__name__}, expected transformers_lm.collate or a "
-                "class derived from it: the labels of a sample are shifted and have no mask yet, so that a model would "
-                "train on other targets; change in __call__ what collate returns, or leave it out"
+                "data_collator",
+                f"a {type(self.data_collator).__name__}",
+                "transformers_lm.collate or a class derived from it: the labels of a sample are shifted and have no "
+                "mask yet, so that a model would train on other targets",
+                "change in __call__ what collate returns, or leave it out",
             )
         if tensors and as_names(tensors, "tensors") != self.data_collator.tensors:
             raise ConfigError(
-                f"tensors: found {list(tensors)}, but the data_collator has {list(self.data_collator.tensors)}; "
-                "give them to one of the two"
+                "tensors",
+                f"found {list(tensors)}, but the data_collator has {list(self.data_collator.tensors)}",
+                fix="give them to one of the two",
             )
         if self.train_dataset is not None:
             self._check_dataset(self.train_dataset, "train_dataset")
@@ -104,13 +107,14 @@ class ConceptTrainer(transformers.Trainer):
         for name in ("split_batches", "dispatch_batches"):
             if getattr(settings, name, None):
                 raise ConfigError(
-                    f"accelerator_config.{name}: found true; each rank reads its own batches, leave it out"
+                    f"accelerator_config.{name}", "found true", fix="each rank reads its own batches, leave it out"
                 )
         if self.args.label_smoothing_factor:
             raise ConfigError(
-                f"label_smoothing_factor: found {self.args.label_smoothing_factor}, expected 0: its smoothing "
-                "shifts labels by itself and drops the last target of each window; override compute_loss, where "
-                "inputs['shift_labels'] has the target of each input"
+                "label_smoothing_factor",
+                str(self.args.label_smoothing_factor),
+                "0: its smoothing shifts labels by itself and drops the last target of each window",
+                "override compute_loss, where inputs['shift_labels'] has the target of each input",
             )
         self.args.ignore_data_skip = True  # the loader stands there already
         # The Trainer would drop what the model's forward does not name before data_collator sees it: the loss mask.
@@ -120,8 +124,9 @@ class ConceptTrainer(transformers.Trainer):
     def _check_dataset(self, dataset: Any, name: str) -> None:
         if not isinstance(dataset, SampleDataset):
             raise ConfigError(
-                f"{name}: found a {type(dataset).__name__}, expected a conceptloader.SampleDataset, "
-                "without a sampler or a DataLoader around it"
+                name,
+                f"a {type(dataset).__name__}",
+                "a conceptloader.SampleDataset, without a sampler or a DataLoader around it",
             )
         check_tensors(self.data_collator.tensors, batch_layout(dataset.blend))
 
@@ -133,8 +138,10 @@ class ConceptTrainer(transformers.Trainer):
         sizes = zip(order.names, order.sizes, order.counts(samples), strict=True)
         if repeated := [f"{given} of {which}, which has {size}" for which, size, given in sizes if given > size]:
             raise ConfigError(
-                f"{name}: {samples} samples in a shuffled order are {', '.join(repeated)}: some windows would count "
-                "twice, and others not at all; set order: sequential, which reads each once, or a smaller num_samples"
+                name,
+                f"{samples} samples in a shuffled order are {', '.join(repeated)}: some windows would count twice, "
+                "and others not at all",
+                fix="set order: sequential, which reads each once, or a smaller num_samples",
             )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
@@ -152,20 +159,23 @@ class ConceptTrainer(transformers.Trainer):
     def get_train_dataloader(self) -> Any:
         """The loader of this process, from sample 0 on; Progress puts it where the checkpoint was."""
         if self.train_dataset is None:
-            raise ConfigError("train_dataset: missing, expected a conceptloader.SampleDataset")
+            raise ConfigError("train_dataset", "nothing", "a conceptloader.SampleDataset")
         micro, accumulate = self._train_batch_size, self.args.gradient_accumulation_steps
         batch = self.get_total_train_batch_size(self.args)
         if batch != micro * accumulate * self.args.world_size:
             raise ConfigError(
-                f"ConceptTrainer: found {self.args.world_size} processes, of which some read the same samples (tensor, "
-                "context or sequence parallelism); it deals out samples to all of them"
+                "ConceptTrainer",
+                f"found {self.args.world_size} processes, of which some read the same samples (tensor, context or "
+                "sequence parallelism)",
+                fix="it deals out samples to all of them",
             )
         epoch = len(self.train_dataset) // batch * batch
         if not epoch:
             raise ConfigError(
-                f"train_dataset: expected num_samples of at least one step, {batch} samples, found "
-                f"{len(self.train_dataset)}: an epoch would have no step; raise num_samples, or lower "
-                "per_device_train_batch_size or gradient_accumulation_steps"
+                "train_dataset",
+                f"expected num_samples of at least one step, {batch} samples, found {len(self.train_dataset)}: an "
+                "epoch would have no step",
+                fix="raise num_samples, or lower per_device_train_batch_size or gradient_accumulation_steps",
             )
         loader = TrainedLoader(
             self.train_dataset.blend,
@@ -195,8 +205,9 @@ class Progress(transformers.TrainerCallback, ExportableState):
         batches = kwargs["train_dataloader"]
         if not isinstance(batches, _Batches):
             raise ConfigError(
-                f"ConceptTrainer: found a {type(batches).__name__} as train_dataloader; a subclass or a plugin put it "
-                "in place of the loader; leave get_train_dataloader as it is"
+                "ConceptTrainer",
+                f"found a {type(batches).__name__} as train_dataloader",
+                fix="a subclass or a plugin put it in place of the loader; leave get_train_dataloader as it is",
             )
         self._loader = batches.loader
         saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
@@ -205,9 +216,10 @@ class Progress(transformers.TrainerCallback, ExportableState):
         self._loader.check_step(state.global_step)
         if self._loader.consumed_samples != state.global_step * self._loader.step_samples:
             raise ConfigError(
-                f"per_device_train_batch_size x gradient_accumulation_steps x processes: found "
-                f"{self._loader.step_samples} samples a step, expected what the run began with: {state.global_step} "
-                f"steps took {self._loader.consumed_samples}; the Trainer counts its epochs in steps of one size"
+                "per_device_train_batch_size x gradient_accumulation_steps x processes",
+                f"{self._loader.step_samples} samples a step",
+                f"what the run began with: {state.global_step} steps took {self._loader.consumed_samples}",
+                "the Trainer counts its epochs in steps of one size",
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

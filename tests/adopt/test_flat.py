@@ -13,6 +13,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
+from tests.raises import raises
 
 
 @settings(max_examples=40)
@@ -65,49 +66,49 @@ def test_bad_files(tmp_path: Path) -> None:
     out = tmp_path / "ds"
     path = tmp_path / "x.npy"
     np.arange(5, dtype=np.uint16).tofile(path)
-    with pytest.raises(ConfigError, match=r"x\.npy: found a flat file of tokens and no dtype.*--dtype"):
+    with raises(ConfigError, "x.npy", "a flat file of tokens and no dtype", fix="--dtype"):
         adopt([path], out)
-    with pytest.raises(ConfigError, match=r"dtype: found 'float32', expected one of uint8"):
+    with raises(ConfigError, "dtype", "'float32'", "one of uint8"):
         adopt([path], out, dtype="float32")
-    with pytest.raises(InputError, match=r"x\.npy: found 10 bytes, expected a multiple of 4"):
+    with raises(InputError, "x.npy", "10 bytes", "a multiple of 4"):
         adopt([path], out, dtype="uint32")
-    with pytest.raises(ConfigError, match=r"document_end: found 65536"):
+    with raises(ConfigError, "document_end", "65536"):
         adopt([path], out, dtype="u2", document_end=65536)
     np.save(path, np.arange(5, dtype=np.uint16))
-    with pytest.raises(InputError, match=r"tokens of type u2 in its head, expected u4"):
+    with raises(InputError, found="tokens of type u2 in its head", expected="u4"):
         adopt([path], out, dtype="u4")
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(InputError, match=r"x\.npy: found 136 bytes, expected 138 as its head says"):
+    with raises(InputError, "x.npy", "136 bytes", "138 as its head says"):
         adopt([path], out)
     for array in (np.zeros((2, 3), np.uint16), np.zeros(3, ">u2"), np.zeros(3)):
         np.save(path, array)
-        with pytest.raises(InputError, match="expected one dimension of little-endian"):
+        with raises(InputError, expected="one dimension of little-endian"):
             adopt([path], out)
     path.write_bytes(b"\x93NUMPY\x01\x00\xff")
-    with pytest.raises(InputError, match=r"damaged \.npy head"):
+    with raises(InputError, found="damaged .npy head"):
         adopt([path], out)
     path.write_bytes(b"")
-    with pytest.raises(InputError, match="found no token"):
+    with raises(InputError, found="no token"):
         adopt([path], out, dtype="u2")
 
 
 def test_bad_paths(tmp_path: Path) -> None:
     np.arange(5, dtype=np.uint16).tofile(tmp_path / "x.bin")
-    with pytest.raises(ConfigError, match=r"x\.bin: found neither PREFIX\.bin with PREFIX\.idx"):
+    with raises(ConfigError, "x.bin", "neither PREFIX.bin with PREFIX.idx"):
         adopt([tmp_path / "x.bin"], tmp_path / "ds")
     adopt([tmp_path / "x.bin"], tmp_path / "ok", kind="flat", dtype="uint16")
-    with pytest.raises(ConfigError, match="twice"):
+    with raises(ConfigError, found="twice"):
         adopt([tmp_path / "x.bin"] * 2, tmp_path / "ds", kind="flat", dtype="uint16")
     with pytest.raises(ConfigError, match=r"ok: found files there, expected a new or empty directory"):
         adopt([tmp_path / "x.bin"], tmp_path / "ok", kind="flat", dtype="uint16")
-    with pytest.raises(ConfigError, match="kind: found 'olmo', expected one of auto"):
+    with raises(ConfigError, "kind", "'olmo'"):
         adopt([tmp_path / "x.bin"], tmp_path / "ds", kind="olmo")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="empty: found no Megatron"):
+    with raises(ConfigError, "empty", "no Megatron"):
         adopt([tmp_path / "empty"], tmp_path / "ds")
     (tmp_path / "empty" / "a.ds").touch()
     (tmp_path / "empty" / "a.idx").touch()
-    with pytest.raises(ConfigError, match="found files of datatrove, megatron in it"):
+    with raises(ConfigError, found="files of datatrove, megatron in it"):
         adopt([tmp_path / "empty"], tmp_path / "ds")
-    with pytest.raises(ConfigError, match="paths: found"):
+    with raises(ConfigError, "paths"):
         adopt([], tmp_path / "ds")

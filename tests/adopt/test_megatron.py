@@ -21,6 +21,7 @@ from conceptloader.storage import reads as io
 from conceptloader.storage.sample import WHOLE
 from tests.corpora.token_files import Documents
 from tests.corpora.token_files import write_megatron as write
+from tests.raises import raises
 
 TYPES = [np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64]
 
@@ -110,10 +111,10 @@ def test_a_file_that_changes_later_is_detected(tmp_path: Path) -> None:
     adopt([prefix], tmp_path / "ds")
     original = Path(prefix + ".bin").read_bytes()
     Path(prefix + ".bin").write_bytes(original + b"\0\0")
-    with pytest.raises(FormatError, match=r"x\.bin.*10 bytes, expected 8"):
+    with raises(FormatError, "x.bin", "10 bytes", "8"):
         cl.open_dataset(tmp_path / "ds").tokens(0, 1)
     Path(prefix + ".bin").write_bytes(original)
-    with pytest.raises(FormatError, match=r"x\.bin.*modification time"):
+    with raises(FormatError, "x.bin", "modification time"):
         cl.open_dataset(tmp_path / "ds").tokens(0, 1)
 
 
@@ -187,13 +188,13 @@ def test_bad_token_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"x\.bin: found 11 bytes, expected 12 as .*x\.idx says"):
         adopt([prefix], tmp_path / "ds")
     Path(prefix + ".bin").unlink()
-    with pytest.raises(InputError, match=r"x\.bin: found no readable file"):
+    with raises(InputError, "x.bin", "no readable file"):
         adopt([prefix], tmp_path / "ds")
 
 
 def test_sequences_of_no_document_are_refused(tmp_path: Path) -> None:
     prefix = write(tmp_path / "x", [[[1, 2]], [[3]]], end_last=False)
-    with pytest.raises(InputError, match=r"end at sequence 1, expected 2.*end_document"):
+    with raises(InputError, found="end at sequence 1", expected="2", fix="end_document"):
         adopt([prefix], tmp_path / "ds")
 
 
@@ -214,5 +215,5 @@ def test_a_last_sequence_of_negative_length(tmp_path: Path) -> None:
     data = bytearray(index.read_bytes())
     data[34 + 4 : 34 + 8] = struct.pack("<i", -1)
     index.write_bytes(data)
-    with pytest.raises(InputError, match="sequence 1 of -1 tokens"):
+    with raises(InputError, found="sequence 1 of -1 tokens"):
         adopt([prefix], tmp_path / "ds")

@@ -10,6 +10,7 @@ import pytest
 
 from conceptloader.base.patching import Patch, Upstream
 from conceptloader.errors import ConfigError
+from tests.raises import raises
 
 SOURCE = """
 def load(path, step):
@@ -97,5 +98,5 @@ def test_names_that_a_release_does_not_have(library: Any) -> None:
     with pytest.raises(AttributeError):
         LIBRARY.known()(adapter["calls"])()
     LIBRARY.apply([Patch(target=f"{MODULE}:load", by=lambda stock, *_: adapter["asks"](), line="")])
-    with pytest.raises(ConfigError, match="knows release 1"):
+    with raises(ConfigError, found="knows release 1"):
         library.load("a", 1)

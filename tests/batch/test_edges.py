@@ -12,6 +12,7 @@ from conceptloader.batch.open import batch_layout
 from conceptloader.batch.workspace import BUFFER_BYTES
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from tests.corruption.mutations import with_matching_manifest
+from tests.raises import raises
 
 
 def test_a_track_without_spans_has_room_for_one(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
         writer.add_document(list(range(20)))
     cl.finalize(tmp_path / "ds")
     config = {"seq_len": 4, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "concepts": {"position": {}}}
-    with pytest.raises(ConfigError, match="two arrays of a batch would be called position_ids; rename a track"):
+    with raises(ConfigError, found="two arrays of a batch would be called position_ids"):
         cl.make_dataloader(config, micro_batch_size=2)
 
 
@@ -123,9 +124,9 @@ def test_how_large_a_track_of_a_sample_may_be(tmp_path: Path) -> None:
         batch_layout(cl.open_blend(config))
 
     layout(1 << 13, 1 << 14)  # 8 bytes each: 1 GiB
-    with pytest.raises(ConfigError, match="bytes a sample, above"):
+    with raises(ConfigError, found="bytes a sample, above"):
         layout(1 << 13, (1 << 14) + 1)
     (tmp_path / "ds" / "00000.t.data").unlink()
     layout(1 << 8, 1 << 9)  # 1 MiB: files are looked at when they are read
-    with pytest.raises(ReadError, match=r"t\.data"):
+    with raises(ReadError, "t.data"):
         layout(1 << 8, (1 << 9) + 1)

@@ -23,6 +23,7 @@ from conceptloader.testing import PlainReader
 from tests.batch.cases import make_view, random_case
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build, join
+from tests.raises import raises
 
 SEQ_LEN = 24
 
@@ -184,7 +185,7 @@ def test_a_file_that_is_cut_off_under_the_reader_is_named(many, tmp_path):
 def test_a_file_of_another_size_is_refused(many, tmp_path):
     path = tmp_path / "many" / "00000.stream.bin"
     path.write_bytes(path.read_bytes() + b"xx")
-    with pytest.raises(FormatError, match="as the manifest says"):
+    with raises(FormatError, expected="as the manifest says"):
         read(make_reader(many)[0], [0])
 
 
@@ -208,7 +209,7 @@ def test_a_file_of_other_content_is_refused_when_it_is_opened_again(many, tmp_pa
 
 def test_a_missing_file_is_named(many, tmp_path):
     (tmp_path / "many" / "00000.stream.bin").unlink()
-    with pytest.raises(ReadError, match=r"00000\.stream\.bin"):
+    with raises(ReadError, "00000.stream.bin"):
         read(make_reader(many)[0], [0])
 
 

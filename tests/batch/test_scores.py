@@ -17,6 +17,7 @@ from conceptloader.testing import PlainReader
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
 from tests.packing.packed import make_view as make_packs
+from tests.raises import raises
 
 PARAMETERS = [{"ids": i, "scores": s} for i in ("u2", "u4") for s in ("f2", "f4")]
 PARAMETERS += [{"ids": "u2"}, {"scores": "f2"}]
@@ -123,7 +124,7 @@ def test_a_batch_has_scores_of_all_datasets_or_of_none(tmp_path: Path) -> None:
     for name, parameters in (("a", {"ids": "u2"}), ("b", {"scores": "f2"})):
         build(tmp_path / name, parameters, rng)
         views.append(make_view(name, cl.open_dataset(tmp_path / name), 0, 0, 3, 8))
-    with pytest.raises(ConfigError, match=r"concepts\.t: dataset a has no scores of its concepts, but b has"):
+    with raises(ConfigError, "concepts.t", "dataset a has no scores of its concepts, but b has"):
         decide_layout(views, 8, Outputs(), {"t": ConceptOptions()})
 
 

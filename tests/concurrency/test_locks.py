@@ -17,6 +17,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.format.tools.derived import new_directory
 from conceptloader.storage.lock import LOCK, build_lock
+from tests.raises import raises
 
 SLOW = """
 import sys, time
@@ -65,13 +66,13 @@ def test_tasks_of_one_build_share_it(tmp_path: Path) -> None:
     with (
         build_lock(tmp_path, shared=True),
         build_lock(tmp_path, shared=True),
-        pytest.raises(ConfigError, match="another build is running there"),
+        raises(ConfigError, found="another build is running there"),
         build_lock(tmp_path),
     ):
         pass
     with (
         build_lock(tmp_path),
-        pytest.raises(ConfigError, match="another build is running there"),
+        raises(ConfigError, found="another build is running there"),
         build_lock(tmp_path, shared=True),
     ):
         pass

@@ -8,6 +8,7 @@ from conceptloader.blend import build_mixture, load_config, open_blend
 from conceptloader.errors import ConfigError, ReadError, ResumeError
 from conceptloader.order.sequential import Sequential
 from tests.corpora.blended import tokens_of
+from tests.raises import raises
 
 TOKENIZER = cl.Tokenizer(name="bytes", vocab_size=1000, eos_id=0)
 
@@ -120,7 +121,7 @@ def test_max_epochs(load):
     datasets = {"web": {"path": "web", "max_epochs": 2}}
     order = build_mixture(load(datasets=datasets))
     order.check_run(124)
-    with pytest.raises(ConfigError, match=r"datasets\.web\.max_epochs"):
+    with raises(ConfigError, "datasets.web.max_epochs"):
         order.check_run(125)
 
 
@@ -177,7 +178,7 @@ def test_bad_quarantine_files(load, tmp_path, line, text):
 
 
 def test_missing_quarantine_file(load, tmp_path):
-    with pytest.raises(ReadError, match="cannot read quarantined ranges"):
+    with raises(ReadError, "cannot read quarantined ranges"):
         open_blend(load(quarantine=[{"dataset": "web", "file": str(tmp_path / "none")}]))
 
 
@@ -237,7 +238,7 @@ def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
     text = r"concepts\.animals: id 0 is 'dog' in dataset b, but 'cat' in a: .* set allow_mixed_vocabularies: true"
     with pytest.raises(ConfigError, match=text):
         blend("a", "b", "none", **read)
-    with pytest.raises(ConfigError, match=r"id 0 is 'dog' in dataset b, but 'cat' in more"):
+    with raises(ConfigError, found="id 0 is 'dog' in dataset b, but 'cat' in more"):
         blend("b", "more", concepts={"animals": {"layout": "records"}})
     for accepted in (blend("a", "more", "none", **read), blend("a", "b"), blend("a", "b", without=["b"], **read)):
         assert None not in accepted.views
@@ -247,7 +248,7 @@ def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
 def test_given_datasets_must_be_those_of_the_configuration(load):
     config = load()
     datasets = open_blend(config).datasets
-    with pytest.raises(ConfigError, match=r"found \['web'\] open, expected"):
+    with raises(ConfigError, found="['web'] open"):
         build_mixture(config, {"web": datasets["web"]})
 
 
@@ -257,12 +258,12 @@ def test_resume_ahead_behind_and_at_another_length(load, caplog):
     ahead = open_blend(load(phases=[{"start": 50, "weights": {"web": 1}}])).resume(saved, 50)
     assert ahead.order.counts(50) == blend.order.counts(50)
     assert ahead.order.counts(60)[1] == blend.order.counts(50)[1] + 10
-    with pytest.raises(ResumeError, match="seed: saved 1234, now 5"):
+    with raises(ResumeError, "seed: saved 1234, now 5"):
         open_blend(load(seed=5)).resume(saved, 50)
     assert open_blend(load(seed=5)).resume(saved, 50, allow_changed=["seed"]).spec.seed == 5
 
     longer = open_blend(load(seq_len=32))
-    with pytest.raises(ResumeError, match="on_new_seq_len: restart"):
+    with raises(ResumeError, fix="on_new_seq_len: restart"):
         longer.resume(saved, 50)
     run = open_blend(load(seq_len=32, on_new_seq_len="restart")).resume(saved, 50)
     assert run.order.names == ["code", "code@32", "web", "web@32"]
@@ -278,6 +279,6 @@ def test_a_dataset_that_left_is_known_but_not_read(load):
     assert run.order.names == ["code", "web"]
     assert [view and view.name for view in run.views] == [None, "web"]
     gone = next(t for t in range(50) if run.order.sample(t)[0] == 0)
-    with pytest.raises(ConfigError, match="member 0 of the order is not in the configuration"):
+    with raises(ConfigError, found="member 0 of the order is not in the configuration"):
         tokens_of(run, gone)
     assert {run.order.sample(t)[0] for t in range(50, 90)} == {1}

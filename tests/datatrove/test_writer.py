@@ -20,6 +20,7 @@ from conceptloader.ingest.rows.inputs import find_sources
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
 from tests.datatrove import steps
+from tests.raises import raises
 
 
 def content(path: Path) -> dict[str, bytes]:
@@ -121,7 +122,7 @@ def test_lost_spans_are_counted_over_all_tasks(tmp_path: Path) -> None:
     assert not (out / "manifest.json").exists()
     ConceptStreamFinalize(out, max_lost_spans=1).run()
     assert cl.open_dataset(out).num_documents == 10
-    with pytest.raises(ConfigError, match="max_lost_spans: found 5"):
+    with raises(ConfigError, "max_lost_spans", "5"):
         ConceptStreamFinalize(out, max_lost_spans=5)
 
 
@@ -146,5 +147,5 @@ def test_mistakes_are_found(tmp_path: Path) -> None:
         ConceptStreamFinalize(tmp_path / "ds").run()
     with pytest.raises(ConfigError, match="found 2 tasks, expected one"):
         ConceptStreamFinalize(tmp_path / "ds").run(rank=0, world_size=2)
-    with pytest.raises(ConfigError, match="tokenizer nowhere: found no such file"):
+    with raises(ConfigError, "tokenizer nowhere", "no such file"):
         steps.ConceptStreamWriter(tmp_path / "other", "nowhere").run(iter(()))

@@ -27,6 +27,7 @@ from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.torch.dataset import SampleDataset
 from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
+from tests.raises import raises
 
 SEQ_LEN = 16
 TOKENS = 40_000  # of a shard: 80 kB, of which 32 KiB are its sample
@@ -203,7 +204,7 @@ def test_an_adopted_file_that_is_written_over(tmp_path: Path) -> None:
     batches = iter(cl.make_dataloader(config, micro_batch_size=4))
     next(batches)
     (tmp_path / "tokens.bin").write_bytes(np.arange(20_000, dtype=np.uint16)[::-1].tobytes())
-    with pytest.raises(FormatError, match="as when it was adopted"):
+    with raises(FormatError, expected="as when it was adopted"):
         next(batches)
 
 
@@ -369,6 +370,6 @@ def test_a_plain_reader_that_fails_half_way_leaves_nothing_open(data: Path, disk
     replace(file, bytes(file.stat().st_size))
     before = len(os.listdir("/proc/self/fd")) - HANDLES.count
     for _ in range(50):
-        with pytest.raises(FormatError, match=r"concepts\.spans: found sample checksum"):
+        with raises(FormatError, "concepts.spans", "sample checksum"):
             ds.read(0, 10, ["concepts"])
     assert len(os.listdir("/proc/self/fd")) == before + HANDLES.count

@@ -18,6 +18,7 @@ from conceptloader.ingest.rows.columns import Columns
 from conceptloader.ingest.rows.records import SpanCollector
 from conceptloader.ingest.rows.vocabulary import Concepts, load_vocabulary
 from tests.corpora.records import NAMES, build, content
+from tests.raises import raises
 
 GOOD = '{"id": "good", "text": "abc", "spans": [{"start": 0, "end": 2, "concepts": ["animal"]}]}'
 
@@ -290,13 +291,13 @@ def test_invalid_utf8_in_parquet(tmp_path: Path) -> None:
 def test_damaged_files(tmp_path: Path) -> None:
     source = tmp_path / "in.parquet"
     source.write_bytes(b"PAR1 this is not parquet")
-    with pytest.raises(InputError, match=r"in.parquet: found no readable parquet file"):
+    with raises(InputError, "in.parquet", "no readable parquet file"):
         build([source], tmp_path / "out")
     pyarrow.parquet.write_table(table(text=["abc" * 1000] * 50), source, compression="none", use_dictionary=False)
     data = bytearray(source.read_bytes())
     data[20_000:22_000] = b"\xff" * 2000  # in the values, behind the page header
     source.write_bytes(bytes(data))
-    with pytest.raises(InputError, match=r"in.parquet: row group 0, from row 0 on: cannot be read"):
+    with raises(InputError, "in.parquet: row group 0, from row 0 on: cannot be read"):
         build([source], tmp_path / "out")
     packed = tmp_path / "in.jsonl.gz"
     packed.write_bytes(gzip.compress((GOOD + "\n").encode() * 9)[:-9])
@@ -311,7 +312,7 @@ def test_empty_corpora(tmp_path: Path, data: str) -> None:
         build([tmp_path / "in"], tmp_path / "out")
     source = tmp_path / "in" / "a.jsonl"
     source.write_text(data)
-    with pytest.raises(InputError, match=r"a\.jsonl.*: found an empty corpus"):
+    with raises(InputError, "a.jsonl", "an empty corpus"):
         build([source], tmp_path / "out")
     with pytest.raises(InputError, match=r"empty corpus|no token"):
         build([source], tmp_path / "out", columns=Columns())

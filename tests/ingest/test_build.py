@@ -20,6 +20,7 @@ from conceptloader.ingest.rows.detect import detect_columns
 from conceptloader.ingest.rows.inputs import find_sources
 from tests.corpora.records import build, check, content, records, write
 from tests.corpora.tokenizers import END, definition
+from tests.raises import raises
 
 KINDS = ("jsonl", "gz", "zst", "parquet")
 
@@ -163,7 +164,7 @@ def test_detection(tmp_path: Path) -> None:
         text=None, tokens="tokens", tracks={"concepts": "spans", "ner": "spans_ner"}, metadata="metadata"
     )
     source = write(tmp_path / "both", [{"tokens": [1], "text": "a"}])
-    with pytest.raises(ConfigError, match="both text and tokens"):
+    with raises(ConfigError, found="both text and tokens"):
         detect_columns(find_sources([source]))
     assert detect_columns(find_sources([source]), text="text", ignored=["tokens"]).text == "text"
 

@@ -17,6 +17,7 @@ from conceptloader.ingest.rows.batch import BadRow
 from conceptloader.ingest.rows.chat import CHAT_COLUMNS, ChatParser, ChatRules, load_rules
 from conceptloader.ingest.rows.tokenizer import FileTokenizer
 from tests.corpora.tokenizers import byte_level
+from tests.raises import raises
 
 CHATML = (
     "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -154,21 +155,21 @@ def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Pa
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
         return load_rules(str(tmp_path), None, None)
 
-    with pytest.raises(ConfigError, match="found no chat template"):
+    with raises(ConfigError, found="no chat template"):
         rules({})
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
-    with pytest.raises(ConfigError, match="--max-tokens: found 12, expected a multiple of 8"):
+    with raises(ConfigError, "--max-tokens", "12", "a multiple of 8"):
         load_rules(str(tmp_path), None, 12, 8)
-    with pytest.raises(ConfigError, match="is no Jinja"):
+    with raises(ConfigError, found="is no Jinja"):
         rules({"chat_template": "{% for %}"})
-    with pytest.raises(ConfigError, match="the template names bos_token"):
+    with raises(ConfigError, found="the template names bos_token"):
         rules({"chat_template": "{{ bos_token }}"})
     found = rules(
         {"chat_template": [{"name": "default", "template": "{{ bos_token }}"}], "bos_token": {"content": "<s>"}}
     )
     assert (found.template, found.specials) == ("{{ bos_token }}", {"bos_token": "<s>"})
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(InputError, match="cannot read the template"):
+    with raises(InputError, found="cannot read the template"):
         load_rules(str(tmp_path), None, None)
 
 

@@ -18,6 +18,7 @@ from conceptloader.ingest.chunks.join import Documents, Part, join_chunks
 from conceptloader.ingest.chunks.options import Chunks, ConceptTable
 from conceptloader.ingest.chunks.report import Joined
 from tests.corpora.chunked import KINDS, Chunked, make
+from tests.raises import raises
 
 
 def options(corpus: Chunked, **given: Any) -> Chunks:
@@ -85,7 +86,7 @@ def test_a_table_of_concepts_that_cannot_be_read(tmp_path: Path) -> None:
     names = pa.array([b"\xff"] * len(table))
     texts = pa.StringArray.from_buffers(len(table), *names.buffers()[1:])
     pq.write_table(table.set_column(table.column_names.index("name"), "name", texts), tmp_path / "concepts.parquet")
-    with pytest.raises(InputError, match=r"concepts\.parquet: from row 0 on: cannot be read \('utf-8' codec"):
+    with raises(InputError, "concepts.parquet", "from row 0 on: cannot be read ('utf-8' codec"):
         library_of(corpus)
 
 
@@ -203,7 +204,7 @@ def test_columns_that_contradict(tmp_path: Path) -> None:
     corpus.write()
     with pytest.raises(InputError, match=r"chunks0\.parquet: cannot be joined.*types of the columns"):
         join(corpus, options(corpus))
-    with pytest.raises(ConfigError, match="task: found 2 of 2, expected a number from 0 to 1"):
+    with raises(ConfigError, "task", "2 of 2", "a number from 0 to 1"):
         join(corpus, options(corpus), part=Part("deal", 2, 2))
     with pytest.raises(ConfigError, match="rename the file"):
         join_chunks(

@@ -21,6 +21,7 @@ from conceptloader.ingest.rows.digits import cut_list
 from conceptloader.ingest.rows.inputs import Source, find_sources
 from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from tests.ingest.test_tokenizer import train
+from tests.raises import raises
 
 
 def test_an_edit_at_any_sampled_place_of_an_input_is_noticed(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_the_first_annotation_of_an_unknown_document_is_named(tmp_path: Path) ->
     cl.finalize(tmp_path / "ds")
     rows = [{"document": d, "start": 0, "end": 1, "concepts": [1]} for d in (0, 2, 1, 7)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(InputError, match="line 2: found document 2"):
+    with raises(InputError, "line 2", "document 2"):
         annotate(
             tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", AnnotateOptions(track="t", unit="tokens")
         )

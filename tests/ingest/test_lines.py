@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from conceptloader.errors import InputError
 from conceptloader.ingest.rows import lines as module
 from conceptloader.ingest.rows.lines import lines_before, read_lines
+from tests.raises import raises
 
 BOM = b"\xef\xbb\xbf"
 CONTENT = st.lists(st.sampled_from([b"\n", b"a", b"bc" * 5, b"d" * 37, b"\r\n", BOM]), max_size=30).map(b"".join)
@@ -74,7 +75,7 @@ def test_long_lines_are_refused_by_number(file: Path, length: int) -> None:
     file.write_bytes(b"a\nb\n" + b"x" * length + b"\nc\n")
     assert len(read(file, limit=length)) == 4
     for begin in (0, 3):
-        with pytest.raises(InputError, match=r"line 3: found more than 40 bytes"):
+        with raises(InputError, "line 3", "more than 40 bytes"):
             read(file, begin, limit=40)
 
 
@@ -101,7 +102,7 @@ def test_what_little_input_expands_to_is_never_held_at_once(
             if line.endswith(b"\n"):
                 assert sum(len(lines) for lines, _ in blocks) == 200 << 10
             else:
-                with pytest.raises(InputError, match=r"line 1: found more than 1048576 bytes.*--max-line-bytes"):
+                with raises(InputError, "line 1", "more than 1048576 bytes", fix="--max-line-bytes"):
                     list(blocks)
             peak = tracemalloc.get_traced_memory()[1]
         finally:

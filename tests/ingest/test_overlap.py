@@ -12,6 +12,7 @@ from conceptloader.format.overlap import split_levels, split_segments
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.ingest.place.overlap import resolve
 from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans
+from tests.raises import raises
 
 Span = tuple[int, int, list[int]]
 DOCUMENTS = st.lists(
@@ -84,5 +85,5 @@ def test_too_deep_and_unknown() -> None:
     with pytest.raises(BadRow, match="on level 3, expected at most 2") as error:
         resolve(nested, "levels", 2)
     assert error.value.row == 1
-    with pytest.raises(ConfigError, match="overlap: found 'merge'"):
+    with raises(ConfigError, "overlap", "'merge'"):
         resolve(nested, "merge", 2)

@@ -24,6 +24,7 @@ from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora import tokenizers as corpora
 from tests.corpora.records import content as all_files
+from tests.raises import raises
 
 ROWS = [
     {"id": "a1", "text": 'Größe, "zählt"\r\nimmer\n', "source": "x"},
@@ -313,7 +314,7 @@ def test_overwrite_removes_heads_last(tmp_path: Path, monkeypatch: pytest.Monkey
         unlink(path)
 
     monkeypatch.setattr(os, "unlink", crashing)
-    with pytest.raises(ReadError, match="cannot be removed"):
+    with raises(ReadError, found="cannot be removed"):
         remove_dataset(str(out), ())
     assert set(os.listdir(out)) == {".build.lock.tmp", *heads}
     monkeypatch.undo()

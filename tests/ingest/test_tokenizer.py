@@ -21,6 +21,7 @@ from conceptloader.ingest.rows.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer, FileTokenizer, load_tokenizer
 from tests.corpora import tokenizers as corpora
 from tests.corpora.records import build, write
+from tests.raises import raises
 
 TEXTS = ["the cat sat on the mat", "größer 😀 größe", "  two  spaces\n\n", "", "e\u0301 é"]
 
@@ -113,22 +114,22 @@ def test_eos(folder: Path) -> None:
         assert load_tokenizer(str(folder)).eos_id == train().token_to_id("cat")
         assert load_tokenizer(str(folder), "the").eos_id == train().token_to_id("the")
     for wrong in ("nothing", "5000", 5000):
-        with pytest.raises(ConfigError, match="eos: found"):
+        with raises(ConfigError, "eos"):
             load_tokenizer(str(path), wrong)
     train(["</s>", "<eos>"]).save(str(path))
-    with pytest.raises(ConfigError, match="name it"):
+    with raises(ConfigError, fix="name it"):
         load_tokenizer(str(path))
     train([]).save(str(path))
     assert load_tokenizer(str(path)).eos_id is None
 
 
 def test_wrong_tokenizers(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file or folder"):
+    with raises(ConfigError, found="no such file or folder"):
         load_tokenizer(str(tmp_path / "none.json"))
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
-    with pytest.raises(InputError, match=r"tokenizer.json: found no tokenizer"):
+    with raises(InputError, "tokenizer.json", "no tokenizer"):
         load_tokenizer(str(tmp_path))
-    with pytest.raises(ConfigError, match="256"):
+    with raises(ConfigError, expected="256"):
         load_tokenizer("bytes", 3)
 
 

@@ -17,6 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.torch.agreement import require_same
+from tests.raises import raises
 
 RANKS = 3
 
@@ -144,7 +145,7 @@ def test_ranks_that_do_not_come_are_named(outcomes: Path) -> None:
 
 
 def test_ranks_need_a_process_group(config: Any) -> None:
-    with pytest.raises(ConfigError, match="check_ranks: found no process group with dp_size 3"):
+    with raises(ConfigError, "check_ranks", "found no process group with dp_size 3"):
         read(config, 0)
     assert read(config, 0, dp_size=1) == 4
 

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.torch import concepts as heads
+from tests.raises import raises
 
 NUM = 64
 Batch = dict[str, Any]
@@ -108,7 +109,7 @@ def test_the_rarest_are_kept(config: dict[str, Any]) -> None:
     assert found == [sorted(ids, key=lambda i: int(rank[i]))[:2] for sample in lists(batch) for ids in sample]
     config["concepts"]["concepts"]["layout"] = "ragged"
     batch = next(iter(cl.make_dataloader(config, micro_batch_size=4)))
-    with pytest.raises(ConfigError, match="padded"):
+    with raises(ConfigError, fix="padded"):
         heads.span_concepts(batch, "concepts", 2, rank=rank)
 
 
@@ -134,7 +135,7 @@ def test_tracks_merged_into_one_numbering(batches: list[Batch], ranked: bool) ->
                 cut.append(max(0, 2 * len(ids) - k))
         assert rows(found) == wanted
         assert found.cut.flatten().tolist() == cut
-    with pytest.raises(ConfigError, match="merged: found 1 numbers, expected one for each of 2"):
+    with raises(ConfigError, "merged", "1 numbers", "one for each of 2"):
         heads.token_concepts(batches[0], ["concepts", "concepts"], 2, merged=[0])
 
 
@@ -175,11 +176,11 @@ def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
 
 
 def test_what_is_refused(batches: list[Batch]) -> None:
-    with pytest.raises(ConfigError, match="found 'topics', but the batch has concepts of \\['concepts'\\]"):
+    with raises(ConfigError, found="found 'topics', but the batch has concepts of ['concepts']"):
         heads.span_concepts(batches[0], "topics", 4)
-    with pytest.raises(ConfigError, match="k: found 0"):
+    with raises(ConfigError, "k", "0"):
         heads.token_concepts(batches[0], "concepts", 0)
-    with pytest.raises(ConfigError, match="expected at least one"):
+    with raises(ConfigError, expected="at least one"):
         heads.token_concepts(batches[0], [], 4)
 
 

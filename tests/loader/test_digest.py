@@ -7,6 +7,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from tests.raises import raises
 
 STEPS, BATCH = 4, 12
 
@@ -45,5 +46,5 @@ def test_whatever_differs_shows(config: dict[str, Any], name: str) -> None:
 
 def test_needs_the_indices_of_samples(config: dict[str, Any]) -> None:
     batch = steps(config, 1, 0, BATCH)[0][0]
-    with pytest.raises(ConfigError, match=r"outputs\.sample_index"):
+    with raises(ConfigError, "outputs.sample_index"):
         cl.batch_digest({name: value for name, value in batch.items() if name != "sample_index"})

@@ -18,6 +18,7 @@ from conceptloader.blend import load_config
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.fim import FillInMiddle
+from tests.raises import raises
 
 
 class Pairs:
@@ -119,7 +120,7 @@ def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_p
     }
     config |= {"concepts": {}, "allow_mixed_tokenizers": True}
     config["outputs"] = {"loss_weight": {"name": "quality", "outside": -1}}
-    with pytest.raises(ConfigError, match=r"found no track that is read called 'quality' in b .*missing: 1"):
+    with raises(ConfigError, found="found no track that is read called 'quality' in b", fix="missing: 1"):
         cl.make_dataloader(config, micro_batch_size=6)
     config["outputs"]["loss_weight"]["missing"] = 7
     with cl.make_dataloader(config, micro_batch_size=6) as loader:
@@ -162,7 +163,7 @@ def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> 
         next(iter(cl.make_dataloader(blend, micro_batch_size=2)))
     with cl.make_dataloader({**config, "concepts": {"quality": {}}}, micro_batch_size=2) as loader:
         batch = next(iter(loader))
-    with pytest.raises(ConfigError, match="expected a track of numbers"):
+    with raises(ConfigError, expected="a track of numbers"):
         cl.token_values(batch, "weight", missing=0)
     fim = FillInMiddle(prefix=300, middle=301, suffix=302, pad=303)
     plain = {name: value for name, value in batch.items() if not name.startswith("quality")}

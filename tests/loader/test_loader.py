@@ -11,6 +11,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.blended import tokens_of
+from tests.raises import raises
 
 GLOBAL = 24
 
@@ -68,7 +69,7 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
     assert len(found) == told
     assert all("15 samples from sample 24 on are no whole number of micro batches of 3 on 2 ranks" in f for f in found)
     if num_samples is None:
-        with loader, pytest.raises(ConfigError, match="global batch size: 15 is not divisible"):
+        with loader, raises(ConfigError, "global batch size", "15 is not divisible"):
             take(loader, 5)
 
 
@@ -159,14 +160,14 @@ def test_a_changed_past_is_refused_with_both_values_and_a_changed_future_is_not(
     config["phases"][0]["start"] = 50
     steps(config, 1, 4, 1, state)
     config["datasets"]["a"]["weight"] = 0.6
-    with pytest.raises(ResumeError, match=r"weights\.a: saved 7/10, now 2/3"):
+    with raises(ResumeError, "weights.a: saved 7/10, now 2/3"):
         steps(config, 1, 4, 1, state)
 
 
 @pytest.mark.parametrize("state", [{}, {"version": 2}, {"version": 1, "consumed_samples": -1, "spec": {}}])
 def test_a_damaged_state_is_refused(config, state):
     loader = cl.make_dataloader(config, micro_batch_size=1)
-    with pytest.raises(ResumeError, match="loader state"):
+    with raises(ResumeError, "loader state"):
         loader.load_state_dict(state)
 
 
@@ -212,12 +213,12 @@ def test_documents_are_padded_truncated_and_masked(config, data):
 
 
 def test_wrong_sizes_are_named(config):
-    with pytest.raises(ConfigError, match="dp_rank"):
+    with raises(ConfigError, "dp_rank"):
         cl.make_dataloader(config, dp_rank=2, dp_size=2, micro_batch_size=1)
-    with pytest.raises(ConfigError, match="not divisible"):
+    with raises(ConfigError, found="not divisible"):
         cl.make_dataloader(config, dp_size=2, micro_batch_size=3, global_batch_size=8)
     config["concepts"]["concepts"]["max_spans"] = 1
-    with pytest.raises(ConfigError, match="max_spans"):
+    with raises(ConfigError, "max_spans"):
         cl.make_dataloader(config, micro_batch_size=1)
 
 

@@ -11,6 +11,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
 from conceptloader.order.partition import Partition
 from conceptloader.torch.samplers import MicroBatches
+from tests.raises import raises
 
 SIZES = [0, 40, 100, 107]
 
@@ -119,17 +120,17 @@ def test_the_state_does_not_move_by_iterating():
 
 def test_another_order_is_refused():
     state = cl.MixtureSampler(SIZES, [1, 1, 1], seed=1).state_dict()
-    with pytest.raises(ResumeError, match="seed: saved 1, now 2"):
+    with raises(ResumeError, found="seed: saved 1, now 2"):
         cl.MixtureSampler(SIZES, [1, 1, 1], seed=2).load_state_dict(state)
-    with pytest.raises(ResumeError, match="epoch_size"):
+    with raises(ResumeError, found="epoch_size"):
         cl.MixtureSampler([0, 40, 100, 108], [1, 1, 1], seed=1).load_state_dict(state)
 
 
 @pytest.mark.parametrize("weights", [[1, 1], [0, 0, 0], [1, -1, 1], [float("nan"), 1, 1]])
 def test_wrong_weights_are_refused(weights):
-    with pytest.raises(ConfigError, match="weights"):
+    with raises(ConfigError, "weights"):
         cl.MixtureSampler(SIZES, weights)
-    with pytest.raises(ConfigError, match="weights"):
+    with raises(ConfigError, "weights"):
         cl.MixtureSampler(SIZES, [1, 1, 1]).update_weights(weights)
 
 
@@ -149,7 +150,7 @@ def test_micro_batches_of_all_ranks_are_the_order() -> None:
         assert [n for rows in zip(*ranks, strict=True) for row in rows for n in row] == list(range(5, 17))
     with pytest.raises(EndlessError):
         len(MicroBatches(partition, 0, 5))
-    with pytest.raises(ConfigError, match="dp_rank: found 2"):
+    with raises(ConfigError, "dp_rank", "2"):
         MicroBatches(partition, 2, 5)
 
 

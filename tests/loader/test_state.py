@@ -14,6 +14,7 @@ import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
 from conceptloader.order.progress.state import as_leaf
 from conceptloader.torch.trained import TrainedLoader
+from tests.raises import raises
 
 KEY = "conceptloader"
 
@@ -80,13 +81,13 @@ def test_a_state_with_other_keys_or_values_is_refused_whatever_its_checksum(conf
 
 def test_the_refusal_of_an_edited_position_says_what_to_do(config):
     state = after(config)
-    with pytest.raises(ResumeError, match=r"edited.*Loader\.state_at"):
+    with raises(ResumeError, found="edited", fix="Loader.state_at"):
         make(config).load_state_dict({KEY: state[KEY].replace('"consumed_samples":8', '"consumed_samples":7')})
 
 
 @pytest.mark.parametrize("state", [None, [], "x", {KEY: "{"}, {KEY: "[" * 100_000}, {KEY: "7"}, {KEY: b"{}"}])
 def test_what_is_no_state_is_refused(config, state):
-    with pytest.raises(ResumeError, match="loader state"):
+    with raises(ResumeError, "loader state"):
         make(config).load_state_dict(state)
 
 
@@ -122,7 +123,7 @@ def test_a_state_of_something_else_says_what_it_is(config):
 
 def test_a_position_beyond_the_end_is_refused(config):
     state = after(config, 3)
-    with pytest.raises(ResumeError, match="saved at 24 consumed samples, beyond num_samples=16"):
+    with raises(ResumeError, found="saved at 24 consumed samples, beyond num_samples=16"):
         make(config, num_samples=16).load_state_dict(state)
 
 
@@ -174,12 +175,12 @@ def test_a_position_between_two_micro_batches_has_no_state(config):
         with make(config) as resumed:
             resumed.load_state_dict(loader.state_at(earlier))
             assert resumed.consumed_samples == earlier
-    with pytest.raises(ConfigError, match="found 21, expected 6 or 22, where micro batches of 8 on 2 ranks end"):
+    with raises(ConfigError, found="21", expected="6 or 22, where micro batches of 8 on 2 ranks end"):
         loader.state_at(21)
-    with pytest.raises(ConfigError, match="found 166, beyond the end of the run at 150"):
+    with raises(ConfigError, found="found 166, beyond the end of the run at 150"):
         make(config, dp_size=2, num_samples=150, tail="short").state_at(166)
     for wrong in (-1, 1.5, True, "8"):
-        with pytest.raises(ConfigError, match="consumed_samples"):
+        with raises(ConfigError, "consumed_samples"):
             loader.state_at(wrong)
 
 
@@ -247,7 +248,7 @@ def test_a_second_loop_after_the_end_is_an_error(config, caplog):
     loader = make(config, num_samples=16)
     assert taken(loader) == list(range(16))
     for _ in range(2):
-        with pytest.raises(ConfigError, match=r"num_samples=16 samples has ended.*larger num_samples"):
+        with raises(ConfigError, found="num_samples=16 samples has ended", fix="larger num_samples"):
             taken(loader)
     longer = make(config, num_samples=32)
     longer.load_state_dict(loader.state_dict())
@@ -261,7 +262,7 @@ def test_a_second_loop_after_the_end_is_an_error(config, caplog):
 
 
 def test_a_run_of_less_than_a_global_batch_is_refused(config):
-    with pytest.raises(ConfigError, match="num_samples: found 5, less than a global batch of 8"):
+    with raises(ConfigError, "num_samples", "found 5, less than a global batch of 8"):
         make(config, num_samples=5)
     assert taken(make(config, num_samples=5, tail="short")) == list(range(5))
 
@@ -301,7 +302,7 @@ def test_the_end_of_a_pass_is_not_taken_for_the_beginning_of_the_next(config):
     loader = make(evaluation(config))
     resumed = make(evaluation(config))
     resumed.load_state_dict(loader.state_at(loader.num_samples))
-    with pytest.raises(ConfigError, match=r"end of a pass.*state_at\(0\)"):
+    with raises(ConfigError, found="end of a pass", fix="state_at(0)"):
         taken(resumed)
     resumed.load_state_dict(resumed.state_at(0))
     assert taken(resumed) == list(range(loader.num_samples))
@@ -326,7 +327,7 @@ def test_a_device_that_is_not_there_is_refused_when_the_loader_is_made(config, d
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
 def test_cuda_without_cuda_is_refused_when_the_loader_is_made(config):
-    with pytest.raises(ConfigError, match="torch sees 0 CUDA devices"):
+    with raises(ConfigError, found="torch sees 0 CUDA devices"):
         make(config, device="cuda")
 
 
@@ -337,7 +338,7 @@ def test_open_blend_takes_what_make_dataloader_takes(config, tmp_path):
     assert {blend.spec.hash for blend in blends} == {make(config).blend.spec.hash}
     assert cl.open_blend(blends[0]) is blends[0]
     assert cl.build_mixture(str(path)).sizes == blends[0].order.sizes
-    with pytest.raises(ConfigError, match="for an open Blend"):
+    with raises(ConfigError, found="for an open Blend"):
         cl.open_blend(blends[0], blends[0].datasets)
-    with pytest.raises(ConfigError, match="found 3, expected a path or a mapping"):
+    with raises(ConfigError, found="3"):
         cl.open_blend(3)

@@ -15,6 +15,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, EndlessError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.trained import EvaluationLoader, TrainedLoader, trained_labels
+from tests.raises import raises
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_an_older_loop_is_refused(config: Any) -> None:
     first, second = iter(loader), iter(loader)
     next(first)
     next(second)
-    with pytest.raises(ConfigError, match="ended by a newer one over the same loader"):
+    with raises(ConfigError, found="ended by a newer one over the same loader"):
         next(first)
     assert samples(second, 1) == [6, 8, 10]
 
@@ -96,7 +97,7 @@ def test_epochs_follow_each_other(config: Any) -> None:
     assert len(list(resumed)) == 2, "the rest of the epoch"
     resumed.acknowledge()
     assert samples(iter(resumed), 9) == list(range(48, 72, 2)), "the epoch after a resume"
-    with pytest.raises(ConfigError, match="no multiple of the 12 samples of a step; set 24"):
+    with raises(ConfigError, found="no multiple of the 12 samples of a step", fix="set 24"):
         loader_of(config, epoch_samples=30)
 
 
@@ -115,7 +116,7 @@ def test_steps_and_samples_have_to_agree(config: Any) -> None:
     loader.load_state_dict(
         cl.make_dataloader(config, micro_batch_size=6, global_batch_size=12, consumed_samples=42).state_dict()
     )
-    with pytest.raises(ResumeError, match="stands at 42 samples, no whole number of steps"):
+    with raises(ResumeError, found="stands at 42 samples, no whole number of steps"):
         loader.check_step(3)
 
 
@@ -153,7 +154,7 @@ def test_a_last_step_that_is_short_counts(config: Any) -> None:
     assert sum(1 for _ in loader) == len(loader) == 5
     loader.acknowledge_step(3)
     assert (loader.consumed_samples, loader.steps) == (30, 3)
-    with pytest.raises(ConfigError, match="the run of num_samples=30 samples has ended at 30"):
+    with raises(ConfigError, found="the run of num_samples=30 samples has ended at 30"):
         list(loader)
 
 
@@ -163,19 +164,19 @@ def test_what_was_not_handed_out_cannot_be_acknowledged(config: Any) -> None:
     with pytest.raises(ConfigError, match=r"found 12 samples, expected 0 .* to 6"):
         loader.acknowledge(12)
     loader.acknowledge(6)
-    with pytest.raises(ConfigError, match="found 0 samples, expected 6"):
+    with raises(ConfigError, found="0 samples", expected="6"):
         loader.acknowledge(0)
 
 
 def test_a_trainer_that_acknowledges_nothing_is_refused_early(config: Any) -> None:
-    with pytest.raises(ConfigError, match="nobody tells this loader what is trained"):
+    with raises(ConfigError, found="nobody tells this loader what is trained"):
         list(itertools.islice(loader_of(config), 30))
 
 
 def test_accumulation_of_the_trainer(config: Any) -> None:
     loader = loader_of(config)
     loader.check_accumulation(2, "accumulate")
-    with pytest.raises(ConfigError, match="accumulate: found 4, expected 2: a step of 12 samples has so many"):
+    with raises(ConfigError, "accumulate", "4", "2: a step of 12 samples has so many"):
         loader.check_accumulation(4, "accumulate")
 
 
@@ -192,11 +193,11 @@ def test_a_copy_stands_at_what_is_acknowledged(config: Any, clone: Any) -> None:
 
 def test_wrapped_twice(config: Any) -> None:
     loader = loader_of(config)
-    with pytest.raises(ConfigError, match=r"found <TrainedLoader of data: .*, expected a path or a mapping"):
+    with raises(ConfigError, found="<TrainedLoader of data:"):
         TrainedLoader(loader, micro_batch_size=3)  # type: ignore[arg-type]
     with pytest.raises(EndlessError):
         next(iter(DataLoader(loader)))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="a Loader hands out whole batches"):
+    with raises(ConfigError, fix="a Loader hands out whole batches"):
         next(iter(DataLoader(loader_of(config, num_samples=24))))  # type: ignore[arg-type]
 
 
@@ -209,9 +210,9 @@ def test_evaluation_begins_at_its_beginning_each_time(config: Any) -> None:
         assert [batch["sample_index"].tolist() for batch in loader] == one
         assert len(one) == len(loader)
         assert not hasattr(loader, "state_dict")
-    with pytest.raises(ConfigError, match="a run without an end"):
+    with raises(ConfigError, found="a run without an end"):
         EvaluationLoader(config, **options)
-    with pytest.raises(ConfigError, match="leave 1 for the last one, none for some ranks"):
+    with raises(ConfigError, found="leave 1 for the last one, none for some ranks"):
         EvaluationLoader(config, **options, num_samples=37, tail="short")
 
 

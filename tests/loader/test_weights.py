@@ -17,6 +17,7 @@ from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.live import with_weights
 from conceptloader.trace import open_run
 from tests.corpora.blended import tokens_of
+from tests.raises import raises
 
 PREFETCH = 3
 
@@ -147,7 +148,7 @@ def test_where_a_phase_of_the_configuration_starts(config: Any) -> None:
     loader = make(config)
     batches = iter(loader)
     rows(batches, 3)
-    with pytest.raises(ConfigError, match="global sample 32, where a phase of the configuration starts; set them from"):
+    with raises(ConfigError, found="global sample 32, where a phase of the configuration starts"):
         loader.set_weights({"b": 1}, at=32)
     assert loader.set_weights({"b": 1}) == 40
     found = {sample: dataset for sample, dataset, _ in rows(batches, 9)}
@@ -246,7 +247,7 @@ def test_going_back_in_the_same_process_forgets_them(config: Any) -> None:
 def test_limits_of_epochs_hold(config: Any) -> None:
     config["datasets"]["a"]["max_epochs"] = 0.5
     loader = make(config, num_samples=400)
-    with pytest.raises(ConfigError, match=r"datasets\.a\.max_epochs"):
+    with raises(ConfigError, "datasets.a.max_epochs"):
         loader.set_weights({"a": 1})
 
 
@@ -254,7 +255,7 @@ def test_an_order_without_weights(config: Any) -> None:
     for entry in config["datasets"].values():
         del entry["weight"]
     loader = make({**config, "order": "sequential"})
-    with pytest.raises(ConfigError, match="found order sequential, expected shuffled"):
+    with raises(ConfigError, found="order sequential"):
         loader.set_weights({"a": 1})
 
 
@@ -266,10 +267,10 @@ def test_a_configuration_that_contradicts_them(config: Any) -> None:
     same = {**config, "phases": [{"start": 40, "weights": {"a": 2, "b": 6}}]}
     make(same).load_state_dict(state)
     other = {**config, "phases": [{"start": 40, "weights": {"a": 2, "b": 5}}]}
-    with pytest.raises(ResumeError, match=r"set from global sample 40 on: saved .* take the phase out"):
+    with raises(ResumeError, "set from global sample 40 on", "saved"):
         make(other).load_state_dict(state)
     fewer = {**config, "datasets": {name: config["datasets"][name] for name in "ac"}}
-    with pytest.raises(ResumeError, match=r"found no datasets \['b'\]"):
+    with raises(ResumeError, found="no datasets ['b']"):
         make(fewer).load_state_dict(state)
 
 
@@ -278,7 +279,7 @@ def test_specs_say_where_they_were_set(config: Any) -> None:
     live = with_weights(open_blend(config), {"a": 1}, 10).spec
     assert live.to_dict()["live"] == [10]
     assert OrderSpec.from_dict(live.to_dict()) == live
-    with pytest.raises(ResumeError, match="live: found"):
+    with raises(ResumeError, found="live: found"):
         OrderSpec.from_dict({**live.to_dict(), "live": [11]})
 
 

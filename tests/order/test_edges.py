@@ -7,6 +7,7 @@ from conceptloader.base.checks import MAX_COUNT, as_count
 from conceptloader.errors import ConfigError
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
+from tests.raises import raises
 
 
 def test_counts() -> None:
@@ -23,23 +24,23 @@ def test_a_mixture_has_no_dataset_beyond_its_last() -> None:
     assert order.counts(0) == [0, 0]
     assert order.index_of_window(1, 0, 4) is not None
     for dataset, epoch, window in ((2, 0, 0), (-1, 0, 0), (0, -1, 0), (0, 0, 3), (0, 0, -1)):
-        with pytest.raises(ConfigError, match="expected one of 2 datasets"):
+        with raises(ConfigError, expected="one of 2 datasets"):
             order.index_of_window(dataset, epoch, window)
-    with pytest.raises(ConfigError, match="found -1"):
+    with raises(ConfigError, found="-1"):
         order.counts(-1)
 
 
 def test_a_mixture_of_the_smallest_dataset() -> None:
     order = cl.Mixture(sizes=[1], names=["a"])
     assert [order.sample(g) for g in range(3)] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
-    with pytest.raises(ConfigError, match="found 0"):
+    with raises(ConfigError, found="0"):
         cl.Mixture(sizes=[0], names=["a"])
 
 
 def test_a_schedule_begins_at_0_or_later() -> None:
     assert BatchSchedule([(0, 4)], 0, 0).range_of(0) == (0, 4)
     for step, consumed in ((-1, 0), (0, -1)):
-        with pytest.raises(ConfigError, match="found -1"):
+        with raises(ConfigError, found="-1"):
             BatchSchedule([(0, 4)], step, consumed)
     assert "stretches" not in repr(BatchSchedule([(0, 4)]))
 
@@ -59,5 +60,5 @@ def test_a_sampler_has_the_seed_of_torch_by_default() -> None:
 
 def test_nothing_is_no_count() -> None:
     """Where a caller says no lower bound."""
-    with pytest.raises(ConfigError, match="from 1 to"):
+    with raises(ConfigError, expected="from 1 to"):
         as_count(0, "n")

@@ -7,6 +7,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.order import reference
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
+from tests.raises import raises
 
 from .test_schedule import schedules
 
@@ -122,7 +123,7 @@ def test_end_of_a_finite_run(data):
             for step in range(plan.schedule.step, plan.stop_step)
             for rank in range(partition.dp_size)
         ]
-        with pytest.raises(ConfigError, match="samples end before step"):
+        with raises(ConfigError, found="samples end before step"):
             plan.micro_batches(plan.stop_step, 0)
         return plan, batches
 

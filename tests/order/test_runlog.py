@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import FILE_NAME, History, RunLog, RunStart
 from conceptloader.order.schedule import BatchSchedule
+from tests.raises import raises
 
 from .test_spec import spec
 
@@ -92,12 +93,12 @@ def test_samples_passed_over_or_repeated_by_a_restart(tmp_path, caplog):
 def test_before_the_first_start():
     history = History([start(10, 80)])
     assert history.places(79) == []
-    with pytest.raises(ConfigError, match="begins at step 10"):
+    with raises(ConfigError, found="begins at step 10"):
         history.range_of(9)
 
 
 def test_an_empty_log_has_no_history(tmp_path):
-    with pytest.raises(ConfigError, match="no start of a run is logged"):
+    with raises(ConfigError, found="no start of a run is logged"):
         _ = RunLog(tmp_path).history
 
 
@@ -137,7 +138,7 @@ def test_a_change_right_before_writing_is_noticed(tmp_path, monkeypatch, change)
     changed = log.path.read_bytes() + b"{}\n" if change == "a line more" else log.path.read_bytes()[:-1]
     check = RunLog._check_continuity
     monkeypatch.setattr(RunLog, "_check_continuity", lambda *a: (check(*a), log.path.write_bytes(changed)))
-    with pytest.raises(ReadError, match="another process has just changed it"):
+    with raises(ReadError, "another process has just changed it"):
         log.append(start(1, 8), SPEC)
     assert log.path.read_bytes() == changed
 
@@ -173,10 +174,10 @@ def test_damaged_values_are_named(tmp_path):
     text = log.path.read_text()
     for damage in ('"step":-1', '"step":"0"', '"step":0,"log_versions":2', '"steps":0'):
         log.path.write_text(text.replace('"step":0', damage))
-        with pytest.raises(FormatError, match="line 2"):
+        with raises(FormatError, "line 2"):
             RunLog(tmp_path)
     log.path.write_text(text.replace('"log_version":1', '"log_version":2'))
-    with pytest.raises(FormatError, match="version 2, expected 'start' of version 1"):
+    with raises(FormatError, found="version 2, expected 'start' of version 1"):
         RunLog(tmp_path)
 
 
@@ -187,7 +188,7 @@ def test_no_field_of_a_start_may_be_missing(tmp_path):
     for name in json.loads(line):
         less = {key: value for key, value in json.loads(line).items() if key != name}
         log.path.write_text(f"{of_spec}\n{json.dumps(less)}\n")
-        with pytest.raises(FormatError, match="line 2: not a line of a run log"):
+        with raises(FormatError, "line 2", "not a line of a run log"):
             RunLog(tmp_path)
 
 
@@ -196,12 +197,12 @@ def test_a_missing_spec(tmp_path):
     log.append(start(), SPEC)
     log.path.write_text(log.path.read_text().split("\n", 1)[1])
     again = RunLog(tmp_path)
-    with pytest.raises(FormatError, match="is missing from the log"):
+    with raises(FormatError, found="is missing from the log"):
         again.spec(again.starts[0])
 
 
 def test_spec_and_hash_must_agree(tmp_path):
-    with pytest.raises(ConfigError, match="must agree"):
+    with raises(ConfigError, fix="must agree"):
         RunLog(tmp_path).append(start(), spec(seed=8))
     assert not (tmp_path / FILE_NAME).exists()
 
@@ -212,7 +213,7 @@ def test_a_failed_write_leaves_the_log_as_it_was(tmp_path, monkeypatch):
     before = log.path.read_bytes()
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:10]))
-    with pytest.raises(ReadError, match="cannot write the run log: short write"):
+    with raises(ReadError, "cannot write the run log: short write"):
         log.append(start(1, 8), SPEC)
     assert log.path.read_bytes() == before
     assert len(log.starts) == 1
@@ -225,17 +226,17 @@ def test_unreadable_places(tmp_path):
     folder = tmp_path / "link"
     folder.mkdir()
     (folder / FILE_NAME).symlink_to(tmp_path / "nowhere" / FILE_NAME)
-    with pytest.raises(ReadError, match="cannot write"):
+    with raises(ReadError, "cannot write"):
         RunLog(folder).append(start(), SPEC)
     (tmp_path / FILE_NAME).mkdir()
-    with pytest.raises(ReadError, match="cannot read"):
+    with raises(ReadError, "cannot read"):
         RunLog(tmp_path)
 
 
 def test_bad_starts():
-    with pytest.raises(ConfigError, match="not divisible"):
+    with raises(ConfigError, found="not divisible"):
         start(batch=6)
-    with pytest.raises(ConfigError, match="step: found -1"):
+    with raises(ConfigError, "step", "-1"):
         start(step=-1)
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError
 from conceptloader.order.sequential import Sequential
+from tests.raises import raises
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 9), min_size=1), st.randoms())
@@ -26,13 +27,13 @@ def test_beyond_the_end():
     assert order.index_of_window(0, 0, 3) is None
     assert order.index_of_window(0, 1, 0) is None
     assert order.indices_of_windows(1, 0, [0, 1, 2, 5]).tolist() == [0, 1, -1, -1]
-    with pytest.raises(ConfigError, match="window: found -1"):
+    with raises(ConfigError, "window", "-1"):
         order.indices_of_windows(0, 0, [-1])
-    with pytest.raises(ConfigError, match="expected 0 to 4"):
+    with raises(ConfigError, expected="0 to 4"):
         order.sample(5)
-    with pytest.raises(ConfigError, match="expected 0 to 4"):
+    with raises(ConfigError, expected="0 to 4"):
         order.sample_many([0, -1])
-    with pytest.raises(ConfigError, match="sequential has 5"):
+    with raises(ConfigError, found="sequential has 5"):
         order.check_run(6)
     for dataset in (2, -1):
         with pytest.raises(ConfigError, match=f"dataset: found {dataset}"):
@@ -40,9 +41,9 @@ def test_beyond_the_end():
 
 
 def test_bad_arguments():
-    with pytest.raises(ConfigError, match="name of its own"):
+    with raises(ConfigError, expected="name of its own"):
         Sequential([1, 2], ["a", "a"])
-    with pytest.raises(ConfigError, match=r"sizes\.a: found -1"):
+    with raises(ConfigError, "sizes.a", "-1"):
         Sequential([-1], ["a"])
 
 

@@ -12,6 +12,7 @@ from conceptloader.order.mixture import Mixture, Phase
 from conceptloader.order.progress.spec import VERSIONS, Member, OrderSpec
 from conceptloader.order.sequential import Sequential
 from conceptloader.order.skips import Skip
+from tests.raises import raises
 
 
 def member(name, windows=100, seq_len=16, **changes):
@@ -91,7 +92,7 @@ def test_other_orders():
     sequential = spec(order="sequential", phases=())
     assert isinstance(sequential.build(), Sequential)
     assert sequential.draws_before(5) == {"code": 37, "web": 100}
-    with pytest.raises(ConfigError, match="only the adapter"):
+    with raises(ConfigError, fix="only the adapter"):
         spec(order="megatron", phases=()).build()
 
 
@@ -126,7 +127,7 @@ def test_bad_arguments(changes, text):
 
 
 def test_bad_member():
-    with pytest.raises(ConfigError, match=r"datasets\.web\.windows: found -1"):
+    with raises(ConfigError, "datasets.web.windows", "-1"):
         member("web", windows=-1, token_range=(0, 1))
 
 
@@ -195,5 +196,5 @@ def test_a_message_has_the_place_what_was_found_and_what_is_expected():
 
 
 def test_not_a_spec():
-    with pytest.raises(ResumeError, match="expected an object"):
+    with raises(ResumeError, expected="an object"):
         OrderSpec.from_dict([])

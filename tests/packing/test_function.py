@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conceptloader.blend.packing import OVERFLOWS, Packing, Part, Piece, pack, pieces_of
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.kernels.packing import make_room, pack_pieces
+from tests.raises import raises
 
 # Running trainings depend on every one of these. If a test of them fails, packing has changed: add a version instead.
 GOLDEN = {
@@ -143,9 +144,9 @@ def test_packs_of_a_stream_hold_it_and_few_more(tokens: int) -> None:
 
 
 def test_what_cannot_be_packed_is_said() -> None:
-    with pytest.raises(ConfigError, match=r"packing\.bins: found 1, expected 2 or more"):
+    with raises(ConfigError, "packing.bins", "1", "2 or more"):
         Packing(seq_len=8, bins=1)
-    with pytest.raises(ConfigError, match=r"packing\.bins: found 64 with seq_len 4194304, blocks of 264241152 tokens"):
+    with raises(ConfigError, "packing.bins", "found 64 with seq_len 4194304, blocks of 264241152 tokens"):
         Packing(seq_len=1 << 22, bins=64)
 
 
@@ -182,5 +183,5 @@ def test_golden_parts() -> None:
 def test_a_document_table_that_grew_meanwhile_is_an_error_not_an_endless_loop() -> None:
     packing, pieces = Packing(seq_len=8, bins=4), [Piece(0, 8, 8, 0), Piece(8, 8, 16, 1)]
     assert compiled(pieces, 1, packing) is None
-    with pytest.raises(FormatError, match="found more tokens in the document table than when it was opened"):
+    with raises(FormatError, found="more tokens in the document table than when it was opened"):
         pack(pieces, 1, packing)

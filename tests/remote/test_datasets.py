@@ -16,6 +16,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.jsonfile import seal
 from conceptloader.storage import blocks
+from tests.raises import raises
 from tests.remote.conftest import Server
 
 
@@ -91,7 +92,7 @@ def test_ranges_in_any_order(local: Path, server: Server) -> None:
     server.put(other.path.split("/")[2], "ds/00001.stream.bin", b"x" * other.size)
     found = far.files.source.ranges([(file, 3, 4), (other, 0, 9), (file, 9, 1)])
     assert next(found) == data[3:7]
-    with pytest.raises(FormatError, match=r"00001\.stream\.bin: found version"):
+    with raises(FormatError, "00001.stream.bin", "version"):
         next(found)
 
 
@@ -157,20 +158,20 @@ def test_a_damaged_upload(local: Path, server: Server) -> None:
     with pytest.raises(FormatError, match=rf"found {len(data) - 4} bytes, expected {len(data)} as the manifest says"):
         cl.open_dataset(url).tokens(0, 10)
     server.put(bucket, "ds/00000.stream.bin", b"")
-    with pytest.raises(FormatError, match="found 0 bytes"):
+    with raises(FormatError, found="0 bytes"):
         cl.open_dataset(url).tokens(0, 10)
     server.put(bucket, "ds/00000.stream.bin", data)
     far = cl.open_dataset(url)
     far.tokens(0, 10)
     server.put(bucket, "ds/00000.stream.bin", data[::-1])
-    with pytest.raises(FormatError, match="as when it was first read"):
+    with raises(FormatError, expected="as when it was first read"):
         far.tokens(0, 10)
 
 
 def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ReadError, match=r"s3://nowhere-\w+/ds/manifest\.json: cannot be read"):
         cl.open_dataset(f"s3://nowhere-{uuid.uuid4().hex}/ds")
-    with pytest.raises(ConfigError, match="nosuch://: fsspec cannot read it"):
+    with raises(ConfigError, "nosuch://", "fsspec cannot read it"):
         cl.open_dataset("nosuch://bucket/ds")
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_CONNECTIONS", "many")
     fsspec.filesystem("memory").pipe("/empty/manifest.json", b"{}")

@@ -9,6 +9,7 @@ import pytest
 
 from conceptloader.errors import ReadError
 from conceptloader.storage.http import Http, Part
+from tests.raises import raises
 
 DATA = bytes(range(100))
 
@@ -68,13 +69,13 @@ def test_whole_files_and_parts(url: str) -> None:
     assert get(url, "whole") == Part(DATA, 100, None)
     assert get(url, "empty", size=1) == Part(b"", 0, None)
     for what, offset, size in (("whole", 10, 5), ("whole", 0, 50), ("silent", 0, 1)):
-        with pytest.raises(ReadError, match="answers without ranges of bytes"):
+        with raises(ReadError, found="answers without ranges of bytes"):
             get(url, what, offset, size)
 
 
 def test_another_part_than_was_asked_for_is_an_error(url: str) -> None:
     assert get(url, "other", 8, 5).data == DATA[8:13]
-    with pytest.raises(ReadError, match=r"at offset 10: the server answers with bytes 8-12/100") as caught:
+    with raises(ReadError, found="at offset 10: the server answers with bytes 8-12/100") as caught:
         get(url, "other", 10, 5)
     assert caught.value.errno == errno.EIO
 
@@ -84,7 +85,7 @@ def test_a_proxy_is_left_out_where_the_environment_says_so(url: str, monkeypatch
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody is there
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "elsewhere")
-    with pytest.raises(ReadError, match="cannot be read at offset 0"):
+    with raises(ReadError, found="cannot be read at offset 0"):
         get(url, "whole")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1")

@@ -29,6 +29,7 @@ from conceptloader.torch.dataset import SampleDataset
 from conceptloader.trace.select.views import Ask, select
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same, plain_reader
+from tests.raises import raises
 from tests.remote.conftest import Server
 from tests.remote.test_datasets import local, upload
 
@@ -191,7 +192,7 @@ def test_an_interrupted_request_of_a_forked_process(
     (process,) = (one for one in psutil.Process().children() if "stores.serve()" in one.cmdline()[-1])
     process.kill()
     process.wait()
-    with pytest.raises(ReadError, match="the process that reads the store has ended"):
+    with raises(ReadError, found="the process that reads the store has ended"):
         read(5)
 
 

@@ -14,6 +14,7 @@ import conceptloader as cl
 from conceptloader.errors import FormatError
 from conceptloader.storage import stores
 from conceptloader.storage.http import Http
+from tests.raises import raises
 
 TOKENS = 40_000
 
@@ -118,5 +119,5 @@ def test_a_file_system_is_asked_again_for_versions(tmp_path: Path, monkeypatch: 
     far.tokens(0, 9)
     files.put(str(write(tmp_path / "new", 1) / "00000.stream.bin"), "/versions/ds/00000.stream.bin")
     monkeypatch.setattr(stores, "FRESH_S", 0.0)
-    with pytest.raises(FormatError, match="as when it was first read"):
+    with raises(FormatError, expected="as when it was first read"):
         far.tokens(9, 20)

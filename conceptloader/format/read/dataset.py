@@ -128,9 +128,7 @@ class Dataset(Shown, Viewable):
         """
         named = [name for name, entry in self.tracks.items() if entry.vocabulary is not None]
         if track is None and len(named) != 1:
-            raise ConfigError(
-                f"{self.path}: found {len(named)} tracks with a vocabulary ({named}), name one: track=..."
-            )
+            raise ConfigError(self.path, f"found {len(named)} tracks with a vocabulary ({named}), name one: track=...")
         chosen = named[0] if track is None else track
         known = self._known.get(chosen)
         if known is None:  # threads may make it twice; a lock could be held by a fork for ever
@@ -139,8 +137,10 @@ class Dataset(Shown, Viewable):
             self._known[chosen] = known
         if concept not in known:
             raise ConfigError(
-                f"{self.path}: track {chosen!r}: found no concept {concept!r}, expected one of {len(known) // 2} "
-                "names or ids; look for it with `conceptloader concepts`"
+                f"{self.path}: track {chosen!r}",
+                f"no concept {concept!r}",
+                f"one of {len(known) // 2} names or ids",
+                "look for it with `conceptloader concepts`",
             )
         return known[concept]
 
@@ -153,10 +153,12 @@ class Dataset(Shown, Viewable):
         Raises: ConfigError for another order, or if no document starts in the share.
         """
         if not 0 <= a < b <= 1:
-            raise ConfigError(f"split: found [{a}, {b}], expected 0 <= a < b <= 1")
+            raise ConfigError("split", f"[{a}, {b}]", "0 <= a < b <= 1")
         start, stop = self._snap(a), self._snap(b)
         if start == stop:
-            raise ConfigError(f"split: found no start of a document in [{a}, {b}] of {self.path}; use a larger share")
+            raise ConfigError(
+                "split", f"found no start of a document in [{a}, {b}] of {self.path}", fix="use a larger share"
+            )
         return start, stop
 
     def split_documents(self, a: float, b: float, within: tuple[int, int]) -> tuple[int, int]:
@@ -168,16 +170,19 @@ class Dataset(Shown, Viewable):
         shards = self.manifest.shards
         if self.runs is None and bool(((shards.documents == 0) & (shards.tokens > 0)).any()):
             raise ConfigError(
-                f"split_documents: found no table of documents in {self.path}, expected one, since a share of the "
-                "documents is asked for; cut by tokens instead: split"
+                "split_documents",
+                f"no table of documents in {self.path}",
+                "one, since a share of the documents is asked for",
+                "cut by tokens instead: split",
             )
         first, stop = map(self.documents_before, within)
         bounds = [first + number for number in share_of(stop - first, a, b)]
         start, end = (within[1] if number == stop else self.document_range(number)[0] for number in bounds)
         if start == end:
             raise ConfigError(
-                f"split_documents: found no document in [{a}, {b}] of {self.path}, which has {stop - first}; "
-                "use a larger share"
+                "split_documents",
+                f"found no document in [{a}, {b}] of {self.path}, which has {stop - first}",
+                fix="use a larger share",
             )
         return start, end
 
@@ -210,7 +215,7 @@ class Dataset(Shown, Viewable):
     def chosen_tracks(self, tracks: Sequence[str] | None) -> list[str]:
         """Track names, all by default, each checked to have a codec that may be used."""
         if isinstance(tracks, str):
-            raise ConfigError(f"tracks: found the string {tracks!r}, expected a list of names; write [{tracks!r}]")
+            raise ConfigError("tracks", f"the string {tracks!r}", "a list of names", f"write [{tracks!r}]")
         chosen = sorted(self.tracks) if tracks is None else list(tracks)
         for track in chosen:
             self.codec(track)
@@ -271,21 +276,24 @@ class Windows(MapStyle):
         self, dataset: Dataset, seq_len: int, token_range: tuple[int, int] | None, tracks: Sequence[str] | None
     ) -> None:
         if dataset.mode == "document":
-            raise ConfigError(f"{dataset.path}: mode: found document, expected a stream; use documents() instead")
+            raise ConfigError(f"{dataset.path}: mode", "document", "a stream", "use documents() instead")
         self.seq_len = operator.index(seq_len)
         self.start, self.stop = (0, dataset.num_tokens) if token_range is None else map(operator.index, token_range)
         if not 0 <= self.start <= self.stop <= dataset.num_tokens:
             raise ConfigError(
-                f"token_range: found [{self.start}, {self.stop}), expected 0 <= start <= stop <= {dataset.num_tokens}"
+                "token_range", f"[{self.start}, {self.stop})", f"0 <= start <= stop <= {dataset.num_tokens}"
             )
         if self.seq_len < 1:
-            raise ConfigError(f"seq_len: found {seq_len}, expected at least 1")
+            raise ConfigError("seq_len", str(seq_len), "at least 1")
         tokens = self.stop - self.start
         super().__init__(dataset, tracks, max(0, tokens - 1) // self.seq_len)
         if not self._count:
             raise ConfigError(
-                f"seq_len: found {seq_len}, expected at most {max(0, tokens - 1)}: a window takes seq_len + 1 tokens, "
-                f"and {dataset.path} has {tokens} in this range; use a shorter seq_len or more data"
+                "seq_len",
+                str(seq_len),
+                f"at most {max(0, tokens - 1)}: a window takes seq_len + 1 tokens, and {dataset.path} has {tokens} "
+                "in this range",
+                "use a shorter seq_len or more data",
             )
 
     def token_range(self, i: int) -> tuple[int, int]:
@@ -308,7 +316,7 @@ class DocumentView(MapStyle, Tabular):
     def __init__(self, dataset: Dataset, tracks: Sequence[str] | None) -> None:
         super().__init__(dataset, tracks, dataset.num_documents)
         if not dataset.num_documents:
-            raise ConfigError(f"{dataset.path}: found no document table, expected one; use windows() instead")
+            raise ConfigError(dataset.path, "no document table", "one", "use windows() instead")
 
     def _get(self, i: int) -> Sample:
         return self.dataset.read(*self.dataset.document_range(i), self.tracks)

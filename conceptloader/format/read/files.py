@@ -232,9 +232,7 @@ def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     if parts is None:
         return path
     if parts.netloc not in ("", "localhost"):
-        raise ConfigError(
-            f"{path}: found the host {parts.netloc!r} of a local directory, expected none; write its path"
-        )
+        raise ConfigError(path, f"the host {parts.netloc!r} of a local directory", "none", "write its path")
     return unquote(parts.path)
 
 
@@ -265,7 +263,7 @@ def load_manifest(
 ) -> tuple[Manifest, Roots]:
     """Read and check the manifest of the dataset directory `path`; its paths must stay below the roots."""
     if "://" in os.fspath(path):
-        raise ConfigError(f"{path}: found a URL, expected a local directory; only open_dataset and loaders read others")
+        raise ConfigError(path, "a URL", "a local directory", "only open_dataset and loaders read others")
     directory = os.path.abspath(path)
     file = os.path.join(directory, fmt.MANIFEST)
     allowed = Roots(directory, roots)
@@ -274,17 +272,16 @@ def load_manifest(
     except ReadError as error:
         if not os.path.isdir(directory):
             found = "a file" if os.path.exists(directory) else "no directory"
-            raise ConfigError(f"{path}: found {found}, expected the directory of a dataset{_MAKE_ONE}") from None
+            raise ConfigError(path, str(found), f"the directory of a dataset{_MAKE_ONE}") from None
         if os.path.exists(file):
             if error.errno == errno.ENOENT:  # it was completed just now
                 return load_manifest(path, roots)
             raise
         if os.path.exists(os.path.join(directory, fmt.BUILD)):
             raise FormatError(
-                f"{directory}: found a build without {fmt.MANIFEST}, expected a complete dataset; "
-                "continue the build and finalize it"
+                directory, f"a build without {fmt.MANIFEST}", "a complete dataset", "continue the build and finalize it"
             ) from None
-        raise FormatError(f"{directory}: found no {fmt.MANIFEST}, expected a dataset{_MAKE_ONE}") from None
+        raise FormatError(directory, f"no {fmt.MANIFEST}", f"a dataset{_MAKE_ONE}") from None
     manifest = _parse(head, allowed)
     check_paths(manifest, allowed, file)
     return manifest, allowed

@@ -60,11 +60,13 @@ class Ranges:
         entry = self.manifest.tracks.get(track)
         if entry is None:
             known = sorted(self.manifest.tracks)
-            raise ConfigError(f"{self.path}: found no track {track!r}, expected one of {known}; check its name")
+            raise ConfigError(self.path, f"no track {track!r}", f"one of {known}", "check its name")
         if entry.codec == "pickle" and not self._allow_pickle:
             raise ConfigError(
-                f"{self.path}: track {track!r}: found codec pickle, expected one that executes no code; "
-                "if you trust the dataset, pass allow_pickle=True, or else leave this track out"
+                f"{self.path}: track {track!r}",
+                "codec pickle",
+                "one that executes no code",
+                "if you trust the dataset, pass allow_pickle=True, or else leave this track out",
             )
         codec = get_codec(entry.codec, entry.parameters, self._given_codecs, f"{self.path}: track {track!r}")
         if isinstance(codec, ConceptsCodec):
@@ -83,16 +85,14 @@ class Ranges:
         self.codec(track)
         entry = self.manifest.tracks[track].vocabulary
         if entry is None:
-            raise ConfigError(f"{self.path}: track {track!r}: found no vocabulary, expected one; its concepts are ids")
+            raise ConfigError(f"{self.path}: track {track!r}", "no vocabulary", "one", "its concepts are ids")
         return load_concepts(self.files.roots, entry)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
         """(shard, first, end, base) for each piece of tokens [start, stop) that lies in one shard: its tokens
         [first, end), which are base + first and following of the dataset."""
         if not 0 <= start <= stop <= self.num_tokens:
-            raise ConfigError(
-                f"{self.path}: found token range [{start}, {stop}), expected 0 <= start <= stop <= {self.num_tokens}"
-            )
+            raise ConfigError(self.path, f"token range [{start}, {stop})", f"0 <= start <= stop <= {self.num_tokens}")
         return self._parts(start, stop)
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:

@@ -37,7 +37,7 @@ def decode_all(codec: Codec, records: Sequence[memoryview], where: str) -> list[
     try:
         return [codec.decode(record) for record in records]
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: found a record that its codec cannot decode: {error}") from error
+        raise FormatError(where, f"found a record that its codec cannot decode: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +69,17 @@ class Spans(Tabular):
         """Concept ids of all runs end to end, uint32 [offsets[-1]]. Only for codec concepts."""
         if not isinstance(self.codec, ConceptsCodec):
             found = type(self.codec).__name__
-            raise ConfigError(f"values: found a track of {found}, expected codec concepts; use decode()")
+            raise ConfigError("values", f"a track of {found}", "codec concepts", "use decode()")
         item = self.codec.item
         odd = [len(record) for record in self.records if len(record) % item]
         if odd:
             found = f"found a record of {odd[0]} bytes, expected a multiple of {item}; run verify"
-            raise FormatError(f"{self.where}: {found}")
+            raise FormatError(self.where, str(found))
         values = np.concatenate([np.zeros(0, np.uint32), *map(self.codec.ids_of, self.records)])
         try:
             self.codec.check_ids(values)
         except ValueError as error:
-            raise FormatError(f"{self.where}: {error}; run `conceptloader verify --full`, restore it") from error
+            raise FormatError(self.where, str(error), fix="run `conceptloader verify --full`, restore it") from error
         return values
 
     def _columns(self, names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Spans(Tabular):
     def scores(self) -> NDArray[np.float32]:
         """float32 [offsets[-1]], of `values`. Raises: ConfigError for a track without scores."""
         if not isinstance(self.codec, ConceptsCodec) or self.codec.scores is None:
-            raise ConfigError(f"{self.where}: scores: found a track without them, expected one with scores")
+            raise ConfigError(f"{self.where}: scores", "a track without them", "one with scores")
         return np.concatenate([np.zeros(0, np.float32), *map(self.codec.scores_of, self.records)])
 
     @lazy

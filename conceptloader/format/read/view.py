@@ -43,8 +43,10 @@ class Viewable(Ranges):
         prints = files.manifest.stream_fingerprint(), files.manifest.tracks_fingerprint()
         if prints != (said.stream_fingerprint, said.tracks_fingerprint) or set(said.max_spans) != set(self.tracks):
             raise FormatError(
-                f"{self.path}: found other tokens, documents or tracks in its source {self.source} than those which it "
-                "was selected from; restore the source, or make the view anew: conceptloader select"
+                self.path,
+                f"found other tokens, documents or tracks in its source {self.source} than those which it was "
+                "selected from",
+                fix="restore the source, or make the view anew: conceptloader select",
             )
         self.runs = view.runs(self.num_tokens)
         self.num_tokens, self.num_documents = said.tokens, said.documents
@@ -119,7 +121,7 @@ class Viewable(Ranges):
     def _check_document(self, document: int) -> int:
         number = operator.index(document)
         if not 0 <= number < self.num_documents:
-            raise ConfigError(f"{self.path}: found document {number}, expected one in [0, {self.num_documents})")
+            raise ConfigError(self.path, f"document {number}", f"one in [0, {self.num_documents})")
         return number
 
     def locate_document(self, document: int) -> tuple[int, int]:

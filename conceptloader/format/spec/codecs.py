@@ -56,18 +56,19 @@ class ConceptsCodec:
                 with np.errstate(over="ignore"):
                     scores = np.asarray(scores, self.scores)
             except (TypeError, ValueError) as error:
-                raise InputError(f"concepts: found {value!r:.100}, expected a pair: ids and their scores") from error
+                raise InputError("concepts", f"{value!r:.100}", "a pair: ids and their scores") from error
         ids, limit = np.asarray(value), 1 << 8 * self.ids.itemsize
         if ids.ndim != 1 or (ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= limit)):
             bits = limit.bit_length() - 1
-            raise InputError(f"concept ids: found {value!r:.100}, expected a flat list of integers in [0, 2**{bits})")
+            raise InputError("concept ids", f"{value!r:.100}", f"a flat list of integers in [0, 2**{bits})")
         data = ids.astype(self.ids).tobytes()
         if scores is None:
             return data
         if scores.shape != ids.shape or not np.isfinite(scores).all():
             raise InputError(
-                f"scores: found {scores.tolist()!r:.100} for {len(ids)} concepts, expected a finite number for each, "
-                f"in the range of {self.scores}"
+                "scores",
+                f"{scores.tolist()!r:.100} for {len(ids)} concepts",
+                f"a finite number for each, in the range of {self.scores}",
             )
         return data + bytes(scores.tobytes())
 
@@ -145,14 +146,12 @@ class NumpyCodec:
     def encode(self, value: Any) -> bytes:
         array = np.asarray(value)
         if array.ndim != 1 or not np.can_cast(array.dtype, self.dtype, "same_kind"):
-            raise InputError(
-                f"numpy record: found {array.dtype} of shape {array.shape}, expected one dimension of {self.dtype}"
-            )
+            raise InputError("numpy record", f"{array.dtype} of shape {array.shape}", f"one dimension of {self.dtype}")
         with np.errstate(over="ignore"):
             cast = array.astype(self.dtype)
         whole = array.dtype.kind in "iu"
         if cast.tolist() != array.tolist() if whole else (np.isinf(cast) > np.isinf(array)).any():
-            raise InputError(f"numpy record: found values that {self.dtype} cannot hold, expected values in its range")
+            raise InputError("numpy record", f"values that {self.dtype} cannot hold", "values in its range")
         return cast.tobytes()
 
     def decode(self, record: memoryview) -> "np.ndarray[Any, Any]":
@@ -183,7 +182,7 @@ class JsonCodec:
             packed = canonical_json(value).encode("ascii")
             _check_keys([value], str)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"json record: found {value!r:.100}, expected a JSON value: {error}") from error
+            raise InputError("json record", f"{value!r:.100}", f"a JSON value: {error}") from error
         return packed
 
     def decode(self, record: memoryview) -> Any:
@@ -207,7 +206,7 @@ class MsgpackCodec:
             packed: bytes = self._msgpack.packb(value)
             _check_keys([value], (str, bytes))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InputError(f"msgpack record: found {value!r:.100}, expected a MessagePack value: {error}") from error
+            raise InputError("msgpack record", f"{value!r:.100}", f"a MessagePack value: {error}") from error
         return packed
 
     def decode(self, record: memoryview) -> Any:
@@ -222,7 +221,7 @@ class BytesCodec:
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):
-            raise InputError(f"bytes record: found {type(value).__name__}, expected bytes")
+            raise InputError("bytes record", str(type(value).__name__), "bytes")
         return bytes(value)
 
     def decode(self, record: memoryview) -> bytes:
@@ -259,17 +258,19 @@ def get_codec(name: str, parameters: Mapping[str, Any], given: Mapping[str, Code
     given = given or {}
     shadowed = sorted(set(given) & set(BUILT_IN))
     if shadowed:
-        raise ConfigError(f"codecs: found {shadowed}, expected names that are not built in; rename them")
+        raise ConfigError("codecs", str(shadowed), "names that are not built in", "rename them")
     if name in given:
         return given[name]
     if name not in BUILT_IN:
         raise FormatError(
-            f"{where}: found codec {name!r}, expected one of {', '.join(BUILT_IN)} or one that the caller provides; "
-            f"pass codecs={{{name!r}: your_codec}}"
+            where,
+            f"codec {name!r}",
+            f"one of {', '.join(BUILT_IN)} or one that the caller provides",
+            f"pass codecs={{{name!r}: your_codec}}",
         )
     problem = parameter_problem(name, parameters)
     if problem:
-        raise ConfigError(f"{where}: {problem}")
+        raise ConfigError(where, str(problem))
     codec: Codec = _WITH_PARAMETERS[name](parameters) if name in _WITH_PARAMETERS else _PLAIN[name]()
     return codec
 

@@ -33,10 +33,10 @@ class Tokenizer:
 
     def __post_init__(self) -> None:
         if not isinstance(self.vocab_size, int) or not 1 <= self.vocab_size <= 2**32:
-            raise ConfigError(f"tokenizer: found vocab_size {self.vocab_size!r}, expected an integer in [1, 2**32]")
+            raise ConfigError("tokenizer", f"vocab_size {self.vocab_size!r}", "an integer in [1, 2**32]")
         if self.eos_id is not None and not 0 <= self.eos_id < self.vocab_size:
             raise ConfigError(
-                f"tokenizer: found eos_id {self.eos_id!r}, expected an id below the vocab_size of {self.vocab_size}"
+                "tokenizer", f"eos_id {self.eos_id!r}", f"an id below the vocab_size of {self.vocab_size}"
             )
 
 
@@ -64,7 +64,7 @@ class Track:
         """The codec of a track of concepts. Raises: ConfigError for its parameters."""
         problem = parameter_problem(self.codec, self.parameters)
         if problem:
-            raise ConfigError(problem)
+            raise ConfigError("", problem)
         return ConceptsCodec(self.parameters, self.num_ids)
 
     def spans_in(self, tokens: int) -> int:

@@ -31,29 +31,27 @@ class TrackOptions:
     def check(self, name: str) -> None:
         problem = fmt.name_problem(name)
         if problem:
-            raise ConfigError(f"tracks: found the name {name!r}, expected {problem}; rename the track")
+            raise ConfigError("tracks", f"the name {name!r}", problem, "rename the track")
         if self.encoding not in ENCODINGS:
-            raise ConfigError(f"tracks: {name}: encoding: found {self.encoding!r}, expected one of {ENCODINGS}")
+            raise ConfigError(f"tracks: {name}: encoding", repr(self.encoding), f"one of {ENCODINGS}")
         if self.vocabulary is not None:
             if self.codec != "concepts":
-                raise ConfigError(f"tracks: {name}: codec: found {self.codec} with a vocabulary, expected concepts")
+                raise ConfigError(f"tracks: {name}: codec", f"{self.codec} with a vocabulary", "concepts")
             if len(set(self.vocabulary)) != len(self.vocabulary):
-                raise ConfigError(f"tracks: {name}: vocabulary: found repeated names, expected each name once")
+                raise ConfigError(f"tracks: {name}: vocabulary", "repeated names", "each name once")
             if self.parameters.get("ids") == "u2" and len(self.vocabulary) > 1 << 16:
-                raise ConfigError(
-                    f"tracks: {name}: ids: found u2 for {len(self.vocabulary)} concepts, expected u4 above 65536"
-                )
+                raise ConfigError(f"tracks: {name}: ids", f"u2 for {len(self.vocabulary)} concepts", "u4 above 65536")
         count = len(self.vocabulary or ())
         names = [group for group, _ in self.groups]
         if self.groups and (sum(n for _, n in self.groups) != count or len({*names, ""}) <= len(names)):
             raise ConfigError(
-                f"tracks: {name}: groups: found {list(self.groups)!r:.200}, expected pairs of distinct names and "
-                f"numbers of concepts, in all the {count} of the vocabulary"
+                f"tracks: {name}: groups",
+                f"{list(self.groups)!r:.200}",
+                f"pairs of distinct names and numbers of concepts, in all the {count} of the vocabulary",
             )
         if self.details is not None and len(self.details) != count:
             raise ConfigError(
-                f"tracks: {name}: details: found {len(self.details)}, expected one for each of the {count} concepts of "
-                "the vocabulary"
+                f"tracks: {name}: details", len(self.details), f"one for each of the {count} concepts of the vocabulary"
             )
 
 
@@ -76,29 +74,31 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         if self.mode not in fmt.MODES:
-            raise ConfigError(f"mode: found {self.mode!r}, expected one of {', '.join(fmt.MODES)}")
+            raise ConfigError("mode", repr(self.mode), f"one of {', '.join(fmt.MODES)}")
         if self.mode == "token-stream" and self.tracks:
-            raise ConfigError("tracks: found some in mode token-stream, expected none; use mode stream-with-metadata")
+            raise ConfigError("tracks", "some in mode token-stream", "none", "use mode stream-with-metadata")
         if len(self.tracks) > fmt.MAX_TRACKS:
-            raise ConfigError(f"tracks: found {len(self.tracks)}, expected at most {fmt.MAX_TRACKS}")
+            raise ConfigError("tracks", len(self.tracks), f"at most {fmt.MAX_TRACKS}")
         if self.token_type not in (None, *fmt.WRITTEN_TOKENS):
-            raise ConfigError(f"token_type: found {self.token_type!r}, expected u2 or u4")
+            raise ConfigError("token_type", repr(self.token_type), "u2 or u4")
         if self.tokenizer and self.tokenizer.vocab_size > 1 << 8 * np.dtype(self.written_type).itemsize:
             raise ConfigError(
-                f"token_type: found {self.token_type!r}, expected a type that holds the vocabulary of "
-                f"{self.tokenizer.vocab_size} tokens; use u4"
+                "token_type",
+                repr(self.token_type),
+                f"a type that holds the vocabulary of {self.tokenizer.vocab_size} tokens",
+                "use u4",
             )
         if not 1 <= self.block_tokens <= 1 << 20:
-            raise ConfigError(f"block_tokens: found {self.block_tokens}, expected an integer in [1, 2**20]")
+            raise ConfigError("block_tokens", str(self.block_tokens), "an integer in [1, 2**20]")
         for name, options in self.tracks.items():
             options.check(name)
         for name, code in self.fields.items():
             problem = fmt.name_problem(name)
             if problem or name in self.tracks or name in map(fmt.dense_field, self.tracks):
                 rule = problem or "a name that no track uses"
-                raise ConfigError(f"fields: found the name {name!r}, expected {rule}; rename the field")
+                raise ConfigError("fields", f"the name {name!r}", rule, "rename the field")
             if code not in fmt.FIELD_TYPES:
-                raise ConfigError(f"fields: {name}: found type {code!r}, expected one of {', '.join(fmt.FIELD_TYPES)}")
+                raise ConfigError(f"fields: {name}", f"type {code!r}", f"one of {', '.join(fmt.FIELD_TYPES)}")
 
     @property
     def written_type(self) -> str:

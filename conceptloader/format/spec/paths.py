@@ -32,7 +32,7 @@ class Roots:
     def _choose(self, directory: str, above: Callable[[str], str], roots: Given, form: Callable[[Any], str]) -> None:
         """form: of a root that is given, "" to leave it out. Raises: ConfigError."""
         if isinstance(roots, (str, os.PathLike)):
-            raise ConfigError(f"roots: found the single path {roots!r}, expected a list of them; write [...]")
+            raise ConfigError("roots", f"the single path {roots!r}", "a list of them", "write [...]")
         self.directory = directory
         self.given = None if roots is None else [found for root in roots if (found := form(root))]
         self.roots = [above(directory)] if self.given is None else list(dict.fromkeys([directory, *self.given]))
@@ -151,7 +151,7 @@ class UrlRoots(Roots):
         """A small object. Raises: ReadError, FormatError if it is larger than `limit` bytes."""
         size = retrying(lambda: object_size(path, self.allows))
         if size > limit:
-            raise FormatError(f"{path}: found {size} bytes, expected at most {limit}; this is not such a file")
+            raise FormatError(path, f"{size} bytes", f"at most {limit}", "this is not such a file")
 
         def whole() -> bytes:
             data = read_range(path, 0, size, self.allows).data

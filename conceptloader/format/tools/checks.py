@@ -75,12 +75,12 @@ class FileCheck:
         before = 0
         for i, values in self.arrays(fmt.OFFSET, count + 1):
             if i == 0 and values[0] != 0:
-                raise FormatError(f"{what} 0: found {values[0]}, expected 0")
+                raise FormatError(f"{what} 0", str(values[0]), "0")
             joined = np.concatenate([np.array([before], fmt.OFFSET), values])
             _first(joined[1:] < joined[:-1], i, values, what, "a number that is not below the one before")
             before = int(values[-1])
         if before != last:
-            raise FormatError(f"{what} {count}: found {before}, expected {last}")
+            raise FormatError(f"{what} {count}", str(before), str(last))
 
     def block_table(self, count: int, firsts: Callable[[int, int], NDArray[np.uint64]]) -> None:
         """firsts(a, b): first tokens of items [a, b); item `count` begins at the end of the shard."""
@@ -90,7 +90,7 @@ class FileCheck:
             number = min(_BLOCKS, blocks - start)
             items = np.frombuffer(self.read(8 * number), fmt.OFFSET)
             if items[-1] >= count or (items[1:] < items[:-1]).any():
-                raise FormatError(f"block table from block {start} on: found numbers that fall or reach {count}")
+                raise FormatError(f"block table from block {start} on", f"found numbers that fall or reach {count}")
             low = int(items[0])
             known = np.append(firsts(low, min(int(items[-1]) + 2, count)), np.uint64(self.tokens))
             borders = np.arange(start, start + number, dtype=np.uint64) * np.uint64(block)
@@ -99,13 +99,13 @@ class FileCheck:
             _first(wrong, start, items, "block", "the item that holds the block's first token")
         closing = int.from_bytes(self.read(8), "little")
         if closing != count:
-            raise FormatError(f"end of the block table: found {closing}, expected {count}")
+            raise FormatError("end of the block table", str(closing), str(count))
 
 
 def _first(wrong: NDArray[np.bool_], base: int, values: NDArray[Any], what: str, expected: str) -> None:
     if wrong.any():
         i = int(np.argmax(wrong))
-        raise FormatError(f"{what} {base + i}: found {int(values[i])}, expected {expected}")
+        raise FormatError(f"{what} {base + i}", int(values[i]), expected)
 
 
 def _stream(file: FileCheck) -> None:
@@ -140,13 +140,13 @@ def _spans(file: FileCheck) -> None:
     for i, entries in file.arrays(fmt.ENTRY, count):
         first, record = entries["first"].astype(np.uint64), entries["record"]
         if before is None and first[0] != 0:
-            raise FormatError(f"first token of entry 0: found {first[0]}, expected 0")
+            raise FormatError("first token of entry 0", str(first[0]), "0")
         wrong = (record >= records) & (record != fmt.NO_RECORD)
         _first(wrong, i, record, "record of entry", f"a number below {records}, or 2**32 - 1")
         _first(first >= file.tokens, i, first, "first token of entry", f"one below {file.tokens}")
         falls, same = first[1:] <= first[:-1], record[1:] == record[:-1]
         if falls.any() or same.any() or (before is not None and (first[0] <= before[0] or record[0] == before[1])):
-            raise FormatError(f"entries from {i} on: found equal neighbours, expected rising tokens and other records")
+            raise FormatError(f"entries from {i} on", "equal neighbours", "rising tokens and other records")
         before = int(first[-1]), int(record[-1])
 
     def firsts(a: int, b: int) -> NDArray[np.uint64]:
@@ -203,14 +203,14 @@ def _check_each(codec: Codec, base: int, data: bytes, offsets: NDArray[np.int64]
         try:
             codec.check(view[a:b])
         except ValueError as error:
-            raise FormatError(f"record {n}: {error}") from error
+            raise FormatError(f"record {n}", str(error)) from error
 
 
 def _ids(file: FileCheck) -> None:
     base = 8 * (file.documents + 1)
     total = file.size_of("documents.ids") - base
     if total < 0:
-        raise FormatError(f"found {total + base} bytes, expected at least {base} for {file.documents} documents")
+        raise FormatError("", f"{total + base} bytes", f"at least {base} for {file.documents} documents")
     file.offsets(file.documents, total, "offset of id")
     for i in range(0, file.documents, 1 << 16):
         offsets = file.items("documents.ids", fmt.OFFSET, i, min(i + (1 << 16), file.documents) + 1)
@@ -219,7 +219,7 @@ def _ids(file: FileCheck) -> None:
             try:
                 text[a:b].decode("utf-8")
             except UnicodeDecodeError as error:
-                raise FormatError(f"id of document {n}: {error}, expected UTF-8") from error
+                raise FormatError(f"id of document {n}", f"{error}, expected UTF-8") from error
 
 
 def _hashes(file: FileCheck) -> None:
@@ -230,20 +230,20 @@ def _hashes(file: FileCheck) -> None:
         offsets = file.items("documents.ids", fmt.OFFSET, i, min(i + _CHUNK // 8, file.documents) + 1)
         present += int((np.diff(offsets) != 0).sum())
     if present != number or size % fmt.HASH_ENTRY.itemsize:
-        raise FormatError(f"found {number} entries, expected {present}, one per document with an id")
+        raise FormatError("", f"{number} entries", f"{present}, one per document with an id")
     before = (-1, -1)
     for i, entries in file.arrays(fmt.HASH_ENTRY, number):
         hashes, ordinals = entries["hash"], entries["ordinal"]
         _first(ordinals >= file.documents, i, ordinals, "document of hash", f"one below {file.documents}")
         falls = (hashes[1:] < hashes[:-1]) | ((hashes[1:] == hashes[:-1]) & (ordinals[1:] <= ordinals[:-1]))
         if falls.any() or before >= (int(hashes[0]), int(ordinals[0])):
-            raise FormatError(f"hashes from {i} on: found falling pairs, expected them sorted by hash, document")
+            raise FormatError(f"hashes from {i} on", "falling pairs", "them sorted by hash, document")
         before = (int(hashes[-1]), int(ordinals[-1]))
         for value, ordinal in entries.tolist():
             a, b = file.items("documents.ids", fmt.OFFSET, ordinal, ordinal + 2).tolist()
             text = file.files.read("documents.ids", file.shard, base + a, b - a)
             if not text or xxhash.xxh3_64_intdigest(text) != value:
-                raise FormatError(f"hash of document {ordinal}: found {value}, expected the xxh3-64 of its id")
+                raise FormatError(f"hash of document {ordinal}", str(value), "the xxh3-64 of its id")
 
 
 _CHECKS = {"stream.bin": _stream, "documents.bin": _documents, "documents.ids": _ids, "documents.hash": _hashes}

@@ -39,10 +39,10 @@ def convert(
     manifest, allowed = load_manifest(path, roots)
     unknown = sorted(set(encodings) - set(manifest.tracks))
     if unknown:
-        raise ConfigError(f"{path}: found no tracks {unknown}, expected some of {sorted(manifest.tracks)}")
+        raise ConfigError(path, f"no tracks {unknown}", f"some of {sorted(manifest.tracks)}")
     bare = np.flatnonzero((manifest.shards.documents == 0) & (manifest.shards.tokens > 0))
     if len(bare):
-        raise ConfigError(f"{path}: found no documents in shard {bare[0]}, expected some; adopt the file with borders")
+        raise ConfigError(path, f"no documents in shard {bare[0]}", "some", "adopt the file with borders")
     tracks = {
         name: TrackOptions(
             codec=track.codec,

@@ -40,7 +40,7 @@ def join(
     Raises: ConfigError, and whatever opening the datasets raises. Nothing is written then.
     """
     if isinstance(paths, (str, os.PathLike)) or not paths:
-        raise ConfigError(f"join: found {paths!r}, expected a list of at least one dataset")
+        raise ConfigError("join", repr(paths), "a list of at least one dataset")
     target = os.path.abspath(out)
     loaded = [load_manifest(path, roots) for path in paths]
     sources = [(allowed.directory, moved(manifest, allowed.directory, target)) for manifest, allowed in loaded]
@@ -70,7 +70,7 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
     manifests = [manifest for _, manifest in sources]
     names = sorted({name for manifest in manifests for name in manifest.tracks})
     if len(names) > fmt.MAX_TRACKS:
-        raise ConfigError(f"join: found {len(names)} tracks in all, expected at most {fmt.MAX_TRACKS}")
+        raise ConfigError("join", f"{len(names)} tracks in all", f"at most {fmt.MAX_TRACKS}")
     _agree(sources, "fields", lambda manifest: manifest.layouts[0].extra_fields(manifest.tracks))
     _agree(sources, "fields, once all tracks are there,", lambda manifest: manifest.layouts[0].extra_fields(names))
     _agree(sources, "block_tokens", lambda manifest: manifest.block_tokens)
@@ -108,8 +108,10 @@ def _agree(sources: Sequence[_Source], what: str, value: Callable[[Manifest], ob
     for directory, manifest in sources[1:]:
         if value(manifest) != first:
             raise ConfigError(
-                f"join: {what}: found {value(manifest)} in {directory}, expected {first} as in {sources[0][0]}; such "
-                "datasets can be mixed but not joined"
+                f"join: {what}",
+                f"{value(manifest)} in {directory}",
+                f"{first} as in {sources[0][0]}",
+                "such datasets can be mixed but not joined",
             )
 
 

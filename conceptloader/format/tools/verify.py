@@ -148,7 +148,7 @@ def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
                 files.roots.check_real(path)
                 size = os.stat(path).st_size
                 if size != entry.size:
-                    raise FormatError(f"found {size} bytes, expected {entry.size}; restore the file")
+                    raise FormatError("", f"{size} bytes", str(entry.size), "restore the file")
                 if full:
                     load(files.roots, track.vocabulary)
             except (ConceptloaderError, OSError) as error:
@@ -246,7 +246,7 @@ class _Shards:
 
 def _equal(found: str, expected: str, what: str) -> None:
     if found != expected:
-        raise FormatError(f"{what}: found checksum {found}, expected {expected}; it was damaged or changed: restore it")
+        raise FormatError(what, f"checksum {found}", expected, "it was damaged or changed: restore it")
 
 
 def file_checksum(path: str) -> str:

@@ -64,7 +64,7 @@ class Build:
 
     def shard_name(self, shard: int) -> str:
         if not 0 <= shard < self.num_shards:
-            raise ConfigError(f"{self.path}: found shard {shard}, expected one in [0, {self.num_shards}), as planned")
+            raise ConfigError(self.path, f"shard {shard}", f"one in [0, {self.num_shards}), as planned")
         return f"{shard:0{max(5, len(str(self.num_shards - 1)))}d}"
 
     def is_finished(self, shard: int) -> bool:
@@ -92,8 +92,10 @@ class Build:
         """A writer for a shard that is not finished. Raises: InputError if it is."""
         if self.is_finished(shard):
             raise InputError(
-                f"{self.path}: found shard {shard} finished, expected one that is not; skip it (is_finished) "
-                "or build into another directory"
+                self.path,
+                f"shard {shard} finished",
+                "one that is not",
+                "skip it (is_finished) or build into another directory",
             )
         tracks = self.options.tracks.items()
         codecs = {name: get_codec(one.codec, one.parameters, self.codecs, f"track {name!r}") for name, one in tracks}
@@ -118,7 +120,7 @@ def create_build(
     """
     directory = os.path.abspath(path)
     if not plan or len(plan) > fmt.MAX_SHARDS:
-        raise ConfigError(f"plan: found {len(plan)} shards, expected 1 to {fmt.MAX_SHARDS}")
+        raise ConfigError("plan", f"{len(plan)} shards", f"1 to {fmt.MAX_SHARDS}")
     for name, track in options.tracks.items():
         get_codec(track.codec, track.parameters, codecs, f"track {name!r}")
     vocabularies, files = describe_vocabularies(options)
@@ -126,11 +128,11 @@ def create_build(
     options_hash = fingerprint(content)
     make_directories(directory)
     if os.path.exists(os.path.join(directory, fmt.MANIFEST)):
-        raise ConfigError(f"{directory}: found a complete dataset, expected a new directory; nothing was changed")
+        raise ConfigError(directory, "a complete dataset", "a new directory", "nothing was changed")
     target = os.path.join(directory, fmt.BUILD)
     # In this order: another task may begin the build just now, and build.json is its first file.
     if any(not name.startswith(".") for name in os.listdir(directory)) and not os.path.exists(target):
-        raise ConfigError(f"{directory}: found files but no {fmt.BUILD}, expected an empty directory; choose another")
+        raise ConfigError(directory, f"files but no {fmt.BUILD}", "an empty directory", "choose another")
     text = dump_json({"format": BUILD_FORMAT, "version": fmt.VERSION, "options_hash": options_hash, **content})
     write_file(target, text, exclusive=True)
     found = load_json(target)
@@ -221,7 +223,7 @@ def remove_dataset(path: str, hidden: Sequence[str]) -> None:
     foreign = [name for name in names.values() if name not in known]
     if foreign or not heads or not kinds <= {fmt.FORMAT, viewfile.FORMAT, BUILD_FORMAT}:
         found = f"{len(foreign)} files or folders that are no dataset's ({foreign[0]})" if foreign else "no dataset"
-        raise ConfigError(f"{path}: overwrite: found {found}, expected a dataset alone; nothing was removed")
+        raise ConfigError(f"{path}: overwrite", str(found), "a dataset alone", "nothing was removed")
     with named(path, "removed"):
         for entry in sorted(entries, key=lambda entry: names[entry] in heads):  # so that it can be done again
             with contextlib.suppress(FileNotFoundError):

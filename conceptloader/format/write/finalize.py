@@ -26,27 +26,31 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
     """
     build = open_build(path)
     if os.path.exists(os.path.join(build.path, fmt.MANIFEST)):
-        raise FormatError(f"{build.path}: found {fmt.MANIFEST}, expected an unfinished build; nothing was changed")
+        raise FormatError(build.path, str(fmt.MANIFEST), "an unfinished build", "nothing was changed")
     reports = [build.report(shard) for shard in range(build.num_shards)]
     missing = [shard for shard, report in enumerate(reports) if report is None]
     if missing:
         shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         raise FormatError(
-            f"{build.path}: found {len(missing)} of {build.num_shards} shards missing ({shown}), expected all of them; "
-            "run their workers, then finalize again"
+            build.path,
+            f"{len(missing)} of {build.num_shards} shards missing ({shown})",
+            "all of them",
+            "run their workers, then finalize again",
         )
     try:
         manifest = _assemble(build, [report for report in reports if report is not None])
         if not manifest.num_tokens:
-            raise InputError(f"{build.path}: found no token in any shard, expected at least one; check the inputs")
+            raise InputError(build.path, "no token in any shard", "at least one", "check the inputs")
         _check_files(build, manifest)
         return write_manifest(with_border_windows(manifest, Roots(build.path, None)), build.path)
     except ConceptloaderError:
         raise
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FormatError(
-            f"{build.path}: found a .shard.json that is not what a writer says ({error!r}), expected all facts of a "
-            "shard; remove it and write the shard again"
+            build.path,
+            f"a .shard.json that is not what a writer says ({error!r})",
+            "all facts of a shard",
+            "remove it and write the shard again",
         ) from error
 
 
@@ -132,18 +136,24 @@ def _check_files(build: Build, manifest: Manifest) -> None:
                     foreign.append(entry.name)
             elif expected >= 0 and entry.stat().st_size != expected:
                 raise FormatError(
-                    f"{entry.path}: found {entry.stat().st_size} bytes, expected {expected} as its writer said; "
-                    "remove the files of this shard, its .shard.json first, and write it again"
+                    entry.path,
+                    f"{entry.stat().st_size} bytes",
+                    f"{expected} as its writer said",
+                    "remove the files of this shard, its .shard.json first, and write it again",
                 )
     if sizes:
         raise FormatError(
-            f"{build.path}: found no file {sorted(sizes)[0]} (of {len(sizes)} missing), expected all files of finished "
-            "shards; remove the .shard.json of the shard and write it again"
+            build.path,
+            f"no file {sorted(sizes)[0]} (of {len(sizes)} missing)",
+            "all files of finished shards",
+            "remove the .shard.json of the shard and write it again",
         )
     if foreign:
         raise FormatError(
-            f"{build.path}: found {', '.join(sorted(foreign)[:5])} ({len(foreign)} in all), expected only files of "
-            "this build; move them elsewhere"
+            build.path,
+            f"{', '.join(sorted(foreign)[:5])} ({len(foreign)} in all)",
+            "only files of this build",
+            "move them elsewhere",
         )
     for path in temporary:
         with contextlib.suppress(FileNotFoundError):  # of another process that builds here, and has just renamed it

@@ -26,7 +26,7 @@ def _check_id(found: str, where: str) -> bytes:
     try:
         return str.encode(found)
     except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f'{where}: id: found {found!r}, expected text, or "" for none ({error})') from error
+        raise InputError(f"{where}: id", repr(found), f'text, or "" for none ({error})') from error
 
 
 class ShardWriter:
@@ -119,7 +119,7 @@ class ShardWriter:
             or offsets[-1] != len(tokens)
             or (np.diff(offsets) < 0).any()
         ):
-            raise InputError(f"{where}: found offsets that do not fit tokens and ids, expected {len(ids) + 1} that do")
+            raise InputError(where, "offsets that do not fit tokens and ids", f"{len(ids) + 1} that do")
         self._append(where, tokens, offsets, spans, ids, fields or {})
 
     def _append(
@@ -138,7 +138,7 @@ class ShardWriter:
         names = [_check_id(one, where) for one in ids]
         unknown = sorted(set(spans) - set(self._tracks))
         if unknown:
-            raise InputError(f"{where}: found spans of {unknown}, expected tracks among {sorted(self._tracks)}")
+            raise InputError(where, f"spans of {unknown}", f"tracks among {sorted(self._tracks)}")
         borders = np.array([0, len(values)], np.int64) if offsets is None else offsets
         checked = {}
         for track, found in spans.items():
@@ -165,14 +165,16 @@ class ShardWriter:
     def _check_whole(self) -> None:
         if not self._whole:
             raise InputError(
-                f"shard {self.name}: found a document of which an error or an interrupt left only a part in the files, "
-                "expected whole ones; leave this writer and write the shard again"
+                f"shard {self.name}",
+                "a document of which an error or an interrupt left only a part in the files",
+                "whole ones",
+                "leave this writer and write the shard again",
             )
 
     def add_record(self, track: str, record: Any) -> int:
         """Store a record that several spans of this shard share. Returns: its number, to be used in spans."""
         if track not in self._tracks:
-            raise InputError(f"shard {self.name}: found track {track!r}, expected one of {sorted(self._tracks)}")
+            raise InputError(f"shard {self.name}", f"track {track!r}", f"one of {sorted(self._tracks)}")
         self._check_whole()
         data = self._tracks[track].encode(record, f"shard {self.name}")
         self._whole = False
@@ -183,29 +185,31 @@ class ShardWriter:
     def _check_tokens(self, tokens: ArrayLike, where: str) -> NDArray[Any]:
         ids = np.asarray(tokens)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise InputError(f"{where}: tokens: found {ids.dtype} of shape {ids.shape}, expected a list of integers")
+            raise InputError(f"{where}: tokens", f"{ids.dtype} of shape {ids.shape}", "a list of integers")
         if ids.size:
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= self._limit:
                 raise InputError(
-                    f"{where}: found token {low if low < 0 else high}, expected ids in [0, {self._limit}); "
-                    f"check that the text was tokenized with the tokenizer of this build"
+                    where,
+                    f"token {low if low < 0 else high}",
+                    f"ids in [0, {self._limit})",
+                    "check that the text was tokenized with the tokenizer of this build",
                 )
         return np.ascontiguousarray(ids, self._type)
 
     def _check_fields(self, fields: Mapping[str, ArrayLike], length: int, where: str) -> dict[str, NDArray[Any]]:
         if set(fields) != set(self._fields):
-            raise InputError(f"{where}: found fields {sorted(fields)}, expected {sorted(self._fields)}")
+            raise InputError(where, f"fields {sorted(fields)}", f"{sorted(self._fields)}")
         columns = {}
         for field, values in fields.items():
             dtype = self._field_types[field]
             array = np.asarray(values)
             if array.shape != (length,):
-                raise InputError(f"{where}: field {field}: found shape {array.shape}, expected ({length},)")
+                raise InputError(f"{where}: field {field}", f"shape {array.shape}", f"({length},)")
             try:
                 columns[field] = as_field(array, dtype)
             except ValueError as error:
-                raise InputError(f"{where}: field {field}: {error}") from error
+                raise InputError(where, f"field {field}: {error}") from error
         return columns
 
     def finish(self) -> None:

@@ -36,18 +36,14 @@ class BulkSpans:
         """documents: where the batch's documents begin and end, int64 [n + 1]. Raises: InputError."""
         lengths = np.diff(self.offsets)
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.data) or (lengths < 0).any():
-            raise InputError(
-                f"{where}: found record offsets that do not fit the data, expected increasing ones to its end"
-            )
+            raise InputError(where, "record offsets that do not fit the data", "increasing ones to its end")
         if len(lengths) and int(lengths.max()) > fmt.MAX_RECORD_BYTES:
-            raise InputError(
-                f"{where}: found a record of {lengths.max()} bytes, expected at most {fmt.MAX_RECORD_BYTES}"
-            )
+            raise InputError(where, f"a record of {lengths.max()} bytes", f"at most {fmt.MAX_RECORD_BYTES}")
         if not len(self.start):
             return
         kinds = {name: getattr(self, name).dtype for name in ("start", "end", "record")}
         if any(kind.kind not in "iu" for kind in kinds.values()):
-            raise InputError(f"{where}: found spans of {kinds}, expected integers")
+            raise InputError(where, f"spans of {kinds}", "integers")
         before = np.concatenate([documents[:1], self.end[:-1]])
         document = np.searchsorted(documents, self.start, "right") - 1
         good = (self.start >= before) & (self.end > self.start) & (document < len(documents) - 1)
@@ -55,14 +51,13 @@ class BulkSpans:
         if not good.all():
             i = int(np.argmin(good))
             raise InputError(
-                f"{where}: found span [{self.start[i]}, {self.end[i]}) of the batch after one that ends at "
-                f"{before[i]}, expected spans in order, disjoint and within one document; sort them, and "
-                "resolve overlaps first"
+                where,
+                f"span [{self.start[i]}, {self.end[i]}) of the batch after one that ends at {before[i]}",
+                "spans in order, disjoint and within one document",
+                "sort them, and resolve overlaps first",
             )
         if int(self.record.min()) < 0 or int(self.record.max()) >= len(lengths):
-            raise InputError(
-                f"{where}: found a record number outside [0, {len(lengths)}), expected one of the batch's records"
-            )
+            raise InputError(where, f"a record number outside [0, {len(lengths)})", "one of the batch's records")
 
     def entries(self, base: int, end: int, record: int) -> "np.ndarray[Any, np.dtype[np.void]]":
         """The spans as entries of a shard, gaps included.
@@ -111,17 +106,17 @@ class TrackWriter:
             try:
                 start, end = index(first), index(stop)
             except TypeError as error:
-                raise InputError(f"{where}: found span [{first}, {stop}), expected integers") from error
+                raise InputError(where, f"span [{first}, {stop})", "integers") from error
             if not last <= start < end <= length:
                 raise InputError(
-                    f"{where}: found span [{start}, {end}), expected {last} <= start < end <= {length}, {last} being "
-                    "the end of the span before; sort the spans, and resolve overlaps first"
+                    where,
+                    f"span [{start}, {end})",
+                    f"{last} <= start < end <= {length}, {last} being the end of the span before",
+                    "sort the spans, and resolve overlaps first",
                 )
             if isinstance(record, (int, np.integer)):
                 if not 0 <= record < self.records:
-                    raise InputError(
-                        f"{where}: found record number {record}, expected one of the {self.records} added so far"
-                    )
+                    raise InputError(where, f"record number {record}", f"one of the {self.records} added so far")
                 places.append((start, end, int(record) - self.records))
             else:
                 places.append((start, end, len(data)))
@@ -133,7 +128,7 @@ class TrackWriter:
 
     def _check_room(self, records: int, where: str) -> None:
         if self.records + records > fmt.NO_RECORD:
-            raise InputError(f"{where}: found more than 2**32 - 1 records in one shard; use more shards")
+            raise InputError(where, "found more than 2**32 - 1 records in one shard", fix="use more shards")
 
     def encode(self, record: Any, where: str) -> bytes:
         """The bytes of a record, checked."""
@@ -145,9 +140,9 @@ class TrackWriter:
             else:
                 data = self._codec.encode(record)
         except ValueError as error:
-            raise InputError(f"{where}: record: {error}") from error
+            raise InputError(where, f"record: {error}") from error
         if len(data) > fmt.MAX_RECORD_BYTES:
-            raise InputError(f"{where}: found a record of {len(data)} bytes, expected at most {fmt.MAX_RECORD_BYTES}")
+            raise InputError(where, f"a record of {len(data)} bytes", f"at most {fmt.MAX_RECORD_BYTES}")
         if self.max_items is not None and len(data) and self._concepts < 1 << 32:
             self._check_concepts(data, np.array([len(data)]), where)
         return data
@@ -157,7 +152,7 @@ class TrackWriter:
         largest = int(self._codec.all_ids(data, sizes).max())
         if largest >= self._concepts:
             rule = f"ids below {self._concepts}, the size of the vocabulary"
-            raise InputError(f"{where}: found concept id {largest}, expected {rule}")
+            raise InputError(where, f"concept id {largest}", rule)
 
     def add_record(self, data: bytes) -> int:
         """Write what `encode` has passed. Returns: its number."""
@@ -170,7 +165,7 @@ class TrackWriter:
         self._check_room(len(spans.offsets) - 1, where)
         if self.max_items is not None and len(spans.data):
             if (spans.offsets % self._item).any():
-                raise InputError(f"{where}: found records of other lengths, expected {self._item} bytes for a concept")
+                raise InputError(where, "records of other lengths", f"{self._item} bytes for a concept")
             self._check_concepts(spans.data, np.diff(spans.offsets), where)
 
     def add(self, base: int, spans: BulkSpans) -> None:

@@ -32,7 +32,7 @@ def write_view(
     Raises: ConfigError for none at all, FormatError and ReadError for the source.
     """
     if not len(start):
-        raise ConfigError(f"{out}: found no document to select, expected at least one; nothing was written")
+        raise ConfigError(out, "no document to select", "at least one", "nothing was written")
     runs = Runs.of(*source.in_files(start, stop))
     data = runs.dump()
     manifest = ViewManifest(

@@ -52,9 +52,10 @@ class Placer:
             if ((end != WHOLE) & (end > (stop - first)[row])).any():
                 return
         raise ConfigError(
-            f"{self.sources[0].path}: found offsets that may count characters or tokens: of the first "
-            f"{len(items):,} annotations none ends behind the tokens of its document; say which (--unit characters, as "
-            "in build, or --unit tokens)"
+            self.sources[0].path,
+            f"found offsets that may count characters or tokens: of the first {len(items):,} annotations none ends "
+            "behind the tokens of its document",
+            fix="say which (--unit characters, as in build, or --unit tokens)",
         )
 
     def _by_shard(self, items: NDArray[np.void]) -> Iterator[tuple[int, Ints]]:
@@ -78,9 +79,10 @@ class Placer:
             mark = self.ds.manifest.extra.get("ingest", {}).get("bos")
             if mark == SOME_BOS:
                 raise ConfigError(
-                    f"{self.ds.path}: found joined datasets of which some have a token in front of every document, "
-                    "expected all of them or none; annotate them before they are joined, or give offsets in tokens "
-                    "(--unit tokens)"
+                    self.ds.path,
+                    "joined datasets of which some have a token in front of every document",
+                    "all of them or none",
+                    "annotate them before they are joined, or give offsets in tokens (--unit tokens)",
                 )
             more = np.full(len(documents), int(mark is not None))
             first, base = first + before + more, self.ds.shard_starts[shard]
@@ -92,7 +94,7 @@ class Placer:
             placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules)
         except BadRow as error:
             where = self.where(items[np.argmax(row == error.row)])
-            raise InputError(f"{where}: {error.problem}") from error
+            raise InputError(where, str(error.problem)) from error
         self.losses.note(batch, lost, lambda at: f"document {documents[at]}")
         offsets = read.offsets + offsets_of(read.eos)
         for name, found in placed.items():
@@ -123,8 +125,10 @@ class Placer:
                 known = {digest(read.texts[i])}
             if int(item["content"]) not in known:
                 raise InputError(
-                    f"{self.where(item)}: found another text, or other tokens, than the document has in "
-                    f"{self.ds.path}, expected the same; annotate the dataset that was built from these documents"
+                    self.where(item),
+                    f"another text, or other tokens, than the document has in {self.ds.path}",
+                    "the same",
+                    "annotate the dataset that was built from these documents",
                 )
 
     def _raw(self, items: NDArray[np.void], records: Sequence[bytes], row: Ints, read: Read) -> RawSpans:
@@ -137,9 +141,10 @@ class Placer:
         if outside.any():
             i = int(np.argmax(outside))
             raise InputError(
-                f"{self.where(items[i])}: found [{items['start'][i]}, {end[i]}), expected it within the "
-                f"{lengths[row[i]]} {'tokens' if texts is None else 'characters'} of the document; the offsets are of "
-                "another text or tokenizer, or in another unit (--unit)"
+                self.where(items[i]),
+                f"[{items['start'][i]}, {end[i]})",
+                f"it within the {lengths[row[i]]} {'tokens' if texts is None else 'characters'} of the document",
+                "the offsets are of another text or tokenizer, or in another unit (--unit)",
             )
         if self.concepts is not None:
             sizes = items["size"] // self.concepts.itemsize

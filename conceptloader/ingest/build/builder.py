@@ -79,8 +79,10 @@ class IngestOptions(SpanRules):
         found = self.tokenizer.eos_id if self.tokenizer else self.eos_id
         if found is None:
             raise ConfigError(
-                "eos: found a tokenizer without a known end-of-document token, expected one to append to each "
-                "document; name it (--eos) or append none (--no-eos)"
+                "eos",
+                "a tokenizer without a known end-of-document token",
+                "one to append to each document",
+                "name it (--eos) or append none (--no-eos)",
             )
         return found
 
@@ -117,12 +119,14 @@ def build_dataset(
     path = os.path.abspath(out)
     if overwrite and task is not None:
         raise ConfigError(
-            f"{path}: overwrite: found task {task[0]} of {task[1]}, expected a build alone, since a task would remove "
-            "what others wrote; nothing was removed: remove the directory before the tasks begin, and leave this out"
+            f"{path}: overwrite",
+            f"task {task[0]} of {task[1]}",
+            "a build alone, since a task would remove what others wrote",
+            "nothing was removed: remove the directory before the tasks begin, and leave this out",
         )
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
     if not plan:
-        raise InputError(f"{sources[0].path} (of {len(sources)} files): found an empty corpus, expected records")
+        raise InputError(f"{sources[0].path} (of {len(sources)} files)", "an empty corpus", "records")
     content = format_options(options)
     if overwrite:
         make_room(path, sources)
@@ -175,16 +179,14 @@ def format_options(options: IngestOptions) -> BuildOptions:
     elif (size := options.vocab_size) is not None:
         facts = Tokenizer(name=f"unnamed-{size}", vocab_size=size, eos_id=options.eos_id)
     else:
-        raise ConfigError("tokenizer: found none, expected the one of the tokens, or the size of its vocabulary")
+        raise ConfigError("tokenizer", "none", "the one of the tokens, or the size of its vocabulary")
     if options.bos is not None and (options.chat is not None or not 0 <= options.bos < facts.vocab_size):
         wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
-        raise ConfigError(f"bos: found token {options.bos}, expected {wanted}; correct it or leave it out")
+        raise ConfigError("bos", f"token {options.bos}", wanted, "correct it or leave it out")
     columns, fields = options.columns, dict(options.columns.fields)
     for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
         if unknown := sorted(set(given) - set(columns.tracks)):
-            raise ConfigError(
-                f"{what}: found track {unknown[0]!r}, expected one of {', '.join(columns.tracks) or 'none'}"
-            )
+            raise ConfigError(what, f"track {unknown[0]!r}", f"one of {', '.join(columns.tracks) or 'none'}")
     tracks = {
         name: _track(options, track)
         for track in columns.tracks
@@ -240,7 +242,7 @@ def _write_shards(
     tokenizer: bytes | str | None = None
     if options.columns.text is not None or options.chat is not None:
         if options.tokenizer is None:
-            raise ConfigError("tokenizer: found none, expected one for input given as text")
+            raise ConfigError("tokenizer", "none", "one for input given as text")
         tokenizer = options.tokenizer.definition or options.tokenizer.name
     jobs = [
         ShardJob(

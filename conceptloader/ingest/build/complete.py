@@ -47,7 +47,7 @@ def make_room(path: str, sources: Sequence[Source]) -> None:
     """
     inside = os.path.join(os.path.realpath(path), "")
     if kept := next((source.path for source in sources if os.path.realpath(source.path).startswith(inside)), None):
-        raise ConfigError(f"{path}: overwrite: found the input {kept} in it, expected none; nothing was removed")
+        raise ConfigError(f"{path}: overwrite", f"the input {kept} in it", "none", "nothing was removed")
     if os.path.isdir(path) and os.listdir(path):
         with build_lock(path):
             remove_dataset(path, (TOKENIZER_FILE, TIMES))
@@ -73,8 +73,9 @@ def describe_complete(
         problem = "other vocabularies, expected the same"
     if problem:
         raise ConfigError(
-            f"{path}: found a complete dataset of {problem}; nothing was changed: build into a new directory, or over "
-            "this one (--overwrite)"
+            path,
+            f"found a complete dataset of {problem}",
+            fix="nothing was changed: build into a new directory, or over this one (--overwrite)",
         )
     check_since_start(path, sources, complete=True)
     manifest, _ = load_manifest(path, None)

@@ -73,8 +73,10 @@ class Losses(dict[str, TrackLoss]):
         for track, loss in self.items():
             if loss.lost > limit * loss.spans:
                 raise InputError(
-                    f"{where}: track {track!r}: {loss}, expected at most {limit:.2%}; check that the offsets are "
-                    f"[start, end) in characters of these very texts, or allow it (--max-lost-spans); {remedy}"
+                    where,
+                    f"track {track!r}: {loss}, expected at most {limit:.2%}",
+                    fix="check that the offsets are [start, end) in characters of these very texts, or allow it "
+                    f"(--max-lost-spans); {remedy}",
                 )
 
 
@@ -88,8 +90,10 @@ def read_losses(build: Build) -> Losses:
             losses.add({track: TrackLoss(**loss) for track, loss in notes.get(NOTE, {}).items()})
         except (TypeError, AttributeError) as error:
             raise FormatError(
-                f"{build.path}: shard {shard}: found a .shard.json that is not what a writer says ({error!r}), "
-                "expected the counts of its spans; remove it and write the shard again"
+                f"{build.path}: shard {shard}",
+                f"a .shard.json that is not what a writer says ({error!r})",
+                "the counts of its spans",
+                "remove it and write the shard again",
             ) from error
     return losses
 

@@ -127,7 +127,7 @@ class ShardFiller:
                 placed = self._place(batch, progress.losses)
             except BadRow as error:
                 if error.row < 0:
-                    raise InputError(f"{rows.path}: {error.problem}") from error
+                    raise InputError(rows.path, str(error.problem)) from error
                 where = rows.name(rows.numbers[error.row])
                 if not self.skip_bad:
                     raise BadRecord(f"{rows.path}: {where}: {error.problem}") from error

@@ -58,9 +58,9 @@ def build(
     Raises: ConfigError; see `conceptloader.ingest.build.builder.build_dataset`.
     """
     if (tokenizer is None) == (vocab_size is None):
-        raise ConfigError("build: expected either tokenizer or, for tokens as input, vocab_size")
+        raise ConfigError("build", "expected either tokenizer or, for tokens as input, vocab_size")
     if tokenizer is None and isinstance(eos, str):
-        raise ConfigError(f"build: eos: found {eos!r}, expected an id, since there is no tokenizer to look it up")
+        raise ConfigError("build: eos", repr(eos), "an id, since there is no tokenizer to look it up")
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos)
     if columns is None and chat is None:
@@ -95,6 +95,6 @@ def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
     if chat is None:
         return options
     if options.columns.prefix is not None:
-        raise ConfigError("build: found chat and prefix, expected one of them; write the prefix into the chat template")
+        raise ConfigError("build", "chat and prefix", "one of them", "write the prefix into the chat template")
     columns = replace(CHAT_COLUMNS, ignored=tuple(options.columns.ignored))
     return replace(options, columns=columns, chat=chat, append_eos=False, mode=options.mode or "document")

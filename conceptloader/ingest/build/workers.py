@@ -60,8 +60,9 @@ def run_tasks(
                 except (EOFError, ConnectionResetError):
                     process.join()
                     raise ConceptloaderError(
-                        f"worker process {process.pid}: ended with exit code {process.exitcode} in task {i} "
-                        "(killed, or out of memory?); what is finished is kept: run the same command again"
+                        f"worker process {process.pid}",
+                        f"ended with exit code {process.exitcode} in task {i} (killed, or out of memory?)",
+                        fix="what is finished is kept: run the same command again",
                     ) from None
                 if kind == "news":
                     on_news(i, content)

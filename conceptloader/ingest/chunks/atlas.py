@@ -21,7 +21,7 @@ def atlas(directory: str | os.PathLike[str], options: Mapping[str, Any]) -> tupl
     documents, chunks = (parquet_files([os.path.join(directory, name)]) for name in (DOCUMENTS, CHUNKS))
     table = ConceptTable(path=os.path.join(directory, CONCEPTS))
     if not os.path.exists(table.path):
-        raise ConfigError(f"{table.path}: found no such file, expected the table of the concepts")
+        raise ConfigError(table.path, "no such file", "the table of the concepts")
     labels = {kind: f"{kind}_ids" for kind in KINDS}
     return Documents(files=documents, content="document_text"), Chunks(
         files=chunks, join="doc_int_id", labels=labels, concepts=table, starts="chunk_char_starts", number="chunk_id",
@@ -38,6 +38,6 @@ def parquet_files(paths: list[str]) -> list[str]:
         else:
             some = [path] if os.path.exists(path) and path.endswith(".parquet") else []
         if not some:
-            raise ConfigError(f"{path}: found no parquet file there, expected one, or a directory of them")
+            raise ConfigError(path, "no parquet file there", "one, or a directory of them")
         found += some
     return found

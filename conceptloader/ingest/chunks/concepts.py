@@ -38,22 +38,24 @@ def load_library(table: ConceptTable, kinds: Sequence[str]) -> Library:
     names = column_types(table.path)
     for column in filter(None, (table.key, table.kind, table.name)):
         if column not in names:
-            raise InputError(f"{table.path}: found columns {', '.join(names)}, expected {column!r}; name the column")
+            raise InputError(table.path, f"columns {', '.join(names)}", repr(column), "name the column")
     rows = [row for _, row in read_objects(table.path)]
     seen: dict[Any, int] = {}
     for number, row in enumerate(rows):
         key, kind = row[table.key], row[table.kind] if table.kind else kinds[0]
         if key is None or key in seen:
             where = "" if key is None else f", as in row {seen[key]}"
-            raise InputError(f"{table.path}: row {number}: found {table.key} {key!r}{where}, expected each key once")
+            raise InputError(f"{table.path}: row {number}", f"{table.key} {key!r}{where}", "each key once")
         seen[key] = number
         if kind not in kinds:
             raise InputError(
-                f"{table.path}: row {number}: found kind {kind!r}, expected one of {', '.join(kinds)}, of which there "
-                "are columns of labels; name a column for it"
+                f"{table.path}: row {number}",
+                f"kind {kind!r}",
+                f"one of {', '.join(kinds)}, of which there are columns of labels",
+                "name a column for it",
             )
         if not isinstance(row[table.name], str) or not row[table.name]:
-            raise InputError(f"{table.path}: row {number}: found name {row[table.name]!r}, expected one")
+            raise InputError(f"{table.path}: row {number}", f"name {row[table.name]!r}", "one")
     rows.sort(key=lambda row: (kinds.index(row[table.kind]) if table.kind else 0, row[table.key]))
     keys = [row[table.key] for row in rows]
     of = [row[table.kind] if table.kind else kinds[0] for row in rows]

@@ -90,8 +90,10 @@ def join_chunks(
         if part is not None and missing:
             if part.stage != kind:
                 raise ConfigError(
-                    f"{path}: found {len(missing)} tasks of {kind!r} that are not finished, expected all of them "
-                    f"before {part.stage!r}; let its tasks wait for theirs"
+                    path,
+                    f"{len(missing)} tasks of {kind!r} that are not finished",
+                    f"all of them before {part.stage!r}",
+                    "let its tasks wait for theirs",
                 )
             missing = [task for task in missing if task.number % part.tasks == part.number]
 
@@ -128,7 +130,7 @@ def check_join(documents: Documents, chunks: Chunks, path: str) -> None:
     wanted = [chunks.join, documents.content, chunks.starts, chunks.damaged, *documents.keep]
     check_columns(chunks, documents.files, wanted)
     if not os.path.exists(os.path.join(path, PLAN)) and _visible(path):
-        raise ConfigError(f"{path}: found files but no {PLAN}, expected an empty directory for the join; move them")
+        raise ConfigError(path, f"files but no {PLAN}", "an empty directory for the join", "move them")
 
 
 def _visible(path: str) -> list[str]:
@@ -170,8 +172,9 @@ def run_task(task: Task, tell: Tell) -> None:
             report = {"ids": _ids, "deal": _deal, "join": _join}[task.kind](task, database)
         except duckdb.Error as error:
             raise InputError(
-                f"{task.file}: cannot be joined: "
-                f"{str(error).splitlines()[0]}; check the types of the columns, and the disk"
+                task.file,
+                f"cannot be joined: {str(error).splitlines()[0]}",
+                fix="check the types of the columns, and the disk",
             ) from error
     write_file(task.report, dump_json({"report": report}))
 
@@ -187,7 +190,9 @@ def _plan(path: str, documents: Documents, chunks: Chunks) -> None:
     if not write_file(name, data, exclusive=True):
         with open(name, "rb") as file:
             if file.read() != data:
-                raise ConfigError(f"{path}: found the join of other files or options; remove it, or choose another one")
+                raise ConfigError(
+                    path, "found the join of other files or options", fix="remove it, or choose another one"
+                )
 
 
 def discard_join(path: str) -> None:
@@ -223,8 +228,10 @@ def _ids(task: Task, database: Any) -> dict[str, Any]:
     ).fetchone()
     if twice:
         raise InputError(
-            f"{task.documents.files[0]} (of {len(task.documents.files)} files): found {task.chunks.join} {twice[0]!r} "
-            f"of {twice[1]} documents, expected ids of one document each; chunks cannot be told apart"
+            f"{task.documents.files[0]} (of {len(task.documents.files)} files)",
+            f"{task.chunks.join} {twice[0]!r} of {twice[1]} documents",
+            "ids of one document each",
+            "chunks cannot be told apart",
         )
     return {"wrong": {}, "examples": []}
 

@@ -60,22 +60,27 @@ class Chunks:
         listed, own = (self.starts, self.number), (self.start, self.end)
         if (None in listed) == (None in own) or any(listed) == any(own):
             raise ConfigError(
-                f"chunks: found starts, number = {listed} and start, end = {own}, expected either a list of starts in "
-                "the documents and each chunk's number in it, or start and end of each chunk"
+                "chunks",
+                f"starts, number = {listed} and start, end = {own}",
+                "either a list of starts in the documents and each chunk's number in it, or start and end of each "
+                "chunk",
             )
         if not self.labels:
-            raise ConfigError("chunks: found no column of labels, expected at least one (KIND=COLUMN)")
+            raise ConfigError("chunks", "no column of labels", "at least one (KIND=COLUMN)")
         if self.concepts.kind is None and len(self.labels) > 1:
             raise ConfigError(
-                f"chunks: found labels of {', '.join(self.labels)}, but no column with the kind of a concept; name it"
+                "chunks",
+                f"found labels of {', '.join(self.labels)}, but no column with the kind of a concept",
+                fix="name it",
             )
         if self.scores and self.scores.keys() != self.labels.keys():
             raise ConfigError(
-                f"chunks: found scores of {', '.join(self.scores)} and labels of {', '.join(self.labels)}, expected "
-                "scores of all kinds of labels, or of none"
+                "chunks",
+                f"scores of {', '.join(self.scores)} and labels of {', '.join(self.labels)}",
+                "scores of all kinds of labels, or of none",
             )
         if self.score_type not in ("f2", "f4"):
-            raise ConfigError(f"chunks: score_type: found {self.score_type!r}, expected f2 or f4")
+            raise ConfigError("chunks: score_type", repr(self.score_type), "f2 or f4")
         for path in [*self.files, self.concepts.path]:
             check_path(path)
 
@@ -96,7 +101,7 @@ class Chunks:
 def check_path(path: str) -> None:
     """Raises: ConfigError for a path that a pattern of files could be taken for."""
     if any(character in path for character in "*?[]"):
-        raise ConfigError(f"{path}: found one of * ? [ ] in a file's name, expected none of them; rename the file")
+        raise ConfigError(path, "one of * ? [ ] in a file's name", "none of them", "rename the file")
 
 
 def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str | None]) -> None:
@@ -115,23 +120,25 @@ def check_columns(chunks: Chunks, documents: Sequence[str], wanted: Sequence[str
             types = column_types(file)
             if lacking := sorted({column for column in columns if column is not None} - types.keys()):
                 raise InputError(
-                    f"{file}: found columns {', '.join(types)}, expected {', '.join(lacking)} too; name the columns of "
-                    f"the {kind} as they are"
+                    file,
+                    f"columns {', '.join(types)}",
+                    f"{', '.join(lacking)} too",
+                    f"name the columns of the {kind} as they are",
                 )
             ids = getattr(types[chunks.join], "value_type", types[chunks.join])  # of a dictionary, too
             if not is_text(ids) and not pa.types.is_integer(ids):
-                raise InputError(
-                    f"{file}: column {chunks.join!r}: found {types[chunks.join]}, expected ids: text or integers"
-                )
+                raise InputError(f"{file}: column {chunks.join!r}", str(types[chunks.join]), "ids: text or integers")
             for column in chunks.labels.values() if kind == "chunks" else ():
                 value = getattr(types[column], "value_type", None)
                 value = getattr(value, "value_type", value)
                 if value not in (None, pa.null()) and is_text(value) != is_text(getattr(key, "value_type", key)):
                     raise InputError(
-                        f"{file}: column {column!r}: found {types[column]}, expected a list of {key}, as "
-                        f"{chunks.concepts.key} of {chunks.concepts.path}; write one of them as the other"
+                        f"{file}: column {column!r}",
+                        str(types[column]),
+                        f"a list of {key}, as {chunks.concepts.key} of {chunks.concepts.path}",
+                        "write one of them as the other",
                     )
             for column in chunks.scores.values() if kind == "chunks" else ():
                 value = getattr(types[column], "value_type", None)
                 if value is None or not (pa.types.is_floating(value) or pa.types.is_integer(value)):
-                    raise InputError(f"{file}: column {column!r}: found {types[column]}, expected a list of numbers")
+                    raise InputError(f"{file}: column {column!r}", str(types[column]), "a list of numbers")

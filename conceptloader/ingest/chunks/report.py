@@ -53,6 +53,9 @@ def require_right(report: dict[str, Any], wrong: str) -> None:
     if report["wrong"] and wrong == "refuse":
         found = ", ".join(f"{number:,} {what}" for what, number in report["wrong"].items())
         raise InputError(
-            f"{report['examples'][0]}: found {found}, expected none, this is the first; mend the files, or leave what "
-            "is wrong without annotation, counted (--wrong-chunks unannotated), and listed (--skip-bad FILE)"
+            report["examples"][0],
+            str(found),
+            "none, this is the first",
+            "mend the files, or leave what is wrong without annotation, counted (--wrong-chunks unannotated), and "
+            "listed (--skip-bad FILE)",
         )

@@ -83,16 +83,16 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
             continue
         for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
             names: set[str] = set()
-            problem = ""
+            problem: InputError | None = None
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     try:
                         names |= parse_json(line).keys()
                     except ValueError as error:  # reading the shard says it, or leaves the record out
-                        problem = problem or f"{source.path}: line {number}: {error}"
+                        problem = problem or InputError(f"{source.path}: line {number}", str(error))
             if names:
                 return source.path, names
-            if problem:
-                raise InputError(problem)
+            if problem is not None:
+                raise problem
     shown = ", ".join(source.path for source in sources[:5]) + (", ..." if len(sources) > 5 else "")
     raise InputError(shown, "an empty corpus", "at least one record", "check the inputs")

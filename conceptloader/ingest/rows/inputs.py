@@ -72,11 +72,12 @@ class Source:
             if same and (_stamp(found) == self.stamp or _sample(self.path, self.size) == self.sample):
                 return
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be read: {error.strerror}") from error
+            raise InputError(self.path, f"cannot be read: {error.strerror}") from error
         raise InputError(
-            f"{self.path}: found it changed while it was read ({found.st_size} bytes, modified at "
-            f"{found.st_mtime_ns} ns), expected {self.size} bytes, modified at {self.stamp[0]} ns, as at the start; "
-            "what was read now is not kept: wait until the file is complete, then begin anew"
+            self.path,
+            f"it changed while it was read ({found.st_size} bytes, modified at {found.st_mtime_ns} ns)",
+            f"{self.size} bytes, modified at {self.stamp[0]} ns, as at the start",
+            "what was read now is not kept: wait until the file is complete, then begin anew",
         )
 
 
@@ -94,7 +95,7 @@ def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator
                 try:
                     yield begin, row.read()
                 except ValueError as error:
-                    raise InputError(f"{source.row_name(begin)}: {error}") from error
+                    raise InputError(source.row_name(begin), str(error)) from error
         return
     number = 0
     for lines, _ in read_lines(source.path, compression=source.compression, limit=limit):
@@ -104,7 +105,7 @@ def read_rows(source: Source, limit: int, column: str | None = None) -> Iterator
                 try:
                     record = parse_json(line)
                 except ValueError as error:
-                    raise InputError(f"{source.row_name(number)}: {error}") from error
+                    raise InputError(source.row_name(number), str(error)) from error
                 yield number, record
 
 
@@ -127,19 +128,19 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
                 log.warning("%s: left out %d files of other kinds, such as %s", given, len(left), left[0])
             paths += kept
         elif not os.path.exists(given):
-            raise ConfigError(f"input {given}: found no such file or directory, expected one; check the path")
+            raise ConfigError(f"input {given}", "no such file or directory", "one", "check the path")
         elif not _kind(given)[0]:
             raise ConfigError(
-                f"input {given}: found an unknown file name, expected one that ends in {_EXPECTED}; rename the file"
+                f"input {given}", "an unknown file name", f"one that ends in {_EXPECTED}", "rename the file"
             )
         else:
             paths.append(given)
     if not paths:
-        raise InputError(f"inputs {', '.join(names)}: found an empty corpus, expected files that end in {_EXPECTED}")
+        raise InputError(f"inputs {', '.join(names)}", "an empty corpus", f"files that end in {_EXPECTED}")
     real = [os.path.abspath(path) for path in paths]
     repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
     if repeated:
-        raise ConfigError(f"input {repeated}: found it twice, expected each file once; remove one of the two")
+        raise ConfigError(f"input {repeated}", "it twice", "each file once", "remove one of the two")
     top = os.path.commonpath([os.path.dirname(path) for path in real])
     sources = [_describe(path, os.path.relpath(path, top), *_kind(path)) for path in real]
     met: dict[tuple[int, ...], str] = {}
@@ -159,13 +160,15 @@ def files_below(folder: str) -> list[str]:
 
     def unreadable(error: OSError) -> None:
         raise InputError(
-            f"{error.filename}: cannot be read: {error.strerror}; make it readable, or name the files that are meant"
+            error.filename,
+            f"cannot be read: {error.strerror}",
+            fix="make it readable, or name the files that are meant",
         ) from error
 
     found, met = [], set()
     for root, _, names in os.walk(folder, onerror=unreadable, followlinks=True):
         if os.path.realpath(root) in met:
-            raise InputError(f"{root}: found a link to a folder that is read already, expected each once; remove it")
+            raise InputError(root, "a link to a folder that is read already", "each once", "remove it")
         met.add(os.path.realpath(root))
         found += [os.path.join(root, name) for name in names]
     return sorted(found)
@@ -186,10 +189,10 @@ def _describe(path: str, name: str, kind: str, compression: str | None) -> Sourc
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
-            raise ConfigError(f"input {path}: found no regular file, expected one; write the records to a file first")
+            raise ConfigError(f"input {path}", "no regular file", "one", "write the records to a file first")
         sample = _sample(path, found.st_size)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(path, f"cannot be read: {error.strerror}") from error
     groups = row_group_sizes(path) if kind == "table" else None
     return Source(
         path=path, name=name, compression=compression, row_groups=groups, size=found.st_size, sample=sample,

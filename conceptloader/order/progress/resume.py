@@ -248,7 +248,7 @@ class ChangedPast(ResumeError):
             f"{decided} or later, a skip or an exclude at {consumed} or later, or a dataset of another name. To train "
             "on as if the new values had always been there, allow them by name: "
         )
-        super().__init__(self.refusal + f"allow_changed={json.dumps(self.keys)}")
+        super().__init__("", self.refusal + f"allow_changed={json.dumps(self.keys)}")
 
 
 def _warn(saved: OrderSpec, current: OrderSpec) -> None:

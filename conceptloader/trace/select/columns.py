@@ -32,7 +32,7 @@ class DocumentColumns:
 
     def __init__(self, dataset: Dataset, seed: int = 0, metadata: str | None = None) -> None:
         if not dataset.num_documents:
-            raise ConfigError(f"{dataset.path}: found no document table, expected one: documents are selected")
+            raise ConfigError(dataset.path, "no document table", "one: documents are selected")
         self._arrow = arrow = need("pyarrow", "select: found no pyarrow package, which makes the tables")
         self.dataset, self._key = dataset, derive_key(seed, "share of documents")
         self._names = {}
@@ -82,10 +82,11 @@ class DocumentColumns:
         documents = np.arange(min(self.dataset.num_documents, _RANGE_OF_IDS))
         known = document_ids(self._arrow, self.dataset, documents).drop_null()
         raise ConfigError(
-            f"metadata: found none of its {len(self._metadata):,} ids in {self.dataset.path}, such as "
-            f"{self._metadata['id'][0].as_py()!r:.100}, expected ids of its documents, "
-            + (f"such as {known[0].as_py()!r:.100}" if len(known) else "which has none")
-            + "; nothing was written"
+            "metadata",
+            f"none of its {len(self._metadata):,} ids in {self.dataset.path}, such as "
+            f"{self._metadata['id'][0].as_py()!r:.100}",
+            "ids of its documents, " + (f"such as {known[0].as_py()!r:.100}" if len(known) else "which has none"),
+            "nothing was written",
         )
 
     def _load(self, path: str) -> Any:
@@ -97,21 +98,20 @@ class DocumentColumns:
                 table = self._read_lines(path, need("pyarrow.json", where))
         except (OSError, self._arrow.ArrowInvalid) as error:
             raise ConfigError(
-                f"{where}: found {error}, expected a parquet or jsonl file whose ids are strings, or all "
-                "of them integers"
+                where, str(error), "a parquet or jsonl file whose ids are strings, or all of them integers"
             ) from error
         if "id" not in table.column_names or table["id"].null_count == len(table):
-            raise ConfigError(f"{where}: found the columns {', '.join(table.column_names)}, expected one called id")
+            raise ConfigError(where, f"the columns {', '.join(table.column_names)}", "one called id")
         twice = sorted(set(table.column_names) & set(self.types) - {"id"})
         if twice:
-            raise ConfigError(f"{where}: found the columns {', '.join(twice)}, which the dataset has; rename them")
+            raise ConfigError(where, f"found the columns {', '.join(twice)}, which the dataset has", fix="rename them")
         kind = getattr(table["id"].type, "value_type", table["id"].type)  # of a dictionary, too
         if not any(getattr(self._arrow.types, f"is_{name}")(kind) for name in _ID_TYPES):
-            raise ConfigError(f"{where}: found ids of type {kind}, expected strings or integers, as in the input")
+            raise ConfigError(where, f"ids of type {kind}", "strings or integers, as in the input")
         table = table.filter(table["id"].is_valid())
         ids = table["id"].cast(self._arrow.large_string())
         if len(ids.unique()) != len(ids):
-            raise ConfigError(f"{where}: found an id twice, expected one row for each document")
+            raise ConfigError(where, "an id twice", "one row for each document")
         return table.set_column(table.column_names.index("id"), "id", ids).combine_chunks()
 
     def _read_lines(self, path: str, json: Any) -> Any:

@@ -86,7 +86,7 @@ class Expression:
         return json.loads(found[0][0])
 
     def wrong(self, at: int, found: str) -> ConfigError:
-        return ConfigError(f"{self._option}, column {at + 1}: found {found}\n{self.text}\n{' ' * max(at, 0)}^")
+        return ConfigError(f"{self._option}, column {at + 1}", f"found {found}\n{self.text}\n{' ' * max(at, 0)}^")
 
     def _shown(self, error: Exception) -> ConfigError:
         message, _, place = str(error).partition("LINE 2: ")

@@ -89,7 +89,7 @@ def select(
     check_new_directory(target)
     with open_dataset(path, roots=roots) as dataset:
         if "://" in dataset.path:
-            raise ConfigError(f"{dataset.path}: found a URL, expected a local directory, whose view can be copied")
+            raise ConfigError(dataset.path, "a URL", "a local directory, whose view can be copied")
         asking = _Asking(dataset, ask, f"{target}.parts")
         if task is not None:
             asking.write_part(task, progress)
@@ -121,9 +121,9 @@ class _Asking:
     def _concepts(self, where: Where) -> Where:
         dataset, track = self.dataset, self.ask.track
         if dataset.mode == "document":
-            raise ConfigError(f"spans: {dataset.path} has mode document: only whole documents are selected")
+            raise ConfigError("spans", f"{dataset.path} has mode document: only whole documents are selected")
         if track not in dataset.tracks or dataset.tracks[track].codec != "concepts":
-            raise ConfigError(f"spans: found no track {track!r} of concepts in {dataset.path}")
+            raise ConfigError("spans", f"found no track {track!r} of concepts in {dataset.path}")
         return where.renamed({name: dataset.concept(name, track).id for name in where.concepts()})
 
     def find(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> Any:
@@ -191,8 +191,10 @@ class _Asking:
         missing = sorted({_part(k, tasks) for k in range(tasks)}.symmetric_difference(names))
         if missing or not names:
             raise FormatError(
-                f"{self.directory}: found {len(names)} parts, expected those of all tasks (not there: {missing[:3]}); "
-                "run the tasks that are missing, or remove the directory"
+                self.directory,
+                f"{len(names)} parts",
+                f"those of all tasks (not there: {missing[:3]})",
+                "run the tasks that are missing, or remove the directory",
             )
         tables = []
         for name in names:
@@ -203,7 +205,7 @@ class _Asking:
             except (OSError, self._arrow.ArrowInvalid) as error:
                 raise ReadError(f"{path}: cannot read what a task found: {error}; remove it, run the task") from error
             if (tables[-1].schema.metadata or {}).get(b"ask", b"").decode() != self.print:
-                raise ConfigError(f"{path}: found what a task found of other arguments; remove {self.directory}")
+                raise ConfigError(path, "found what a task found of other arguments", fix=f"remove {self.directory}")
         return tables
 
 
@@ -221,14 +223,14 @@ class _By:
         (name,) = Expression(self.column, known, "by").columns or [""]
         kind = known.get(name)
         if name != self.column or self._arrow.types.is_nested(kind):
-            raise ConfigError(f"by: found {self.column!r}, expected a column with one value for each document")
+            raise ConfigError("by", repr(self.column), "a column with one value for each document")
         try:
             self._edges = np.array(self._texts, float)
         except ValueError as error:
-            raise ConfigError(f"by: found {edges!r}, expected numbers, as in quality:0,0.5,1") from error
+            raise ConfigError("by", repr(edges), "numbers, as in quality:0,0.5,1") from error
         number = self._arrow.types.is_integer(kind) or self._arrow.types.is_floating(kind)
         if colon and (len(self._edges) < 2 or (np.diff(self._edges) <= 0).any() or not number):
-            raise ConfigError(f"by: found {text!r}, expected a column of numbers and rising borders: quality:0,0.5,1")
+            raise ConfigError("by", repr(text), "a column of numbers and rising borders: quality:0,0.5,1")
 
     def __call__(self, table: Any) -> Any:
         """The name of each document's view, null for none."""
@@ -237,7 +239,7 @@ class _By:
             names = column.cast(self._arrow.string())
             for one in names.unique().drop_null().to_pylist():
                 if not _NAME.fullmatch(one):
-                    raise ConfigError(f"by: found the value {one!r:.100}, expected the name of a directory")
+                    raise ConfigError("by", f"the value {one!r:.100}", "the name of a directory")
             return names
         values = column.cast(self._arrow.float64()).fill_null(float("nan")).to_numpy()
         at = np.searchsorted(self._edges, values, side="right") - 1
@@ -257,12 +259,14 @@ def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
     table = arrow.concat_tables(table.replace_schema_metadata(None) for table in tables).combine_chunks()
     if not table.num_rows:
         raise ConfigError(
-            f"select: found no document of {found.documents:,} in {dataset.path}, expected at least one; nothing was "
-            f"written (of {found.unknown:,} the expression says nothing)"
+            "select",
+            f"no document of {found.documents:,} in {dataset.path}",
+            "at least one",
+            f"nothing was written (of {found.unknown:,} the expression says nothing)",
         )
     names, which = np.unique(table["view"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True)
     if len(names) > _MOST_VIEWS:
-        raise ConfigError(f"by: found {len(names):,} values, expected at most {_MOST_VIEWS:,}; give intervals")
+        raise ConfigError("by", f"{len(names):,} values", f"at most {_MOST_VIEWS:,}", "give intervals")
     start, stop = table["start"].to_numpy(), table["stop"].to_numpy()
     places = [out if ask.by is None else f"{out}-{name}" for name in names.tolist()]
     for place in places:

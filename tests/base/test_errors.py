@@ -1,0 +1,39 @@
+"""Errors keep their parts, whoever hands them on."""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from conceptloader import errors
+from conceptloader.errors import ConceptloaderError, ReadError
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ConceptloaderError)]
+
+
+def parts(error: ConceptloaderError) -> tuple[object, ...]:
+    return type(error), error.path, error.found, error.expected, error.fix, error.code, error.args, str(error)
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_are_equal(
+    kind: type[ConceptloaderError], again: Callable[[ConceptloaderError], ConceptloaderError]
+) -> None:
+    for error in (kind("a.yaml: x", 3, "a text", "quote it", code="own"), kind("a", "gone"), kind()):
+        assert parts(again(error)) == parts(error)
+
+
+def test_the_number_of_the_system_stays() -> None:
+    error = ReadError("file", "gone", errno=5)
+    assert pickle.loads(pickle.dumps(error)).errno == copy.copy(error).errno == error.within("sample 3").errno == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_place_leads_the_path_in(kind: type[ConceptloaderError]) -> None:
+    error = kind("x", 3, "a text", "quote it")
+    assert str(error.within("a.yaml")) == "a.yaml: x: found 3, expected a text; quote it"
+    assert str(error) == "x: found 3, expected a text; quote it"
+    assert error.within("a", ".").path == "a.x"
+    assert kind("", "gone").within("a.yaml").path == "a.yaml"

@@ -45,6 +45,14 @@ def load_config(
         raise error.within(path) from error
 
 
+def read_yaml(path: str | os.PathLike[str]) -> Any:
+    """Plain data of a YAML file. Raises ConfigError with the line of what is wrong, ReadError."""
+    try:
+        return parse_yaml(_read(Path(path)))
+    except ConfigError as error:
+        raise error.within(path) from error
+
+
 def parse_yaml(text: str) -> Any:
     """Plain data of a YAML text. Raises ConfigError with the line of what is wrong."""
     loader = None

@@ -2,6 +2,7 @@
 
     DESCRIPTION                 what it does and an example, for `conceptloader <command> --help`
     add_arguments(parser)       its arguments
+    MORE, RARE, USAGE           optional: description and options for --help-all alone; the usage without them
     run(arguments, output)      the work; returns the exit code, or nothing for 0
 
 Data goes to stdout, logs and progress to stderr. Exit codes: 0 fine, 1 the data is bad, 2 usage.
@@ -16,47 +17,61 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from keyword import iskeyword
 
+from conceptloader.base.strict import unknown
 from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
+from conceptloader.cli.recipe import with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
 
-# To add a subcommand, add its module to this package and here its name, with a line for `conceptloader --help`; a word
-# of Python's has _ behind it there. Only the module of the command that is given is imported.
-COMMANDS = {
-    "build": "build a dataset from jsonl or parquet files",
-    "import": "build a dataset from a public corpus, as it is downloaded",
-    "adopt": "use token files of Megatron, datatrove or OLMo where they are",
-    "annotate": "attach a track to a dataset that exists",
-    "finalize": "complete a build whose shards were written by other programs",
-    "join": "make one dataset of several, by reference",
-    "convert": "write a dataset again with other track encodings",
-    "verify": "check that a dataset is what its manifest says",
-    "inspect": "show a window or a document: text, spans with concepts, bytes read",
-    "sample": "show random windows or documents",
-    "stats": "count documents, spans and concepts",
-    "concepts": "look for concepts of a dataset: names, groups, descriptions",
-    "vocabulary": "collect the concept names of jsonl or parquet files",
-    "index": "an index of the concepts of a dataset: which tokens carry each",
-    "select": "a view: some documents of a dataset as a dataset, without copying a token",
-    "init": "write a configuration for datasets",
-    "plan": "which samples each rank reads at each step",
-    "trace": "the documents and the concepts of a step",
-    "when": "every step and rank at which a document or a concept is seen",
-    "exposure": "how often each source, document or concept was seen until a step",
-    "explain": "the documents and concepts behind the loss of a step",
-    "audit": "replay a recorded run and name the first step that differs",
-    "view": "look at a dataset or a run in the browser",
-    "bench": "how fast the loader reads on this machine, and whether that is enough",
+# To add a subcommand, add its module to this package and here its name, with a line for `conceptloader --help`. Only
+# the module of the command that is given is imported.
+GROUPS = {
+    "Datasets": {
+        "build": "build a dataset from jsonl, parquet, CSV or Arrow",
+        "adopt": "use token files of Megatron, datatrove or OLMo where they are",
+        "annotate": "attach a track to a dataset that exists",
+        "join": "make one dataset of several, by reference",
+        "select": "a view: some documents of a dataset as a dataset, without copying a token",
+        "index": "an index of the concepts of a dataset: which tokens carry each",
+        "verify": "check that a dataset is what its manifest says",
+    },
+    "Inspect": {
+        "inspect": "show windows, documents or concepts of a dataset",
+        "stats": "count documents, spans and concepts",
+        "view": "look at a dataset or a run in the browser",
+    },
+    "Runs": {
+        "init": "write a configuration for datasets",
+        "trace": "the documents and the concepts of a step, past or ahead",
+        "when": "every step and rank at which a document or a concept is seen",
+        "exposure": "how often each source, document or concept was seen until a step",
+        "audit": "replay a recorded run and name the first step that differs",
+        "doctor": "check a configuration and its storage before a long run",
+    },
+}
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+# What commands were called before: what does the same now, with an example.
+RENAMED = {
+    "import": ("build --preset", "build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer bytes"),
+    "finalize": ("build --finalize", "build --finalize --out data/corpus"),
+    "vocabulary": ("build --vocabulary-only", "build corpus/ --vocabulary-only --out concepts.txt"),
+    "convert": ("build --from-dataset", "build --from-dataset data/code --encoding spans --out data/code-spans"),
+    "sample": ("inspect --random", "inspect data/corpus --random 3 --seq-len 128"),
+    "concepts": ("inspect --search", "inspect data/atlas --search astronomy"),
+    "plan": ("trace --indices-only", "trace run.yaml --log checkpoints --step 1200 --indices-only"),
+    "explain": ("trace --losses", "trace run.yaml --log checkpoints --step 1200 --losses losses"),
+    "bench": ("doctor", "doctor run.yaml"),
 }
 
-_DESCRIPTION = """\
-Build, check and look into datasets of tokens with concepts attached.
-
+_USAGE = "conceptloader <command> [options]"
+_DESCRIPTION = "Build, inspect and trace tokenized datasets with span annotations."
+_EPILOG = """\
   conceptloader build corpus.jsonl --out data/corpus --tokenizer bytes
   conceptloader inspect data/corpus --window 0 --seq-len 128
-  conceptloader <command> --help          explains a command, with an example
+
+<command> --help shows examples, --help-all every option.
+Exit codes: 0 success, 1 the data is bad, 2 usage error.
 """
 
 
@@ -64,15 +79,21 @@ Build, check and look into datasets of tokens with concepts attached.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
     given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
-    parser = make_parser(next(filter(COMMANDS.__contains__, given), ""))
+    rare = "--help-all" in given
+    given = ["--help" if argument == "--help-all" else argument for argument in given]
+    parser = make_parser(next(filter(COMMANDS.__contains__, given), ""), rare)
     if not given:
         parser.print_help(sys.stderr)
         parser.exit(2)
+    if given[0] in RENAMED:
+        now, example = RENAMED[given[0]]
+        parser.error(f"{given[0]!r} is now {now!r}, such as: conceptloader {example}")
     if not given[0].startswith("-") and given[0] not in COMMANDS:
-        from conceptloader.base.strict import unknown
-
         parser.error(str(unknown("", given[0], COMMANDS, "command")))
-    arguments = parser.parse_args(given)
+    try:
+        arguments = parser.parse_args(with_recipe(given, parser))
+    except ConceptloaderError as error:
+        parser.error(str(error))
     configure_logging(arguments.verbose, arguments.quiet)
     output = Output(arguments.json)
     try:
@@ -105,23 +126,43 @@ def _with_home(argument: str) -> str:
     return option + equals + (os.path.expanduser(value) if value.startswith("~/") else value)
 
 
-def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """chosen: the only command that will be parsed; by default any."""
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """With room for the longest options beside their meaning."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32)
+
+
+def make_parser(chosen: str | None = None, rare: bool = True) -> argparse.ArgumentParser:
+    """chosen: the only command that will be parsed; by default any. rare: whether --help has all options."""
+    listed = "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:10} {summary}" for name, summary in group.items())])
+        for title, group in GROUPS.items()
+    )
     parser = argparse.ArgumentParser(
-        "conceptloader", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        "conceptloader",
+        usage=_USAGE,
+        description=f"{_DESCRIPTION}\n\n{listed}",
+        epilog=_EPILOG,
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"conceptloader {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="<command>", required=True)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(metavar="<command>", required=True, help=argparse.SUPPRESS)
+    for name in COMMANDS:
+        command = commands.add_parser(name, formatter_class=_Help)
         if chosen not in (None, name):
             continue
-        module = import_module(f"conceptloader.cli.{name}{'_' * iskeyword(name)}")
-        command.description = module.DESCRIPTION
+        module = import_module(f"conceptloader.cli.{name}")
+        command.description = module.DESCRIPTION + (getattr(module, "MORE", "") if rare else "")
         module.add_arguments(command)
-        general = command.add_argument_group("output")
-        general.add_argument("--json", action="store_true", help="one JSON object on stdout instead of text")
-        general.add_argument("--verbose", "-v", action="store_true", help="log more to stderr")
-        general.add_argument("--quiet", "-q", action="store_true", help="log errors only, show no progress")
-        command.set_defaults(run=module.run)
+        general = command.add_argument_group("output").add_argument
+        general("--json", action="store_true", help="one JSON object on stdout instead of text")
+        general("--verbose", "-v", action="store_true", help="log more to stderr")
+        general("--quiet", "-q", action="store_true", help="log errors only, show no progress")
+        command.set_defaults(run=module.run, parser=command)
+        if not rare and (hidden := set(getattr(module, "RARE", ()))):
+            for action in command._actions:
+                action.help = argparse.SUPPRESS if action.dest in hidden else action.help
+            command.usage = f"conceptloader {name} {module.USAGE} [options]"
+            command.epilog = f"{len(hidden)} more options, with examples: conceptloader {name} --help-all"
     return parser

@@ -13,9 +13,11 @@ from conceptloader.cli.arguments import (
     add_span_rules,
     chosen,
     json_object,
+    refuse_beside,
     size,
 )
 from conceptloader.cli.output import Output
+from conceptloader.cli.recipe import add_recipe
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
 from conceptloader.ingest.build.lost import Losses, TrackLoss
 from conceptloader.ingest.chunks.build import annotate_chunked
@@ -39,16 +41,21 @@ these have other names: --column id=doc_id --column start=begin --column concept
   conceptloader annotate data/web spans.jsonl --track concepts --vocabulary concepts.txt --out data/web-concepts
   conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q
 
+Offsets count characters (Unicode code points) of the document's text, as in build, if the dataset was built from text;
+else tokens. --unit says which; it must be given where the offsets could be either. The text is decoded from the tokens:
+only for tokenizers that give back every text exactly.
+"""
+
+MORE = """
 Annotations may have a row for each chunk of a document, as in `build`: then INPUT has the documents, whose text (or
 tokens) has to be that of the dataset, and the options for chunks say what is in the other files.
 
   conceptloader annotate data/web documents/ --chunks-from chunks/ --join doc_id --chunk-start start --chunk-end end \
       --labels topic=topics --label-scores topic=confidence --concept-table concepts.parquet --track topics --out both
-
-Offsets count characters (Unicode code points) of the document's text, as in build, if the dataset was built from text;
-else tokens. --unit says which; it must be given where the offsets could be either. The text is decoded from the tokens:
-only for tokenizers that give back every text exactly.
 """
+
+USAGE = "DATASET INPUT [INPUT ...] --track NAME --out DIR"
+RARE = *chunks.OPTIONS, "align", "eos_span", "levels", "sort_memory", "max_line_bytes", "text", "tokens", "root"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     add("inputs", nargs="+", metavar="INPUT", help="files of annotations, or directories of files")
     add_out(add)
+    add_recipe(parser)
     building.add_workers(add)
 
     group = parser.add_argument_group("the track").add_argument
@@ -85,7 +93,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     chunked = chunks.asked("annotate", arguments)
     if chunked:
         names = "unit", "column", "ignore_column", "parameters"
-        building.refuse_beside("annotate", "--chunks-from", arguments, *names)
+        refuse_beside("--chunks-from", arguments, *names)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     options = AnnotateOptions(
         vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,

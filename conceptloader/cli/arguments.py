@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -77,6 +77,32 @@ def chosen(arguments: argparse.Namespace, *names: str, prefix: str = "") -> dict
     return {name: getattr(arguments, prefix + name) for name in names}
 
 
+def given(arguments: argparse.Namespace, names: Iterable[str]) -> Iterator[str]:
+    """Flags of those arguments that have another value than by default."""
+    parser, wanted = arguments.parser, set(names)
+    for action in parser._actions:
+        if action.dest in wanted and getattr(arguments, action.dest) not in (parser.get_default(action.dest), []):
+            yield str((action.option_strings or [action.metavar])[-1])
+
+
+def refuse_beside(option: str, arguments: argparse.Namespace, *names: str) -> None:
+    """Raises: ConfigError for arguments of these names that `option` would pass over."""
+    for flag in given(arguments, names):
+        raise ConfigError(arguments.parser.prog.split()[-1], f"{option} and {flag}", "one of them")
+
+
+def refuse_without(option: str, arguments: argparse.Namespace, *names: str) -> None:
+    """Raises: ConfigError for arguments of these names that are for `option` alone."""
+    for flag in given(arguments, names):
+        raise ConfigError(arguments.parser.prog.split()[-1], f"{flag} without {option}", "both")
+
+
+def refuse_all_but(option: str, arguments: argparse.Namespace, *names: str) -> None:
+    """`refuse_beside` of all arguments of the command but these."""
+    general = "parser", "run", "json", "verbose", "quiet", option.removeprefix("--").replace("-", "_")
+    refuse_beside(option, arguments, *(vars(arguments).keys() - {*general, *names}))
+
+
 def read_ids(option: str, path: str) -> list[str]:
     """The ids in a file, one a line, each once, without white space around them. Raises: ConfigError."""
     try:
@@ -119,7 +145,7 @@ def add_span_rules(add: Add) -> None:
     eos = "the eos of a document belongs to no span (default), or to the one that ends last"
     add_choice(add, "--eos-span", "none last", eos)
     add_max_lost_spans(add)
-    overlap = "spans that overlap or nest: an error (default); one track per level; or segments with all concepts"
+    overlap = "spans that overlap: an error (default); a track per level; or segments with all concepts"
     add_choice(add, "--overlap", "refuse levels union", overlap)
     add("--levels", type=positive, default=3, metavar="N", help="tracks for --overlap levels (default: 3)")
 

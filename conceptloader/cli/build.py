@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from conceptloader.cli import building, chunks
-from conceptloader.cli.arguments import add_out, add_pairs, chosen, positive
+from conceptloader.cli import building, chunks, other_builds
+from conceptloader.cli.arguments import add_out, add_pairs, chosen, positive, refuse_beside
 from conceptloader.cli.output import Output
+from conceptloader.cli.recipe import add_recipe
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset, format_options
 from conceptloader.ingest.build.plan import default_shard_bytes, plan_shards
@@ -18,43 +19,68 @@ from conceptloader.ingest.rows.inputs import Source, find_sources
 from conceptloader.ingest.rows.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
-Build a dataset from text with spans, or from tokens with spans.
-
-A record is one document (a line of jsonl, a row of parquet; .jsonl.gz and .jsonl.zst too):
+Build a dataset from text with spans, or from tokens with spans. A record is one document: a line of jsonl (.gz, .zst),
+a row of parquet, CSV or Arrow. start and end count characters (Unicode code points) of the text, or tokens.
 
   {"id": "a1", "text": "A cat sat.", "spans": [{"start": 2, "end": 5, "concepts": ["animal"]}]}
   {"id": "a2", "tokens": [5, 7, 9],  "spans": [{"start": 0, "end": 2, "concepts": [17]}]}
 
-start and end count characters (Unicode code points) of the text, or tokens. A token belongs to the span that holds its
-first character that is not white space, see --align; eos belongs to none. Further columns: spans_<track> makes another
-track of concepts, metadata (an object) a track of documents' metadata. Columns that are not known are refused unless
-they are ignored.
-
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --concepts-vocabulary concepts.txt
   conceptloader build chats.jsonl --out data/chats --tokenizer model/ --chat --max-tokens 8192
+  conceptloader build corpus/ --vocabulary-only --out concepts.txt
+  conceptloader build --recipe build.yaml
+
+When interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
+"""
+
+MORE = """
+A token belongs to the span that holds its first character that is not white space, see --align; eos belongs to none.
+Further columns: spans_<track> makes another track of concepts, metadata (an object) a track of documents' metadata.
+Columns that are not known are refused unless they are ignored.
+
   conceptloader build tokens.parquet --out data/tokens --vocab-size 50257 --eos 50256 --workers 8
 
 With --chat a record is a conversation: messages (each with role and content), tools; or prompt and completion; or
 chosen and rejected, which become two documents. It is rendered by the tokenizer's chat template, and the loss is on
 what the assistant says (field loss_mask). Mode document; no eos is appended.
-Annotations may stand in files of their own, with a row for each chunk of a document: see the options for chunks.
+
+Annotations may stand in files of their own, with a row for each chunk of a document: see the options for chunks. The
+files of a public corpus of this kind are known as a preset; documents and chunks are joined in OUT.joined, which takes
+about as much room as the documents and is removed at the end. A chunk that the corpus did not annotate, and one that
+contradicts its document, are left without annotation and counted.
 
   conceptloader build documents/ --chunks-from chunks/ --join doc_id --chunk-starts starts --chunk-number number \
       --labels topic=topic_ids --concept-table concepts.parquet --out data/corpus --tokenizer tokenizer.json
+  conceptloader build data/atlas-parquet --preset fineweb-atlas --out data/atlas --tokenizer tokenizer.json
 
-When interrupted, run the same command again: finished shards are kept. The result does not depend on --workers.
+A dataset can be written again with its tracks encoded as spans (12 bytes a run, small for long spans), dense (4 bytes a
+token), or auto, whichever is smaller in each shard. The stream fingerprint stays: a running training can change over.
+
+  conceptloader build --from-dataset data/code --encoding spans --out data/code-spans
+
+A build whose shards other programs have finished, datatrove for instance, gets its manifest last; missing, foreign and
+differently configured shards are refused, and spans that were lost when they were given to tokens.
+
+  conceptloader build --finalize --out data/corpus
 """
+
+USAGE = "INPUT [INPUT ...] --out DIR"
+RARE = (
+    *chunks.OPTIONS, "no_eos", "bos", "token_type", "scores", "align", "eos_span", "levels", "encoding", "id", "track",
+    "metadata_column", "field", "prefix", "chat_template", "multiple", "shard_input_bytes", "max_line_bytes", "mode",
+    "min_count", "root", "text", "tokens", "ignored", "vocabulary",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUT", help="files, or directories of files")
+    add("inputs", nargs="*", metavar="INPUT", help="files, or directories of files")
     add_out(add)
     building.add_workers(add)
     building.add_token_arguments(parser)
 
     group = parser.add_argument_group("concepts").add_argument
-    group("--concepts-vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
+    group("--concepts-vocabulary", metavar="FILE", help="their names, one per line or a JSON list")
     add_pairs(group, "--vocabulary", "TRACK=FILE", "the same for another track")
     meaning = "spans of this track have `scores`, one for each of their concepts, to be stored as f2 or f4"
     add_pairs(group, "--scores", "TRACK=TYPE", meaning, ", such as concepts=f2")
@@ -75,19 +101,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("conversations").add_argument
     group("--chat", action="store_true", help="records are conversations, see above")
     group("--chat-template", metavar="FILE", help="in Jinja (default: that of the --tokenizer folder)")
-    group("--max-tokens", type=positive, metavar="N", help="leave out the last turns of a longer conversation")
+    group("--max-tokens", type=positive, metavar="N", help="leave out the last turns of longer ones")
     group("--multiple", type=positive, metavar="N", help="fill up to a multiple of N tokens, for context parallelism")
 
     building.add_build_arguments(parser)
-    add("--dry-run", action="store_true", help="say what would be built, from the first records, and write nothing")
+    other_builds.add_arguments(parser)
+    add_recipe(parser)
+    add("--dry-run", action="store_true", help="say what would be built, and write nothing")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    if (code := other_builds.other_build(arguments, output)) is not None:
+        return code
+    if not arguments.inputs:
+        raise ConfigError("build", "no INPUT", "files, or directories of files")
     building.check_tokens("build", arguments)
     rules = _chat_rules(arguments)
     if chunks.asked("build", arguments):
         names = "dry_run", "concepts_vocabulary", "vocabulary", "scores", "track", "field", "ignored"
-        building.refuse_beside("build", "--chunks-from", arguments, *names)
+        refuse_beside("--chunks-from", arguments, *names)
         return chunks.build(*chunks.read_arguments(arguments), arguments, output)
     sources = find_sources(arguments.inputs)
     if rules:
@@ -127,7 +159,7 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the one of the model")
     names = "chunks_from", "prefix", "text", "tokens", "track", "metadata_column", "field"
-    building.refuse_beside("build", "--chat", arguments, *names)
+    refuse_beside("--chat", arguments, *names)
     return load_rules(arguments.tokenizer, arguments.chat_template, arguments.max_tokens, arguments.multiple or 1)
 
 

@@ -1,4 +1,4 @@
-"""What `build` and `import` share: arguments, options, progress, what is said at the end."""
+"""What builds share: arguments, options, progress, what is said at the end."""
 
 import argparse
 import json
@@ -31,14 +31,14 @@ from conceptloader.ingest.rows.tokenizer import find_token, load_tokenizer
 
 
 def add_workers(add: Add) -> None:
-    add("--workers", type=positive, metavar="N", help="worker processes (default: one per available CPU)")
+    add("--workers", type=positive, metavar="N", help="processes (default: one per available CPU)")
 
 
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("tokens").add_argument
     add("--tokenizer", metavar="bytes|PATH", help="`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME")
     add("--vocab-size", type=positive, metavar="N", help="for tokens as input, instead of --tokenizer")
-    add("--eos", metavar="TOKEN|ID", help="token that ends a document, or its id (default: the tokenizer's)")
+    add("--eos", metavar="TOKEN|ID", help="that ends a document (default: the tokenizer's)")
     add("--no-eos", action="store_true", help="do not append an eos token to each document")
     add("--bos", metavar="TOKEN|ID", help="token to put in front of each document, or its id (default: none)")
     add("--token-type", choices=["u2", "u4"], help="stored type (default: the smallest that holds the vocabulary)")
@@ -56,10 +56,10 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shard-input-bytes", type=size, metavar="SIZE", help=meaning)
     add_max_line_bytes(add)
     add_skip_bad(add)
-    add("--overwrite", action="store_true", help="remove the dataset that is in --out, if there is one, and begin anew")
+    add("--overwrite", action="store_true", help="remove the dataset that is in --out, if any")
 
 
-def add_skip_bad(add: Add, what: str = "leave out records that cannot be ingested, and list") -> None:
+def add_skip_bad(add: Add, what: str = "leave out bad records, and list") -> None:
     add("--skip-bad", metavar="FILE", help=f"{what} them in FILE")
 
 
@@ -73,15 +73,6 @@ def check_tokens(command: str, arguments: argparse.Namespace) -> None:
         raise ConfigError(command, "expected either --tokenizer or, for tokens as input, --vocab-size")
     if arguments.eos is not None and arguments.no_eos:
         raise ConfigError(command, "--eos and --no-eos", "one of them")
-
-
-def refuse_beside(command: str, option: str, arguments: argparse.Namespace, *names: str) -> None:
-    """Raises: ConfigError for options that would be passed over where `option` is given. names: of their values."""
-    flags = {"text": "--text-column", "tokens": "--tokens-column", "ignored": "--ignore-column"}
-    for name, value in chosen(arguments, *names).items():
-        if value not in (None, False, [], {}):
-            flag = flags.get(name, f"--{name.replace('_', '-')}")
-            raise ConfigError(command, f"{option} and {flag}", "one of them")
 
 
 def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies: dict[str, Any]) -> IngestOptions:

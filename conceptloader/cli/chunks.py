@@ -1,4 +1,4 @@
-"""Annotations of chunks in files of their own: the options for them of `build`, `annotate` and `import`."""
+"""Annotations of chunks in files of their own: the options for them of `build` and `annotate`."""
 
 import argparse
 from collections.abc import Iterator
@@ -14,6 +14,12 @@ from conceptloader.ingest.chunks.atlas import parquet_files
 from conceptloader.ingest.chunks.build import Chunked, build_chunked
 from conceptloader.ingest.chunks.join import Documents
 from conceptloader.ingest.chunks.options import Chunks, ConceptTable
+
+OPTIONS = (
+    "chunks_from", "join", "labels", "chunk_starts", "chunk_number", "chunk_start", "chunk_end", "chunk_status",
+    "annotated", "chunk_text", "chunk_damaged", "concept_table", "concept_key", "concept_kind", "concept_name",
+    "wrong_chunks", "damaged_documents", "label_scores", "score_type",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

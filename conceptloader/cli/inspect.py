@@ -1,12 +1,14 @@
 """conceptloader inspect"""
 
 import argparse
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from typing import Any
 
-from conceptloader.base.terminal import masked
+from conceptloader.base.terminal import masked, printable
 from conceptloader.cli import window
-from conceptloader.cli.arguments import positive
+from conceptloader.cli.arguments import positive, refuse_beside, refuse_without
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
@@ -19,10 +21,18 @@ name, and which bytes of which files reading it takes. Without a place: the data
   conceptloader inspect data/corpus
   conceptloader inspect data/corpus --window 12 --seq-len 512
   conceptloader inspect data/corpus --document a1
+  conceptloader inspect data/corpus --random 3 --seq-len 128
+  conceptloader inspect data/corpus --random 3 --documents --seed 7
+  conceptloader inspect data/atlas --search astronomy
 
 A span is shown as [start, end); "<" instead of "[" means that it begins before the place, ">" that it ends after it.
 Window i has the tokens from i * S on, S + 1 of them, as in training with `seq_len: S`.
+--search shows the concepts whose name, group or any detail (description, taxonomy, original id) holds a text, in any
+case; to count how often concepts occur, see `conceptloader stats`.
 """
+
+
+_SEQ_LEN = 128
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,12 +42,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--document", metavar="ID", help="the documents that had this id in the input")
     place.add_argument("--document-number", type=int, metavar="N", help="document N of the dataset")
     place.add_argument("--tokens", metavar="A:B", help="tokens A to B - 1 of the dataset")
-    parser.add_argument("--seq-len", type=positive, metavar="S")
+    place.add_argument("--random", type=positive, metavar="N", help="N windows of --seq-len S, or N --documents")
+    place.add_argument("--search", metavar="TEXT", help="concepts that have to do with TEXT")
+    parser.add_argument("--seq-len", type=positive, metavar="S", help="tokens of a window (--random: by default 128)")
+    parser.add_argument("--documents", action="store_true", help="--random: whole documents instead of windows")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="--random: the same one shows the same places")
+    parser.add_argument("--track", metavar="TRACK", help="--search: by default all with a vocabulary")
+    parser.add_argument("--top", type=positive, default=20, metavar="N", help="--search: shown concepts (default: 20)")
+
+
+_OF_RANDOM = "documents", "seed"
+_OF_SEARCH = "track", "top"
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.random is not None:
+        refuse_beside("--random", arguments, *_OF_SEARCH)
+        return _show_random(arguments, output)
+    if arguments.search is not None:
+        refuse_beside("--search", arguments, *_OF_RANDOM, "seq_len", "tokenizer")
+        return _show_concepts(arguments, output)
+    refuse_without("--random", arguments, *_OF_RANDOM)
+    refuse_without("--search", arguments, *_OF_SEARCH)
     if (arguments.window is None) != (arguments.seq_len is None):
         raise ConfigError("inspect", "expected --window and --seq-len together")
+    return _show_place(arguments, output)
+
+
+def _show_place(arguments: argparse.Namespace, output: Output) -> None:
     with open_dataset(arguments.dataset, arguments.root) as dataset:
         ranges = _ranges(arguments, dataset)
         if ranges is None:
@@ -74,6 +106,65 @@ def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, 
     return None
 
 
+def _show_random(arguments: argparse.Namespace, output: Output) -> None:
+    with open_dataset(arguments.dataset, arguments.root) as dataset:
+        tokenizer = find_tokenizer(dataset, arguments.tokenizer)
+        documents = arguments.documents or dataset.mode == "document"
+        if documents and arguments.seq_len is not None:
+            raise ConfigError(
+                "--seq-len", f"found {arguments.seq_len}, but whole documents are shown", fix="leave it out"
+            )
+        windows = None if documents else dataset.windows(arguments.seq_len or _SEQ_LEN, tracks=[])
+        total = dataset.num_documents if windows is None else len(windows)
+        chosen = sorted(random.Random(arguments.seed).sample(range(total), min(arguments.random, total)))
+        kind, place = ("document", dataset.document_range) if windows is None else ("window", windows.token_range)
+        found, text = [], []
+        for number in chosen:
+            shown = window.describe(dataset, *place(number), tokenizer)
+            del shown["reads"]
+            found.append({kind: number, **shown})
+            text += [f"== {kind} {number:,}", *window.lines(shown), ""]
+    output.result({"dataset": masked(dataset.path), "seed": arguments.seed, "samples": found}, text)
+
+
+def _show_concepts(arguments: argparse.Namespace, output: Output) -> None:
+    with open_dataset(arguments.dataset, arguments.root) as dataset:
+        named = [track for track, entry in dataset.tracks.items() if entry.vocabulary is not None]
+        tracks = named if arguments.track is None else [arguments.track]
+        if not tracks:
+            raise ConfigError(dataset.path, "no track with a vocabulary", "one", "its concepts are ids")
+        value: dict[str, Any] = {"dataset": dataset.path, "tracks": {}}
+        for track in tracks:
+            known = [asdict(one) for one in dataset.concepts(track)]
+            found = [one for one in known if _holds(one, arguments.search.casefold())]
+            value["tracks"][track] = {"concepts": len(known), "groups": _groups(dataset, track), "found": found}
+    output.result(value, _concept_lines(value["tracks"], arguments.search, arguments.top))
+
+
+def _groups(dataset: Dataset, track: str) -> list[list[Any]]:
+    """[name, concepts] of each group of a track with a vocabulary."""
+    vocabulary = dataset.tracks[track].vocabulary
+    return [list(group) for group in vocabulary.groups] if vocabulary is not None else []
+
+
+def _holds(value: Any, wanted: str) -> bool:
+    if isinstance(value, (dict, list)):
+        return any(_holds(item, wanted) for item in (value.values() if isinstance(value, dict) else value))
+    return wanted in str(value).casefold()
+
+
+def _concept_lines(tracks: Mapping[str, Any], search: str, top: int) -> Iterator[str]:
+    for track, entry in tracks.items():
+        groups = ", ".join(f"{name} {n:,}" for name, n in entry["groups"])
+        yield f"track {track}: {entry['concepts']:,} concepts" + (f" ({groups})" if groups else "")
+        for one in entry["found"][:top]:
+            yield f"  {one['id']}: {printable(one['name'], 60)}" + (f" [{one['group']}]" if one["group"] else "")
+            for name, detail in one["details"].items():
+                yield f"      {name}: {printable(str(detail), 100)}"
+        rest = len(entry["found"]) - top
+        yield f"  {len(entry['found']):,} with {search!r}" + (f", {rest:,} not shown (--top)" if rest > 0 else "")
+
+
 def _overview(dataset: Dataset) -> dict[str, object]:
     manifest = dataset.manifest
     return {
@@ -90,6 +181,7 @@ def _overview(dataset: Dataset) -> dict[str, object]:
                 "records": int(manifest.shards.tracks[name].records.sum()),
                 "encodings": sorted({str(encoding) for encoding in manifest.shards.tracks[name].encoding}),
                 "concepts": track.vocabulary.count if track.vocabulary else None,
+                "groups": dict(_groups(dataset, name)),
                 "max_concepts_per_record": track.max_items,
                 "max_spans_per_window": {str(2**k): track.max_spans[k] for k in range(7, 18, 2)},
             }

@@ -3,14 +3,16 @@
 import argparse
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from conceptloader.base.terminal import printable
-from conceptloader.cli.arguments import not_negative, steps
-from conceptloader.cli.output import Output
+from conceptloader.cli.arguments import chosen, not_negative, positive, refuse_beside, refuse_without, steps
+from conceptloader.cli.output import Output, save_picture, table
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
-from conceptloader.trace import SampleTrace, trace_sample, trace_step, trace_steps
+from conceptloader.trace import Run, SampleTrace, explain, trace_sample, trace_step, trace_steps
+from conceptloader.view.plots import plot_mixture
 
 DESCRIPTION = """\
 Print what the samples of a step are made of, be it past or ahead: the window of the dataset; its documents, by their
@@ -23,7 +25,24 @@ and token fields, and all of them with --json. Tokens that a build inserted (--p
   conceptloader trace run.yaml --log checkpoints --steps 0:20000 --format parquet --out steps.parquet
 
 With --steps, a row for each document that a sample reads from, as a table: --format jsonl (default) or parquet.
+
+--indices-only shows which samples every rank and micro batch of the steps reads, by index, dataset and window; with a
+log, steps are those of the run as it was started and restarted, and then as it would go on.
+
+  conceptloader trace run.yaml --log checkpoints --steps 1200:1202 --indices-only
+  conceptloader trace run.yaml --global-batch 512 --micro-batch 4 --dp-size 16 --step 0 --indices-only
+  conceptloader trace run.yaml --log checkpoints --step 1200 --indices-only --until 20000 --picture mixture.png
+
+--losses joins a loss log (conceptloader.LossLog, one line in the trainer) with what was in a step: its loss beside the
+usual one, the documents that raised it most, and the concepts that they are about. `excess` is a document's part of the
+rise of the loss: its share of the sample times what the sample's loss is above the usual one, the mean of the steps
+before.
+
+  conceptloader trace run.yaml --log checkpoints --losses losses --step 1200
 """
+
+_OF_INDICES = "picture", "until"
+_OF_LOSSES = "top", "baseline", "track"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +53,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--steps", type=steps, metavar="A:B", help="a table of the steps A to B - 1")
     add_table_arguments(parser)
     parser.add_argument("--rank", type=not_negative, metavar="N", help="of this data-parallel rank only")
+    group = parser.add_argument_group("samples of ranks").add_argument
+    group("--indices-only", action="store_true", help="which samples each rank reads, not what is in them")
+    group("--picture", metavar="FILE", help="also draw the mixture over the run (.png, .svg, .pdf)")
+    group("--until", type=positive, metavar="STEP", help="the end of the picture (default: of an epoch)")
+    group = parser.add_argument_group("losses").add_argument
+    group("--losses", metavar="DIR", help="the loss log: what raised the loss of --step")
+    group("--top", type=positive, default=10, metavar="N", help="documents and concepts (default: 10)")
+    group("--baseline", type=positive, default=100, metavar="N", help="steps before, for the usual loss (default: 100)")
+    group("--track", default="concepts", metavar="NAME", help="of the concepts (default: concepts)")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.indices_only:
+        refuse_beside("--indices-only", arguments, "sample", "format", "out", "losses", *_OF_LOSSES)
+        return _show_indices(arguments, output)
+    refuse_without("--indices-only", arguments, *_OF_INDICES)
+    if arguments.losses is not None:
+        refuse_beside("--losses", arguments, "sample", "steps", "format", "out", "rank")
+        return _show_losses(arguments, output)
+    refuse_without("--losses", arguments, *_OF_LOSSES)
+    return _show_samples(arguments, output)
+
+
+def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
     asked = open_run(arguments)
     if arguments.steps is not None:
         if arguments.rank is not None:
@@ -81,3 +121,62 @@ def _lines(one: SampleTrace) -> Iterator[str]:
             before, after = "<" if span.begins_before else "[", ">" if span.ends_after else ")"
             content = json.dumps(span.record) if span.names is None else printable(", ".join(span.names))
             yield f"    {before}{span.start}, {span.end}{after} {content}"
+
+
+def _show_indices(arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.until is not None and arguments.picture is None:
+        raise ConfigError("--until", "found without --picture, which it is for")
+    asked = open_run(arguments)
+    first, last = arguments.steps or (arguments.step, arguments.step + 1)
+    shares = [share for step in range(first, last) for share in plan_step(asked, step, arguments.rank)]
+    rows = [
+        [share["step"], share["dp_rank"], share["micro_batch"], "  ".join(map(_short, share["samples"]))]
+        for share in shares
+    ]
+    if arguments.picture is not None:
+        begin, order = asked.steps.range_of(first)[0], asked.blend.order
+        end = max(sum(order.sizes), begin + 1) if arguments.until is None else asked.steps.range_of(arguments.until)[0]
+        if end <= begin:
+            raise ConfigError("--until", str(arguments.until), f"a step after {first}, which is marked")
+        save_picture(plot_mixture(order, end, begin), arguments.picture)
+    output.result({"shares": shares}, table(rows, ["step", "rank", "micro batch", "samples"]))
+
+
+def plan_step(asked: Run, step: int, only: int | None = None) -> Iterator[dict[str, Any]]:
+    """The shares of a step: {"step", "dp_rank", "micro_batch", "samples"}."""
+    plan = asked.steps.segment(step).plan
+    for dp_rank in range(plan.partition.dp_size) if only is None else [only]:
+        for micro_batch, indices in enumerate(plan.micro_batches(step, dp_rank)):
+            found = (part.tolist() for part in (indices, *asked.blend.order.sample_many(indices)))
+            samples = [
+                {"sample": sample, "dataset": asked.name(index), "epoch": epoch, "window": window}
+                for sample, index, epoch, window in zip(*found, strict=True)
+            ]
+            yield {"step": step, "dp_rank": dp_rank, "micro_batch": micro_batch, "samples": samples}
+
+
+def _short(sample: dict[str, Any]) -> str:
+    epoch = f" epoch {sample['epoch']}" if sample["epoch"] else ""
+    return f"{sample['sample']}={sample['dataset']}:{sample['window']}{epoch}"
+
+
+def _show_losses(arguments: argparse.Namespace, output: Output) -> None:
+    options = chosen(arguments, "top", "baseline", "track")
+    found = explain(open_run(arguments), arguments.losses, arguments.step, **options)
+    usual = "no step before was logged" if found["usual"] is None else f"usual: {found['usual']:.4f}"
+    logged = f"{found['logged']} of {found['samples']} samples were logged"
+    documents = [
+        [f"{one['excess']:+.5f}", f"{one['loss']:.4f}", one["sample"], one["dataset"], one["id"] or one["document"],
+         f"{one['start']}:{one['end']}", ", ".join(map(str, one[arguments.track][:5]))]
+        for one in found["documents"]
+    ]  # fmt: skip
+    concepts = [
+        [f"{one['excess']:+.5f}", one["concept"], "-" if one["span_loss"] is None else f"{one['span_loss']:.4f}"]
+        for one in found["concepts"]
+    ]
+    lines = [
+        f"step {found['step']}: loss {found['loss']:.4f} ({usual}); {logged}",
+        *table(documents, ["excess", "loss", "sample", "dataset", "document", "tokens", arguments.track]),
+        *table(concepts, ["excess", "concept", "loss of its spans"]),
+    ]
+    output.result(found, lines)

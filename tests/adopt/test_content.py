@@ -61,7 +61,7 @@ def test_a_resume_with_half_of_the_tokens_changed_is_refused(tmp_path: Path, mak
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     again = take(file, tmp_path / "out")
     assert again.stream_fingerprint != ds.stream_fingerprint
-    with raises(ResumeError, "a"):
+    with raises(ResumeError, found="datasets.a.stream_fingerprint"):
         cl.open_blend(config).resume(saved, 100)
 
 

@@ -154,11 +154,11 @@ def test_a_tokenizer_that_does_not_match(shell: Shell, source: Path, tmp_path: P
 
 
 def test_sample(shell: Shell, dataset: Path) -> None:
-    found = shell.json("sample", dataset, "--count", 2, "--seq-len", 10, "--seed", 3)
-    assert found == shell.json("sample", dataset, "--count", 2, "--seq-len", 10, "--seed", 3)
+    found = shell.json("inspect", dataset, "--random", 2, "--seq-len", 10, "--seed", 3)
+    assert found == shell.json("inspect", dataset, "--random", 2, "--seq-len", 10, "--seed", 3)
     assert len(found["samples"]) == 2
     assert all(sample["tokens"][1] - sample["tokens"][0] == 11 for sample in found["samples"])
-    assert "== document" in shell("sample", dataset, "--documents")
+    assert "== document" in shell("inspect", dataset, "--random", 3, "--documents")
 
 
 def test_stats(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,18 +209,18 @@ def test_join(shell: Shell, dataset: Path, tmp_path: Path) -> None:
 
 def test_vocabulary(shell: Shell, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.txt"
-    assert shell.json("vocabulary", source, "--out", out)["names"] == 2
+    assert shell.json("build", source, "--vocabulary-only", "--out", out)["names"] == 2
     assert out.read_text() == "animal\nsize\n"
-    shell("vocabulary", source, "--out", out, code=2)
-    assert shell.json("vocabulary", source, "--out", tmp_path / "2", "--min-count", 5)["left_out"] == 1
+    shell("build", source, "--vocabulary-only", "--out", out, code=2)
+    assert shell.json("build", source, "--vocabulary-only", "--out", tmp_path / "2", "--min-count", 5)["left_out"] == 1
     strange = tmp_path / "strange.jsonl"
     strange.write_text(json.dumps({"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["a\nb", "[", 3]}]}))
-    shell("vocabulary", strange, "--out", tmp_path / "3")
+    shell("build", strange, "--vocabulary-only", "--out", tmp_path / "3")
     assert json.loads((tmp_path / "3").read_text()) == ["[", "a\nb"]
 
 
 def test_a_reader_that_leaves(dataset: Path) -> None:
-    command = f"{sys.executable} -m conceptloader sample {dataset} --count 12 --documents --json | head -n 1"
+    command = f"{sys.executable} -m conceptloader inspect {dataset} --random 12 --documents --json | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, timeout=60, check=True)
     assert done.stdout == b"{\n"
     assert b"Traceback" not in done.stderr

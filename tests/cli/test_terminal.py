@@ -41,11 +41,14 @@ COMMANDS: list[list[str]] = [
     ["inspect", "ds"], ["inspect", "ds", "--document-number", "0"],
     ["inspect", "ds", "--window", "0", "--seq-len", "16"],
     ["inspect", "ds", "--document", "nobody " + IN_NAMES], ["inspect", "nowhere"], ["inspect", "ds", IN_NAMES],
-    ["sample", "ds", "--documents"], ["stats", "ds"], ["verify", "ds"], ["join", "ds", "--out", "joined"],
+    ["inspect", "ds", "--random", "3", "--documents"], ["stats", "ds"], ["verify", "ds"],
+    ["join", "ds", "--out", "joined"],
     ["trace", "run.yaml", "--sample", "0"], ["when", "run.yaml", "--document", IN_NAMES],
-    ["when", "run.yaml", "--concept", IN_NAMES], ["plan", "run.yaml", "--global-batch", "4"],
-    ["build", "in.jsonl", "--out", "other", "--tokenizer", "bytes"], ["vocabulary", "in.jsonl", "--out", "found.txt"],
-    ["vocabulary", "in.jsonl", "--out", "missing/found.txt"], ["trace", "no.yaml", "--sample", "0"],
+    ["when", "run.yaml", "--concept", IN_NAMES],
+    ["trace", "run.yaml", "--global-batch", "4", "--step", "0", "--indices-only"],
+    ["build", "in.jsonl", "--out", "other", "--tokenizer", "bytes"],
+    ["build", "in.jsonl", "--vocabulary-only", "--out", "found.txt"],
+    ["build", "in.jsonl", "--vocabulary-only", "--out", "missing/found.txt"], ["trace", "no.yaml", "--sample", "0"],
 ]  # fmt: skip
 
 
@@ -97,8 +100,8 @@ def test_a_defect_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch
     def broken(*_: Any) -> None:
         raise ZeroDivisionError(EVIL)
 
-    monkeypatch.setattr("conceptloader.cli.plan.open_run", broken)
-    assert main(["plan", "x"]) == 1
+    monkeypatch.setattr("conceptloader.cli.trace.open_run", broken)
+    assert main(["trace", "x", "--step", "0"]) == 1
     printed = capsys.readouterr().err
     check(printed)
     assert "Traceback" in printed
@@ -134,11 +137,11 @@ def test_stdout_on_a_full_disk(dataset: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["plan", "run.yaml", "--global-batch", "4", "--step", str(10**23)],
+        ["trace", "run.yaml", "--global-batch", "4", "--step", str(10**23), "--indices-only"],
         ["when", "run.yaml", "--document", "a", "--samples", str(10**23)],
         ["trace", "run.yaml", "--step", "0", "--global-batch", "4", "--rank", "7"],
-        ["vocabulary", "in.jsonl", "--out", "none.txt", "--column", "nothing"],
-        ["vocabulary", "in.jsonl", "--out", "none.txt", "--min-count", "-5"],
+        ["build", "in.jsonl", "--vocabulary-only", "--out", "none.txt", "--track", "nothing"],
+        ["build", "in.jsonl", "--vocabulary-only", "--out", "none.txt", "--min-count", "-5"],
     ],
 )
 def test_what_a_stranger_types(dataset: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,7 +117,9 @@ def test_a_complete_dataset_needs_no_lock(tmp_path: Path, source: Path, monkeypa
 
 
 @pytest.mark.parametrize("kind", ["a file", "a link to nowhere", "below a file"])
-@pytest.mark.parametrize("name", ["build", "vocabulary", "annotate", "adopt", "join", "convert"])
+@pytest.mark.parametrize(
+    "name", ["build", "build --vocabulary-only", "annotate", "adopt", "join", "build --from-dataset"]
+)
 def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str) -> None:
     taken = tmp_path / "taken"
     if kind == "a link to nowhere":
@@ -131,15 +133,13 @@ def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixtur
     tokens.write_bytes(bytes(100))
     more = {
         "build": [source, "--tokenizer", "bytes"],
-        "vocabulary": [named],
+        "build --vocabulary-only": [named],
         "annotate": [ds, source, "--track", "new"],
         "adopt": [tokens, "--kind", "flat", "--dtype", "uint16"],
         "join": [ds],
-        "convert": [ds, "--dense", "concepts"],
+        "build --from-dataset": [ds],
     }[name]
-    if name == "convert":
-        more = [ds]
-    assert main([name, *map(str, more), "--out", str(out)]) in (1, 2)
+    assert main([*name.split(), *map(str, more), "--out", str(out)]) in (1, 2)
     assert str(taken) in capsys.readouterr().err
     assert taken.is_symlink() or taken.read_text() == "precious"
 

@@ -258,7 +258,7 @@ def test_resume_ahead_behind_and_at_another_length(load, caplog):
     ahead = open_blend(load(phases=[{"start": 50, "weights": {"web": 1}}])).resume(saved, 50)
     assert ahead.order.counts(50) == blend.order.counts(50)
     assert ahead.order.counts(60)[1] == blend.order.counts(50)[1] + 10
-    with raises(ResumeError, "seed: saved 1234, now 5"):
+    with raises(ResumeError, found="seed: saved 1234, now 5"):
         open_blend(load(seed=5)).resume(saved, 50)
     assert open_blend(load(seed=5)).resume(saved, 50, allow_changed=["seed"]).spec.seed == 5
 

@@ -72,7 +72,9 @@ def test_there_and_back_is_byte_identical(tmp_path: Path) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build(tmp_path / "a", "dense")
-    assert main(["convert", str(tmp_path / "a"), "--out", str(tmp_path / "b"), "--encoding", "spans"]) == 0
+    assert (
+        main(["build", "--from-dataset", str(tmp_path / "a"), "--out", str(tmp_path / "b"), "--encoding", "spans"]) == 0
+    )
     assert "concepts: spans" in capsys.readouterr().out
 
 

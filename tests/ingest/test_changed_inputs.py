@@ -160,20 +160,20 @@ def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_while_names_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from conceptloader.cli import vocabulary
+    from conceptloader.cli import other_builds
 
     source = tmp_path / "in.jsonl"
     line = '{"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["%s"]}]}\n'
     source.write_text(line % "one" + line % "two")
-    real = vocabulary.count_names
+    real = other_builds.count_names
 
     def changing(*arguments: Any) -> None:
         real(*arguments)
         source.write_text(line % "one")
 
-    monkeypatch.setattr(vocabulary, "count_names", changing)
+    monkeypatch.setattr(other_builds, "count_names", changing)
     with pytest.raises(InputError, match="changed while it was read"):
-        main_error(["vocabulary", source, "--out", tmp_path / "names"])
+        main_error(["build", source, "--vocabulary-only", "--out", tmp_path / "names"])
     assert not (tmp_path / "names").exists()
 
 

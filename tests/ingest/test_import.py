@@ -74,7 +74,18 @@ def wanted(corpus: Chunked) -> dict[int, Any]:
 
 
 def command(path: Path, out: Path) -> list[str]:
-    return ["import", "fineweb-atlas", str(path), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
+    return [
+        "build",
+        str(path),
+        "--preset",
+        "fineweb-atlas",
+        "--out",
+        str(out),
+        "--tokenizer",
+        "bytes",
+        "--workers",
+        "1",
+    ]
 
 
 def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +115,7 @@ def test_the_preset_finds_what_the_oracle_says(tmp_path: Path, capsys: pytest.Ca
     assert before == {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
     assert main([*command(atlas, out), "--wrong-chunks", "refuse"]) == 2  # not what the dataset was built with
     assert "found a complete dataset of other options" in capsys.readouterr().err
-    assert main(["concepts", str(out), "--search", f"IS {corpus.concepts[7]['concept_id']}"]) == 0
+    assert main(["inspect", str(out), "--search", f"IS {corpus.concepts[7]['concept_id']}"]) == 0
     assert "concept 7 [tone]" in capsys.readouterr().out
 
 

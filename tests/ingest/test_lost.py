@@ -113,14 +113,14 @@ def test_the_command_shows_and_allows_them(tmp_path: Path, capsys: pytest.Captur
     command += ["--concepts-vocabulary", str(tmp_path / "names.txt")]
     assert main(command) == 1
     assert "--max-lost-spans" in capsys.readouterr().err
-    assert main(["finalize", str(tmp_path / "out")]) == 1
+    assert main(["build", "--finalize", "--out", str(tmp_path / "out")]) == 1
     assert main([*command, "--max-lost-spans", "0.25"]) == 0
     assert "concepts: 10 of 40 spans (25.00%) got no token, such as [2, 2) of document" in capsys.readouterr().out
     assert main([*command, "--max-lost-spans", "0.25", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["losses"] == {"concepts": {"spans": 40, "lost": 10, "examples": EXAMPLES}}
     (tmp_path / "out" / "manifest.json").unlink()
-    assert main(["finalize", str(tmp_path / "out"), "--max-lost-spans", "0.25"]) == 0
+    assert main(["build", "--finalize", "--out", str(tmp_path / "out"), "--max-lost-spans", "0.25"]) == 0
     with pytest.raises(SystemExit):
         main([*command, "--max-lost-spans", "25%"])
     with raises(ConfigError, "max_lost_spans", "2"):

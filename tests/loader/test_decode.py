@@ -76,7 +76,7 @@ def test_what_cannot_be_decoded_is_said(config: dict[str, Any], tmp_path: Path) 
         {"seq_len": 8, "datasets": {"t": {"path": str(tmp_path / "adopted")}}}, micro_batch_size=1
     ) as loader:
         batch = next(iter(loader))
-        with raises(cl.ConfigError, "no tokenizer was kept"):
+        with raises(cl.ConfigError, "decode", "no tokenizer was kept"):
             cl.decode(batch, loader)
         assert len(cl.decode(batch, loader, "bytes")[0].text) > 0
 

@@ -160,7 +160,7 @@ def test_a_changed_past_is_refused_with_both_values_and_a_changed_future_is_not(
     config["phases"][0]["start"] = 50
     steps(config, 1, 4, 1, state)
     config["datasets"]["a"]["weight"] = 0.6
-    with raises(ResumeError, "weights.a: saved 7/10, now 2/3"):
+    with raises(ResumeError, found="weights.a: saved 7/10, now 2/3"):
         steps(config, 1, 4, 1, state)
 
 

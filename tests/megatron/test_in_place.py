@@ -89,7 +89,7 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
     assert len(longer.datasets([200, 8, 0])[0]) == 200
     later = made(blend, cache, consumed=80, saved=longer.state(80))
     assert later.spec == longer.spec
-    with pytest.raises(ConfigError, match="--data-cache-path: missing"):
+    with pytest.raises(ConfigError, match="--data-cache-path: found nothing"):
         made(blend, None, consumed=40)
 
 
@@ -109,7 +109,7 @@ def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path: Path, prefixes
         for t in range(len(mine)):
             assert_equal_samples(mine[t], theirs[t], ignore=["sample_index", "dataset_id"])
     shutil.rmtree(prefixes[0])
-    with pytest.raises(ConfigError, match="--data-cache-path: missing"):
+    with pytest.raises(ConfigError, match="--data-cache-path: found nothing"):
         made(options["blend"], None, consumed=40)
 
 

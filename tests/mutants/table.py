@@ -60,7 +60,7 @@ ELSEWHERE = {
     "batch/open": "batch/test_edges.py loader/test_loader.py batch/test_engine.py batch/test_ids.py",
     "batch/prefetch": "loader/test_prefetch.py",
     "batch/messages": "batch/test_messages.py batch/test_ids.py batch/test_fields.py packing/test_batches.py",
-    "batch/measure": "batch/test_engine.py cli/test_bench.py",
+    "batch/measure": "batch/test_engine.py cli/test_doctor.py",
     "format/index": "trace/test_index.py",
     "format/read/bulk": "trace/test_bulk.py trace/test_index.py",
     "format/read/ids": "annotate/test_annotate.py",

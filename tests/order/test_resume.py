@@ -188,7 +188,7 @@ def test_a_new_sequence_length_makes_new_members(saved, consumed, later):
     assert {f"{name}@64" if name in drawn else name for name in NAMES} <= set(run.members)
     assert resume(run, longer, consumed + later) == run
     changed = replace(longer, members={n: replace(m, stream_fingerprint="new") for n, m in longer.members.items()})
-    with raises(ResumeError, "stream_fingerprint"):
+    with raises(ResumeError, found="stream_fingerprint"):
         resume(run, changed, consumed + later + 10)
 
 
@@ -220,7 +220,7 @@ def test_only_shuffled_orders_follow_each_other():
     sequential = spec(order="sequential", phases=())
     with raises(ConfigError, found="found shuffled, then sequential"):
         splice(spec(), sequential, 10)
-    with raises(ResumeError, "order: saved shuffled, now sequential"):
+    with raises(ResumeError, found="order: saved shuffled, now sequential"):
         resume(spec(), sequential, 10)
     assert resume(sequential, sequential, 10) == sequential
     assert splice(spec(), sequential, 0) == sequential

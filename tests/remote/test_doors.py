@@ -355,10 +355,11 @@ def test_passwords_in_urls_are_not_shown(
     opened = cl.open_dataset(url)
     assert "s3cr3t" not in repr(opened)
     assert "://me:***@" in repr(opened)
-    for command in ("inspect", "stats", "sample", "bench"):
-        more = ["--seq-len", "2"] if command in ("sample", "bench") else []
+    options = {"inspect": [], "stats": [], "inspect --random 1": ["--seq-len", "2"], "doctor": ["--seq-len", "2"]}
+    options["doctor"] += ["--seconds", "0.1"]
+    for command, more in options.items():
         for form in ([], ["--json"]):
-            assert main([command, url, *more, *(["--seconds", "0.1"] if command == "bench" else []), *form]) == 0
+            assert main([*command.split(), url, *more, *form]) == 0
             assert "s3cr3t" not in "".join(capsys.readouterr()), command
     missing = url.replace("/ds", "/none")
     run = {"seq_len": 2, "datasets": {"a": {"path": missing}}}
@@ -370,7 +371,7 @@ def test_passwords_in_urls_are_not_shown(
     (tokens,) = (tmp_path / "trusted" / "data" / "ds").glob("*.stream.bin")
     tokens.unlink()
     assert main(["verify", url]) == 2
-    assert main(["sample", url, "--seq-len", "2", "--verbose"]) == 1
+    assert main(["inspect", "--random", "3", url, "--seq-len", "2", "--verbose"]) == 1
     assert main(["inspect", missing, "--verbose"]) == 1
     assert "s3cr3t" not in "".join(capsys.readouterr()) + caplog.text
 

@@ -275,9 +275,8 @@ def test_doors(folder: Path) -> None:
         again = pickle.loads(pickle.dumps(view))
         assert again.tokens(0, 50).tolist() == view.tokens(0, 50).tolist()
         assert again.stream_fingerprint == view.stream_fingerprint
-    for command in (["join", "--out"], ["convert", "--track", "concepts", "--encoding", "dense", "--out"]):
-        name, *options = command
-        assert main([name, str(folder / "view"), *options, str(folder / "no")]) in (1, 2)
+    for command in (["join"], ["build", "--track", "concepts", "--encoding", "dense", "--from-dataset"]):
+        assert main([*command, str(folder / "view"), "--out", str(folder / "no")]) in (1, 2)
         assert not (folder / "no").exists()
     with pytest.raises(ConfigError, match="found a view, whose index is that of its source"):
         build_index(folder / "view")

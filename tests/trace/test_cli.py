@@ -45,6 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+INDICES = "trace", "{config}", "--step", "0", "--indices-only"
+
+
 def answer(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
     assert main([*map(str, args), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -52,9 +55,20 @@ def answer(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
 
 def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = folder / "run.yaml"
-    by_log = answer(capsys, "plan", config, "--log", folder / "run", "--step", 2, "--steps", 3)["shares"]
+    by_log = answer(capsys, "trace", config, "--log", folder / "run", "--steps", "2:5", "--indices-only")["shares"]
     by_hand = answer(
-        capsys, "plan", config, "--global-batch", 8, "--micro-batch", 2, "--dp-size", 2, "--step", 2, "--steps", 3
+        capsys,
+        "trace",
+        config,
+        "--global-batch",
+        8,
+        "--micro-batch",
+        2,
+        "--dp-size",
+        2,
+        "--steps",
+        "2:5",
+        "--indices-only",
     )["shares"]
     assert by_log == by_hand
     assert [(s["step"], s["dp_rank"], s["micro_batch"]) for s in by_log] == [
@@ -67,7 +81,7 @@ def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_picture_of_the_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["plan", str(folder / "run.yaml"), "--log", str(folder / "run"), "--step", "2"]
+    asked = ["trace", str(folder / "run.yaml"), "--log", str(folder / "run"), "--step", "2", "--indices-only"]
     assert main([*asked, "--picture", str(tmp_path / "a.svg")]) == 0
     assert main([*asked, "--until", "9", "--picture", str(tmp_path / "b.svg")]) == 0
     whole, part = ((tmp_path / name).read_text() for name in ("a.svg", "b.svg"))
@@ -129,8 +143,9 @@ def test_audit_passes_and_names_the_first_difference(folder: Path, capsys: pytes
 
 def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, log = str(folder / "run.yaml"), str(folder / "run")
+    indices = [word.format(config=config) for word in INDICES]
     expected = {
-        ("plan", config, "--log", log): r"step +rank +micro batch +samples\n +0 +0 +0  0=\w+:\d+  2=\w+:\d+\n",
+        (*indices, "--log", log): r"step +rank +micro batch +samples\n +0 +0 +0  0=\w+:\d+  2=\w+:\d+\n",
         (
             "trace",
             config,
@@ -158,17 +173,38 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["plan", "{config}"], "steps are not known without"),
+        ([*INDICES], "steps are not known without"),
         (["trace", "{config}", "--step", "3"], "steps are not known without"),
-        (["plan", "{config}", "--log", "{folder}"], "found no start of a run"),
-        (["plan", "{config}", "--log", "{folder}/run", "--global-batch", "8"], "found together with --log"),
-        (["plan", "{config}", "--global-batch", "8", "--dp-size", "3"], "not divisible by"),
-        (["plan", "{config}", "--log", "{folder}/run", "--dp-size", "3"], "--dp-size: found without --global-batch"),
+        ([*INDICES, "--log", "{folder}"], "found no start of a run"),
+        (
+            [*INDICES, "--log", "{folder}/run", "--global-batch", "8"],
+            "found together with --log",
+        ),
+        (
+            [*INDICES, "--global-batch", "8", "--dp-size", "3"],
+            "not divisible by",
+        ),
+        (
+            [*INDICES, "--log", "{folder}/run", "--dp-size", "3"],
+            "--dp-size: found without --global-batch",
+        ),
         (["trace", "{config}", "--sample", "1", "--scheme", "contiguous"], "--scheme: found without --global-batch"),
         (["when", "{config}", "--concept", "a", "--micro-batch", "2"], "--micro-batch: found without --global-batch"),
         (["exposure", "{config}", "--samples", "8", "--dataset", "a"], "--dataset: found with --by source, expected"),
-        (["plan", "{config}", "--log", "{folder}/run", "--until", "9"], "--until: found without --picture"),
-        (["plan", "{config}", "--log", "{folder}/run", "--rank", "2"], "dp_rank: found 2, expected 0 to 1"),
+        (
+            [*INDICES, "--log", "{folder}/run", "--until", "9"],
+            "--until: found without --picture",
+        ),
+        (
+            ["trace", "{config}", "--log", "{folder}/run", "--step", "0", "--until", "9"],
+            "--until without --indices-only",
+        ),
+        (["trace", "{config}", "--log", "{folder}/run", "--step", "0", "--top", "9"], "--top without --losses"),
+        (["trace", "{config}", "--sample", "0", "--indices-only"], "--indices-only and --sample"),
+        (
+            [*INDICES, "--log", "{folder}/run", "--rank", "2"],
+            "dp_rank: found 2, expected 0 to 1",
+        ),
         (["when", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
     ],
 )

@@ -42,7 +42,7 @@ def test_samples_that_are_documents(tmp_path: Path) -> None:
         (part,) = trace_sample(run, seen.sample).documents
         assert (part.id, part.inputs, part.labels) == (document.id, seen.inputs, seen.labels)
     assert {len(document.tokens) > 8 for document in raw} == {True, False}
-    with pytest.raises(ConfigError, match="seq_len: missing"):
+    with pytest.raises(ConfigError, match="seq_len: found nothing"):
         trace_sample(Run(blend=open_blend(load_config({"datasets": content["datasets"]}))), 0)
 
 

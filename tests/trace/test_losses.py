@@ -290,7 +290,7 @@ def test_one_line_in_a_trainer_and_the_command(tmp_path: Path, capsys: pytest.Ca
                                 for name in span.names or ():
                                     expected.setdefault(name, []).append(float(part.mean()))
     command = [
-        "explain",
+        "trace",
         str(tmp_path / "run.yaml"),
         "--log",
         str(tmp_path / "log"),

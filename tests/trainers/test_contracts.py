@@ -162,7 +162,7 @@ def test_torchtitan_refusals(titan: Any, paths: tuple[str, str], tmp_path: Path)
     for options, message in [
         ({"repeat": False}, "shuffled data have no end"),
         ({"tensors": ("concept_ids",)}, "tensors: found .* 'concept_ids', .*; did you mean concepts_ids"),
-        ({"path": ""}, "dataloader.config: missing"),
+        ({"path": ""}, "dataloader.config: found nothing"),
         ({"path": written(seq_len=32)}, "seq_len: found 32, but the framework's is 16"),
         ({"path": written(outputs={"position_ids": "off"})}, "torchtitan needs positions"),
     ]:

@@ -1,4 +1,4 @@
-"""conceptloader bench"""
+"""conceptloader doctor"""
 
 import argparse
 import os
@@ -12,17 +12,19 @@ from conceptloader.batch.measure import Pass, drop_from_cache, measure
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import Blend, ConceptOptions, load_config, open_blend
 from conceptloader.cli.arguments import above_zero, add_root, positive
-from conceptloader.cli.output import Output, table
+from conceptloader.cli.output import Output, progress_bar, table
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
+from conceptloader.format.tools.verify import verify
 
 DESCRIPTION = """\
-Read shuffled windows as a training does, on your storage, and tell how fast that is: first one by one, for the latency
-of a window, then in batches by the loader's threads. Of a dataset all tracks of concepts are read, with the default
-outputs; a configuration is read as it says, but always shuffled.
+Check a configuration, or a dataset, and its storage before a long run: whether it opens, whether files have the sizes
+and samples that manifests say (as `conceptloader verify`), and how fast shuffled windows are read, as in a training:
+first one by one, for the latency of a window, then in batches by the loader's threads. Of a dataset all tracks of
+concepts are read, with the default outputs; a configuration is read as it says, but always shuffled.
 
-  conceptloader bench data/corpus
-  conceptloader bench run.yaml --cold --tokens-per-second-needed 1.5e6
+  conceptloader doctor data/corpus
+  conceptloader doctor run.yaml --cold --tokens-per-second-needed 1.5e6
 
 "fetched/read" is the bytes that storage gave for each byte that the loader needed. Near 0 the system's page cache was
 measured. --cold drops the files from it first (no privileges needed), and reads no more than the data hold. Pages that
@@ -55,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     blend = _open(arguments)
+    problems = _problems(blend, arguments)
+    if problems:
+        output.result({"source": masked(arguments.source), "problems": problems}, problems)
+        return 1
     reader, loader, total = open_reader(blend), blend.config.loader, sum(blend.order.sizes)
     threads = arguments.threads or max(1, min(loader.threads, loader.prefetch))
     prefetch = max(loader.prefetch, threads) if arguments.threads or loader.prefetch else 0
@@ -79,6 +85,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     speed, needed = batches.tokens_per_second, arguments.tokens_per_second_needed
     value = {
         "source": masked(arguments.source),
+        "problems": problems,
+        "unverified": [name for name, dataset in blend.datasets.items() if "://" in dataset.path],
         "mode": next(iter(blend.datasets.values())).mode,
         "samples": dict(zip(blend.order.names, blend.order.sizes, strict=True)),
         "tracks": [track.name for track in reader.layout.tracks],
@@ -93,6 +101,23 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     }
     output.result(value, _lines(value, arguments.seconds))
     return 1 if needed and speed < needed else 0
+
+
+def _problems(blend: Blend, arguments: argparse.Namespace) -> list[str]:
+    """What `verify` finds in each local dataset, sizes and samples of its files."""
+    with progress_bar(arguments.quiet) as progress:
+        return [
+            f"{name}: {problem}"
+            for name, dataset in blend.datasets.items()
+            if "://" not in dataset.path
+            for problem in verify(
+                dataset.path,
+                roots=blend.config.roots,
+                write_checksums=False,
+                threads=len(os.sched_getaffinity(0)),
+                progress=progress,
+            )
+        ]
 
 
 def _open(arguments: argparse.Namespace) -> Blend:
@@ -137,6 +162,10 @@ def _lines(value: dict[str, Any], seconds: float) -> Iterator[str]:
         f"{value['source']}: {sum(value['samples'].values()):,} samples of {value['seq_len']:,} tokens, "
         f"tracks: {', '.join(value['tracks']) or 'none'}"
     )
+    if value["unverified"]:
+        yield f"files of {', '.join(value['unverified'])}: not compared with the manifest, since they are in a store"
+    else:
+        yield "files: sizes and samples are as written"
     yield f"{value['threads']} threads, {value['prefetch']} batches ahead"
     yield ""
     passes = {"one by one": value["single"], f"batches of {value['batches']['batch']}": value["batches"]}

@@ -1,0 +1,69 @@
+"""--recipe FILE: options of a command in a YAML file, under the names that they have on the command line."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from conceptloader.base.strict import unknown
+from conceptloader.blend.load import read_yaml
+from conceptloader.errors import ConfigError
+
+INPUTS = "inputs"
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    meaning = "YAML file with options, and a list of `inputs`"
+    parser.add_argument("--recipe", metavar="FILE", help=meaning)
+
+
+def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """The command line with the options of its --recipe before its own. An option that may be repeated is repeated for
+    each item of a list, and for each KEY=VALUE of a mapping.
+
+    Raises: ConfigError for a file that is no mapping, and for unknown options; ReadError.
+    """
+    alone = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    alone.add_argument("--recipe", action="append", default=[])
+    recipes = alone.parse_known_args(list(given))[0].recipe
+    commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
+    command = commands.get(given[0])
+    if not recipes or command is None or "--recipe" not in command._option_string_actions:
+        return list(given)
+    if len(recipes) > 1:
+        raise ConfigError("--recipe", f"{len(recipes)} files", "one", "put all options into one of them")
+    (file,) = recipes
+    found = read_yaml(file)
+    if not isinstance(found, dict):
+        raise ConfigError(file, type(found).__name__, "options and their values")
+    inputs = found.pop(INPUTS, [])
+    if not isinstance(inputs, list):
+        raise ConfigError(f"{file}: {INPUTS}", repr(inputs), "a list of files or directories")
+    options = [word for key, value in found.items() for word in _option(command, file, key, value)]
+    return [given[0], *options, *given[1:], *map(str, inputs)]
+
+
+def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any) -> Iterator[str]:
+    known = {option[2:]: action for option, action in command._option_string_actions.items() if option[:2] == "--"}
+    action = known.get(str(key))
+    if action is None or key in ("recipe", "help"):
+        raise unknown(f"{file}: {key}", key, {*known, INPUTS} - {"recipe", "help"}, "option")
+    path = f"{file}: {key}"
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise ConfigError(path, repr(value), "true or false")
+        if value:
+            yield f"--{key}"
+        return
+    separator = ":" if ":" in str(action.metavar) else "="
+    many = isinstance(action.default, list) or action.__class__.__name__ == "_AppendAction"
+    if isinstance(value, dict) and many:
+        value = [f"{name}{separator}{item}" for name, item in value.items()]
+    if isinstance(value, dict) and not many:
+        value = json.dumps(value)  # for options that are an object; others refuse it
+    if isinstance(value, list) and not many:
+        raise ConfigError(path, repr(value), "one value")
+    for item in value if isinstance(value, list) else [value]:
+        if item is None or isinstance(item, (bool, list, dict)):
+            raise ConfigError(path, repr(item), "text or a number", "leave the option out, or put the text in quotes")
+        yield f"--{key}={item}"

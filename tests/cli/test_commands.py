@@ -1,0 +1,158 @@
+"""Commands that were renamed, options that do not go together, options in a file, help in two lengths."""
+# ruff: noqa: F811
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import COMMANDS, RENAMED, main
+from tests.cli.test_data_commands import Shell, dataset, shell, source  # noqa: F401 - fixtures
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_renamed_command_names_the_new_one_and_does_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main([name, "x", "--out", "y"])
+    assert end.value.code == 2
+    now, example = RENAMED[name]
+    printed = capsys.readouterr().err
+    assert repr(now) in printed
+    assert f"conceptloader {example}" in printed
+    assert list(tmp_path.iterdir()) == []
+    assert now.split()[0] in COMMANDS
+    words = set(example.split())
+    assert all(word in words for word in now.split())
+
+
+@pytest.mark.parametrize("command", ["build", "annotate"])
+def test_help_in_two_lengths(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = {}
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as end:
+            main([command, option])
+        assert end.value.code == 0
+        shown[option] = capsys.readouterr().out
+    assert len(shown["--help"].splitlines()) <= 64
+    assert "--chunk-starts" not in shown["--help"]
+    assert "--chunk-starts" in shown["--help-all"]
+    assert "--help-all" in shown["--help"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["inspect", "DS", "--random", "2", "--documents", "--seq-len", "8"],
+            "found 8, but whole documents",
+        ),
+        (["inspect", "DS", "--random", "2", "--top", "3"], "--random and --top"),
+        (["inspect", "DS", "--seed", "3"], "--seed without --random"),
+        (["inspect", "DS", "--window", "0", "--seq-len", "8", "--documents"], "--documents without --random"),
+        (["inspect", "DS", "--search", "a", "--seq-len", "8"], "--search and --seq-len"),
+        (["inspect", "DS", "--track", "concepts"], "--track without --search"),
+        (["build", "--out", "OUT", "--tokenizer", "bytes"], "found no INPUT"),
+        (["build", "IN", "--out", "OUT", "--tokenizer", "bytes", "--min-count", "2"], "--min-count without"),
+        (["build", "IN", "--out", "OUT", "--finalize"], "--finalize and INPUT"),
+        (["build", "--out", "OUT", "--finalize", "--tokenizer", "bytes"], "--finalize and --tokenizer"),
+        (["build", "IN", "--out", "OUT", "--vocabulary-only", "--tokenizer", "bytes"], "--vocabulary-only and"),
+        (["build", "--out", "OUT", "--vocabulary-only"], "--vocabulary-only and no INPUT"),
+        (["build", "--out", "OUT", "--from-dataset", "DS", "--chat"], "--from-dataset and --chat"),
+        (["build", "IN", "--out", "OUT", "--preset", "fineweb-atlas", "--finalize"], "--preset and --finalize"),
+        (["build", "IN", "IN", "--out", "OUT", "--preset", "fineweb-atlas", "--tokenizer", "bytes"], "found 2 INPUTs"),
+    ],
+)
+def test_options_that_would_be_passed_over(
+    dataset: Path,
+    source: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    paths = {"DS": dataset, "IN": source, "OUT": tmp_path / "out"}
+    assert main([str(paths.get(word, word)) for word in arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_says_what_the_command_line_would(
+    shell: Shell,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"doc": f"d{k}", "text": "A cat", "spans_topic": [{"start": 0, "end": 1, "concepts": [1]}]} for k in range(3)
+    ]
+    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("names.txt").write_text("a\nb\n")
+    Path("build.yaml").write_text(
+        "inputs: [in.jsonl]\nout: by-recipe\ntokenizer: bytes\nid-column: doc\nno-eos: true\noverwrite: false\n"
+        "vocabulary: {topic: names.txt}\nworkers: 1\n"
+    )
+    shell("build", "--recipe", "build.yaml")
+    words = ["in.jsonl", "--tokenizer", "bytes", "--id-column", "doc", "--no-eos", "--vocabulary", "topic=names.txt"]
+    shell("build", *words, "--workers", "1", "--out", "by-words")
+    one, other = (cl.open_dataset(name) for name in ("by-recipe", "by-words"))
+    assert (one.num_tokens, one.stream_fingerprint) == (15, other.stream_fingerprint)
+    assert one.tracks_fingerprint == other.tracks_fingerprint
+    shell("build", "--recipe", "build.yaml", "--out", "elsewhere", "--eos-span=none")  # the command line wins
+    assert cl.open_dataset("elsewhere").stream_fingerprint == one.stream_fingerprint
+    Path("more.yaml").write_text(
+        "track: quality\ncodec: numpy\nparameters: {dtype: f4}\ncolumn: {id: doc}\ninputs: [rows.jsonl]\nout: more\n"
+    )
+    Path("rows.jsonl").write_text('{"doc": "d1", "value": 0.5}\n')
+    shell("annotate", "by-recipe", "--recipe", "more.yaml")
+    assert cl.open_dataset("more").spans("quality", 0, 15).start.tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tokeniser: bytes", "r.yaml: tokeniser: found an unknown option 'tokeniser'"),
+        ("chunk_starts: a", "did you mean chunk-starts?"),
+        ("recipe: r.yaml", "unknown option 'recipe'"),
+        ("no-eos: 1", "r.yaml: no-eos: found 1, expected true or false"),
+        ("workers: [1, 2]", "r.yaml: workers: found [1, 2], expected one value"),
+        ("tokenizer: true", "r.yaml: tokenizer: found True, expected text"),
+        ("tokenizer:", "r.yaml: tokenizer: found None, expected text"),
+        ("ignore-column: [[a]]", "r.yaml: ignore-column: found ['a'], expected text"),
+        ("inputs: a", "r.yaml: inputs: found 'a', expected a list"),
+        ("- a", "r.yaml: found list, expected options"),
+        ("out: a\nout: b", "stands twice"),
+        ("workers: many", "--workers"),
+    ],
+)
+def test_a_wrong_recipe(
+    tmp_path: Path,
+    source: Path,
+    text: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(SystemExit) as end:
+        main(["build", str(source), "--out", str(tmp_path / "out"), "--recipe", str(tmp_path / "r.yaml")])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_recipes_and_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: Any) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(["build", "x", "--out", str(tmp_path / "out"), *map(str, arguments)])
+        assert end.value.code in (1, 2)
+        return capsys.readouterr().err
+
+    (tmp_path / "r.yaml").write_text("workers: 1")
+    assert "found 2 files, expected one" in told("--recipe", tmp_path / "r.yaml", "--recipe", tmp_path / "r.yaml")
+    assert "none.yaml" in told("--recipe", tmp_path / "none.yaml")

@@ -227,7 +227,6 @@ class MegatronData:
                 fields=self.batches.fields if concepts else (),
                 tokens=tokens,
                 first=first,
-                seed=opened.spec.seed,
             )
 
         built: list[Built] = [build(self.train if sizes[0] != 0 else None, Split.train, first)]

@@ -216,7 +216,6 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
         fields: what a sample has beside GPTDataset's keys; none on a stage that gets no concepts.
         tokens: whether a sample has GPTDataset's keys at all. A middle stage with concepts does without.
         first: first sample of this data stage (--phase-transition-iterations).
-        seed: for the cyclic sampler.
     """
 
     def __init__(
@@ -229,11 +228,10 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
         fields: Sequence[Field] = (),
         tokens: bool = True,
         first: int = 0,
-        seed: int = 0,
     ) -> None:
         super().__init__(reader, "conceptloader", None, num_samples, split, config)
         self.rules = SampleRules.of(config, self._pad_token_id)
-        self.fields, self.tokens, self.first, self.seed = tuple(fields), tokens, first, seed
+        self.fields, self.tokens, self.first = tuple(fields), tokens, first
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:

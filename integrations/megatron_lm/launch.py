@@ -1,4 +1,4 @@
-"""What conceptloader.launch puts under an unmodified script: four patches, for the run of run.py.
+"""What conceptloader.launch puts under an unmodified script: three patches, for the run of run.py.
 
 Nothing else in this adapter changes Megatron.
 
@@ -8,24 +8,19 @@ A script of one's own has the same run, with one of the patches: see `setup`, an
 import dataclasses
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
-from conceptloader.base.hashing import derive_key
 from conceptloader.base.patching import Patch
 from conceptloader.errors import ConfigError
-from conceptloader.order.partition import Partition
-from conceptloader.order.permutation import Permutation
-from conceptloader.torch.samplers import MicroBatches
 
 from . import MEGATRON
 from .batches import SplitIterator, Tensors
 from .data import MegatronData
-from .dataset import SFT, ConceptDataset
+from .dataset import SFT
 from .options import Options, Stage, take_options
 from .run import Run
 
@@ -80,44 +75,6 @@ def iterator(stock: Any, iterable: Any) -> Any:
     return SplitIterator(iterable, None if _run is None else _run.took)
 
 
-def cyclic(stock: Any, dataset: Any, **sizes: Any) -> Any:
-    """In place of MegatronPretrainingRandomSampler, which keeps datasets that are not ours (mock data)."""
-    if not isinstance(dataset, ConceptDataset):
-        return stock(dataset, **sizes)
-    partition = Partition(micro_batch_size=sizes["micro_batch_size"], dp_size=sizes["data_parallel_size"])
-    rank, consumed = sizes["data_parallel_rank"], sizes["consumed_samples"]
-    return Cyclic(partition, rank, consumed, total=sizes["total_samples"], seed=dataset.seed)
-
-
-class Cyclic:
-    """A batch sampler over endless epochs, each in an order of its own, resumable at any sample with any dp size.
-
-    In place of Megatron's for --dataloader-type cyclic, which draws a list of the whole epoch with torch.randperm on
-    every rank, shares it out by rank, and refuses to resume off the grid of the old batch size. Position p of the run
-    is sample permutation(epoch = p // total)(p % total). A step may straddle two epochs: none is cut short, and none
-    starts over on a resume.
-
-    total: samples in an epoch. consumed: samples that the trainer has consumed, of all ranks and epochs.
-    """
-
-    def __init__(self, partition: Partition, dp_rank: int, consumed: int, *, total: int, seed: int) -> None:
-        if total < 1:
-            raise ConfigError("cyclic sampler", f"{total} samples", "at least 1")
-        self.positions = MicroBatches(partition, dp_rank, consumed)
-        self.total, self.seed = total, seed
-
-    def __len__(self) -> int:
-        return self.total  # what Megatron's own samplers answer: samples, not batches
-
-    def __iter__(self) -> Iterator[list[int]]:
-        @lru_cache(maxsize=2)
-        def order(epoch: int) -> Permutation:
-            return Permutation(self.total, derive_key(self.seed, "megatron cyclic", epoch))
-
-        for positions in self.positions:
-            yield [order(p // self.total).forward(p % self.total) for p in positions]
-
-
 def check_arguments(stock: Callable[..., None], checkpoint_args: Namespace, *args: Any, **kwargs: Any) -> None:
     """In place of check_checkpoint_args: keep our state, which MegatronData compares before any data is read."""
     stock(checkpoint_args, *args, **kwargs)
@@ -140,15 +97,6 @@ ITERATOR = Patch(
     parameters="iterable",
     caller="build_train_valid_test_data_iterators",
     line="return RerunDataIterator(iter(dataloader))",
-)
-# --dataloader-type cyclic: a list of torch.randperm on every rank.
-CYCLIC = Patch(
-    target="megatron.training.datasets.data_samplers:MegatronPretrainingRandomSampler",
-    by=cyclic,
-    parameters="dataset total_samples consumed_samples micro_batch_size data_parallel_rank data_parallel_size "
-    "data_sharding",
-    caller="build_pretraining_data_loader",
-    line="batch_sampler = MegatronPretrainingRandomSampler( dataset, total_samples=len(dataset),",
 )
 # The one moment at which the checkpoint's arguments are known and nothing has been read yet.
 CHECK = Patch(
@@ -174,7 +122,7 @@ def install() -> None:
             raise ConfigError("--conceptloader-config", "nothing", "the YAML file of the training data, or --data-path")
         return
     start(Run(options))
-    MEGATRON.apply([BUILD, ITERATOR, CYCLIC, CHECK])
+    MEGATRON.apply([BUILD, ITERATOR, CHECK])
 
 
 @MEGATRON.known()

@@ -1,7 +1,7 @@
 """The run of a process that Megatron's training loop goes through: its data, its state in checkpoints, its run log."""
 
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from conceptloader.torch.live import new_weights, require_agreement
 from conceptloader.torch.metrics import Meter, callbacks
 
 from .batches import SplitIterator
-from .data import Built, MegatronData, OurSplit
-from .dataset import data_loader
+from .data import MegatronData, OurSplit
 from .options import LOG, NO_STATE, TOKENIZER, Options
 
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -55,6 +54,13 @@ class Run:
         from megatron.training import get_args
 
         args = get_args()
+        if args.dataloader_type not in (None, "single"):
+            raise ConfigError(
+                "--dataloader-type",
+                args.dataloader_type,
+                "single",
+                "leave it out: the configuration's order shuffles, repeats and resumes, and answers what a step held",
+            )
         first = first_sample(args)
         data = self.data if self.args is args else None
         if data is None or data.consumed != args.consumed_train_samples:
@@ -77,19 +83,7 @@ class Run:
             if callbacks:
                 plan = self.plan(args)
                 self.meter, self.taken, self.group = Meter(plan.schedule), plan.schedule.consumed, plan.partition.group
-        datasets = data.datasets(sizes, is_built_on_rank=is_built_on_rank, vp_stage=vp_stage, first=first)
-        if args.dataloader_type != "external":
-            return datasets
-        consumed = (args.consumed_train_samples - first, args.consumed_valid_samples, 0)
-        evaluated = getattr(args, "eval_micro_batch_size", None) or args.micro_batch_size
-        sizes_of = (args.micro_batch_size, evaluated, evaluated)
-        return [self.external(d, args, c, size) for d, c, size in zip(datasets, consumed, sizes_of, strict=True)]
-
-    def external(self, dataset: Built, args: Namespace, consumed: int, micro_batch_size: int) -> Any:
-        """An iterator in place of a dataset, for --dataloader-type external."""
-        if dataset is None or isinstance(dataset, list):
-            return dataset and [self.external(d, args, consumed, micro_batch_size) for d in dataset]
-        return ExternalLoader(iter(data_loader(dataset, micro_batch_size, consumed, args.num_workers)), args)
+        return data.datasets(sizes, is_built_on_rank=is_built_on_rank, vp_stage=vp_stage, first=first)
 
     @staticmethod
     def plan(args: Namespace) -> Plan:
@@ -182,28 +176,6 @@ def check_tokenizer(data: MegatronData, embedding: int | None, accept: Collectio
                     f"tokenizer has {eod} for that",
                     fix=f"{remedy}, or, if the others mean the same, --conceptloader-accept {TOKENIZER}",
                 )
-
-
-@dataclass
-class ExternalLoader:
-    """What --dataloader-type external passes through: an iterator over micro batches that can save its state.
-
-    The state is the number of samples that the trainer has consumed, asked for at the time of saving: what the loader
-    has read ahead, or what another pipeline stage has read, does not enter.
-    """
-
-    batches: Iterator[Any]
-    args: Namespace
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.batches
-
-    def __next__(self) -> Any:
-        return next(self.batches)
-
-    def save_state(self) -> dict[str, int]:
-        """For Megatron's maybe_save_dataloader_state. Resuming needs nothing but Megatron's own consumed samples."""
-        return {"version": 1, "consumed_samples": int(self.args.consumed_train_samples)}
 
 
 def batch_schedule(args: Namespace) -> BatchSchedule:

@@ -99,7 +99,7 @@ def test_bad_paths(tmp_path: Path) -> None:
     adopt([tmp_path / "x.bin"], tmp_path / "ok", kind="flat", dtype="uint16")
     with raises(ConfigError, found="twice"):
         adopt([tmp_path / "x.bin"] * 2, tmp_path / "ds", kind="flat", dtype="uint16")
-    with pytest.raises(ConfigError, match=r"ok: found files there, expected a new or empty directory"):
+    with raises(ConfigError, "ok", "files there"):
         adopt([tmp_path / "x.bin"], tmp_path / "ok", kind="flat", dtype="uint16")
     with raises(ConfigError, "kind", "'olmo'"):
         adopt([tmp_path / "x.bin"], tmp_path / "ds", kind="olmo")

@@ -17,6 +17,7 @@ from conceptloader.ingest.rows.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import build as build_tokens
 from tests.annotate.test_annotate import owners, write_rows
 from tests.corpora.tokenizers import definition
+from tests.raises import raises
 
 TEXT = "the red cat and the blue bird"
 
@@ -67,9 +68,7 @@ def test_characters_are_the_default_where_the_text_is_known(dataset: Path, capsy
 def test_offsets_that_could_be_either_are_refused(dataset: Path) -> None:
     """What was taken as tokens before is not taken as characters now, nor the other way round."""
     rows = [{"id": "d0", "start": 1, "end": 2, "concepts": [1]}]
-    with pytest.raises(
-        ConfigError, match=r"rows\.jsonl: found offsets that may count characters or tokens: of the first 1 "
-    ):
+    with raises(ConfigError, "rows.jsonl", "found offsets that may count characters or tokens: of the first 1"):
         attach(dataset, rows)
     assert not (dataset.parent / "out").exists()
     made = attach(dataset, rows, unit="tokens")
@@ -155,9 +154,7 @@ def test_documents_with_and_without_eos(dataset: Path, tmp_path: Path) -> None:
 
 def test_too_many_lost_spans_leave_nothing_behind(dataset: Path) -> None:
     rows = [{"id": "d0", "start": 3, "end": 4, "concepts": [1]}, {"id": "d0", "start": 4, "end": 7, "concepts": [1]}]
-    with pytest.raises(
-        InputError, match=r"track 'c': 1 of 2 spans \(50.00%\) got no token, such as \[3, 4\) of document 0 "
-    ):
+    with raises(InputError, found="track 'c': 1 of 2 spans (50.00%) got no token, such as [3, 4) of document 0"):
         attach(dataset, rows, unit="characters")
     assert not (dataset.parent / "out").exists()
     made = attach(dataset, rows, unit="characters", max_lost_spans=0.5)

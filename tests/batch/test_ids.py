@@ -11,6 +11,7 @@ import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.errors import FormatError
 from conceptloader.ingest.adopt.adopt import adopt
+from tests.raises import raises
 
 SEQ_LEN, SHARD = 8, 80  # the windows of a shard do not end where it does
 TOKENIZER = {"name": "some", "eos_id": None}
@@ -143,9 +144,9 @@ def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layo
         for part in (f"sample 10, dp_rank 3: {file} (shard 1): found concept id {bad} ", "token 80 of", "below 3"):
             assert part in str(raised.value)
     spans = cl.open_dataset(path, check_files=False).spans("concepts", 80, 84)
-    with pytest.raises(FormatError, match="found concept id 4294967295, expected ids below 3"):
+    with raises(FormatError, found="found concept id 4294967295, expected ids below 3"):
         spans.decode()
-    with pytest.raises(FormatError, match="found concept id 4294967295, expected ids below 3"):
+    with raises(FormatError, found="found concept id 4294967295, expected ids below 3"):
         spans.values  # noqa: B018
 
 

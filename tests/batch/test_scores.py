@@ -135,7 +135,7 @@ def test_a_score_that_is_no_number_is_an_error(tmp_path: Path, kind: str, score:
     parameters = {"scores": kind}
     build(tmp_path / "ds", parameters, np.random.default_rng(1))
     codec = ConceptsCodec(parameters)
-    with pytest.raises(InputError, match="expected a finite number for each"):
+    with raises(InputError, expected="a finite number for each"):
         codec.encode(([1], [score]))
     with pytest.raises(ValueError, match="no finite number"):
         codec.check(codec.encode(([1], [0]))[:4] + np.array([score], kind).tobytes())

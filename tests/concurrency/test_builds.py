@@ -13,6 +13,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ReadError
 from conceptloader.storage import durable
+from tests.raises import raises
 from tests.soak.builds import build, child, contents, write_input
 
 
@@ -59,7 +60,7 @@ def test_two_builds_into_one_directory(tmp_path: Path, source: Path, wanted: dic
 def test_other_options_do_not_get_mixed_in(tmp_path: Path, source: Path, wanted: dict[str, bytes]) -> None:
     assert not child(lambda: build(source, tmp_path / "ds"), 0.05) or True
     build(source, tmp_path / "ds")
-    with pytest.raises(ConfigError, match="nothing was changed"):
+    with raises(ConfigError, fix="nothing was changed"):
         build(source, tmp_path / "ds", shard_bytes=100)
     assert contents(tmp_path / "ds") == wanted
 

@@ -147,9 +147,7 @@ def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path) 
     assert (new.tokens(0, 2 * TOKENS) != tokens).sum() == 1
     assert new.stream_fingerprint != old.stream_fingerprint
     at = TOKENS // SEQ_LEN + 10
-    with pytest.raises(
-        FormatError, match=r"manifest.json: found a manifest of other content .* build into another direc"
-    ):
+    with raises(FormatError, "manifest.json", "a manifest of other content"):
         read_samples(loader, at)
 
 
@@ -165,7 +163,7 @@ def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(Roots, "open", late)
         for _ in range(2):  # it is no better for files that are open by now
-            with pytest.raises(FormatError, match=r"manifest.json: found a manifest of other content"):
+            with raises(FormatError, "manifest.json", "a manifest of other content"):
                 read_samples(loader, TOKENS // SEQ_LEN + 10)
 
 
@@ -215,7 +213,7 @@ def test_one_rank_looks_for_all(data: Path) -> None:
     reader.read(np.arange(8, dtype=np.uint64))
     write_over(data, "manifest.json")
     reader.read(np.arange(8, dtype=np.uint64))
-    with pytest.raises(FormatError, match="manifest of other content"):
+    with raises(FormatError, found="manifest of other content"):
         open_reader(blend, dp_rank=0).read(np.arange(8, dtype=np.uint64))
 
 
@@ -231,7 +229,7 @@ def test_a_dataset_rebuilt_before_it_is_unpickled_is_refused(data: Path) -> None
     copy = pickle.dumps(ds)
     assert pickle.loads(copy).stream_fingerprint == ds.stream_fingerprint
     rebuild(data)
-    with pytest.raises(FormatError, match="manifest of other content"):
+    with raises(FormatError, found="manifest of other content"):
         pickle.loads(copy)
 
 
@@ -296,7 +294,7 @@ def test_a_source_rebuilt_in_place_before_it_is_opened(data: Path, tmp_path: Pat
     rebuild(data)
     with pytest.raises(FormatError, match=rf"{data}/manifest.json: found checksum \w+ of 00001.stream.bin, expected"):
         cl.open_dataset(derived)
-    with pytest.raises(FormatError, match="join, annotate or convert anew"):
+    with raises(FormatError, fix="join, annotate or convert anew"):
         make(derived)
     assert any("of 00001.stream.bin" in problem.message for problem in cl.verify(derived))
 

@@ -15,6 +15,7 @@ from conceptloader.format.spec.jsonfile import dump_json, seal
 from conceptloader.format.tools.verify import CHECKSUMS_FORMAT, verify
 from conceptloader.format.write.build import Build
 from tests.corpora.small import small_corpus
+from tests.raises import raises
 
 OPTIONS = cl.BuildOptions(tracks={"concepts": cl.TrackOptions(vocabulary=["a", "b"])})
 
@@ -58,7 +59,7 @@ def test_a_failing_writer_leaves_nothing_behind(tmp_path: Path) -> None:
             writer.add_document([1, 2, 3], spans={"concepts": [(0, 1, [0])]})
             writer.add_document([1], spans={"concepts": [(0, 2, [0])]})
 
-    with pytest.raises(InputError, match="found span"):
+    with raises(InputError, found="span"):
         fail()
     assert contents(tmp_path / "ds") == before
 
@@ -70,7 +71,7 @@ def test_a_writer_that_is_left_alone_shows_nothing_but_temporary_files(tmp_path:
     left = [name for name in os.listdir(build.path) if name.endswith(".tmp")]
     assert left
     assert not build.is_finished(0)
-    with pytest.raises(FormatError, match="found a build without manifest"):
+    with raises(FormatError, found="a build without manifest"):
         cl.open_dataset(build.path)
     write_shard(build, 0)
     cl.finalize(build.path)
@@ -82,7 +83,7 @@ def test_a_finished_shard_is_not_written_again(tmp_path: Path) -> None:
     build = begin(tmp_path / "ds")
     write_shard(build, 0)
     before = contents(tmp_path / "ds")
-    with pytest.raises(InputError, match="found shard 0 finished, expected one that is not"):
+    with raises(InputError, found="shard 0 finished"):
         build.shard(0)
     assert contents(tmp_path / "ds") == before
 
@@ -130,7 +131,7 @@ def test_a_build_with_other_options_is_refused(tmp_path: Path, changed: dict[str
 
 def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match=r"found files but no build\.json, expected an empty directory"):
+    with raises(ConfigError, found="files but no build.json"):
         begin(tmp_path)
     assert contents(tmp_path) == {"thesis.tex": b"years of work"}
 
@@ -138,9 +139,9 @@ def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
 def test_a_complete_dataset_is_left_alone(tmp_path: Path) -> None:
     small_corpus().write(tmp_path / "ds", "spans")
     before = contents(tmp_path / "ds")
-    with pytest.raises(ConfigError, match="found a complete dataset, expected a new directory"):
+    with raises(ConfigError, found="a complete dataset"):
         begin(tmp_path / "ds")
-    with pytest.raises(FormatError, match=r"found manifest\.json, expected an unfinished build"):
+    with raises(FormatError, found="manifest.json"):
         cl.finalize(tmp_path / "ds")
     assert contents(tmp_path / "ds") == before
 
@@ -284,12 +285,12 @@ def test_options_that_contradict_themselves(options: dict[str, Any], message: st
 
 @pytest.mark.parametrize(("vocab_size", "eos_id"), [(0, None), (2**33, None), ("9", None), (9, 9), (9, -1)])
 def test_tokenizers_that_cannot_be(vocab_size: Any, eos_id: Any) -> None:
-    with pytest.raises(ConfigError, match="tokenizer: found"):
+    with raises(ConfigError, "tokenizer"):
         cl.Tokenizer(name="t", vocab_size=vocab_size, eos_id=eos_id)
 
 
 def test_builds_without_shards_or_with_unknown_codecs(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="plan: found 0 shards"):
+    with raises(ConfigError, "plan", "0 shards"):
         begin(tmp_path / "ds", shards=0)
     with pytest.raises(FormatError, match=r"track 'a': found codec 'mine', expected one of .*or one that the caller"):
         begin(tmp_path / "ds", cl.BuildOptions(tracks={"a": cl.TrackOptions(codec="mine")}))

@@ -18,6 +18,7 @@ from conceptloader.format.tools.verify import Problem
 from conceptloader.format.write import ladder
 from tests.corpora.drawn import Corpus, corpora
 from tests.hostile.test_attacks import edit
+from tests.raises import raises
 
 TOKENS, SPANS = 200, 50  # a span of 2 tokens every 4 tokens, with 1 to 3 concepts
 
@@ -149,7 +150,7 @@ def test_unknown_parameters_of_a_codec_are_a_problem(path: Path, codec: str, par
     found = messages(cl.verify(path, full=full))
     assert "tracks: concepts: " in found
     assert f"found parameters {parameters}" in found
-    with pytest.raises(ConfigError, match="found parameters"):
+    with raises(ConfigError, found="found parameters"):
         cl.open_dataset(path).spans("concepts", 0, 4)
     file = path / "00001.concepts.index"
     file.write_bytes(bytes(file.stat().st_size))

@@ -13,6 +13,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format.tools.verify import verify
 from tests.corpora.drawn import explain
 from tests.corpora.small import small_corpus
+from tests.raises import raises
 
 U8 = struct.Struct("<Q")
 ENTRY = struct.Struct("<QI")
@@ -196,5 +197,5 @@ def test_offsets_that_fall_between_groups(tmp_path: Path) -> None:
     far_apart(tmp_path / "ds", 100_000)
     ds = cl.open_dataset(tmp_path / "ds", check_files=False)
     overwrite(ds, "concepts.index", 0, U8.pack(400_000) * 2)
-    with pytest.raises(FormatError, match=r"concepts\.index: found offsets that fall"):
+    with raises(FormatError, "concepts.index", "offsets that fall"):
         ds.spans("concepts", 0, 3)

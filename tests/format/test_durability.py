@@ -10,6 +10,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.storage import durable
+from tests.raises import raises
 
 
 class Recorder:
@@ -73,7 +74,7 @@ def test_a_failing_disk_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.
     """And leaves no file with a final name."""
     if call == "link":
         monkeypatch.setattr(durable.os, call, _fail)
-        with pytest.raises(ReadError, match=r"build\.json: cannot be written: No space left"):
+        with raises(ReadError, "build.json", "cannot be written: No space left"):
             cl.create_build(tmp_path / "ds", cl.BuildOptions())
         assert os.listdir(tmp_path / "ds") == []
         return

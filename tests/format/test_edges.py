@@ -16,18 +16,19 @@ from conceptloader.format.tools.verify import verify
 from conceptloader.testing import random_documents
 from tests.corpora.small import small_corpus
 from tests.hostile.test_attacks import edit
+from tests.raises import raises
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 2**32])
 def test_the_smallest_and_the_largest_vocabulary(vocab_size: int) -> None:
     assert cl.Tokenizer(name="t", vocab_size=vocab_size, eos_id=vocab_size - 1).vocab_size == vocab_size
-    with pytest.raises(ConfigError, match="below the vocab_size"):
+    with raises(ConfigError, expected="below the vocab_size"):
         cl.Tokenizer(name="t", vocab_size=vocab_size, eos_id=vocab_size)
 
 
 def test_the_largest_vocabulary_of_a_token_type() -> None:
     cl.BuildOptions(tokenizer=cl.Tokenizer(name="t", vocab_size=2**16), token_type="u2")
-    with pytest.raises(ConfigError, match="use u4"):
+    with raises(ConfigError, fix="use u4"):
         cl.BuildOptions(tokenizer=cl.Tokenizer(name="t", vocab_size=2**16 + 1), token_type="u2")
 
 
@@ -104,7 +105,7 @@ def test_a_shard_with_tokens_and_spans_has_an_entry(tmp_path: Path, tokens: int)
     spans.write_bytes(data[12:])
     edit(tmp_path / "ds", "shards", "tracks", "a", "entries", value=[0])
     edit(tmp_path / "ds", "shards", "files", "a.spans", "size", value=[len(data) - 12])
-    with pytest.raises(FormatError, match="1 to the number of tokens with spans"):
+    with raises(FormatError, expected="1 to the number of tokens with spans"):
         cl.open_dataset(tmp_path / "ds")
 
 

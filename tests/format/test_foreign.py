@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import conceptloader as cl
 from conceptloader.errors import FormatError
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage.sample import sample_places
+from tests.raises import raises
 
 LARGE = 20_000
 """Tokens of a file that is not read whole when it is adopted."""
@@ -64,19 +64,19 @@ def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
     verify(path, full=True)
     sidecar = path / "checksums.json"
     sidecar.write_bytes(sidecar.read_bytes().replace(b'"size":40000', b'"size":40001'))
-    with pytest.raises(FormatError, match=r"checksums\.json: found checksum"):
+    with raises(FormatError, "checksums.json", "checksum"):
         verify(path, full=True)
 
 
 def test_a_foreign_file_that_changes_later_is_refused(tmp_path: Path) -> None:
     path = adopted(tmp_path)
     os.utime(tmp_path / "0.bin", ns=(1, 1))
-    with pytest.raises(FormatError, match=r"0\.bin: found a modification time of 1 ns, expected .* adopt it again"):
+    with raises(FormatError, "0.bin", "a modification time of 1 ns"):
         cl.open_dataset(path).tokens(0, 1)
     (problem,) = verify(path)
     assert "modification time" in problem.message
     (tmp_path / "0.bin").write_bytes(bytes(26))
-    with pytest.raises(FormatError, match=r"0\.bin: found 26 bytes, expected 24"):
+    with raises(FormatError, "0.bin", "26 bytes", "24"):
         cl.open_dataset(path).tokens(0, 1)
     (tmp_path / "0.bin").unlink()
     assert [problem.file for problem in verify(path)] == [str(tmp_path / "0.bin")]
@@ -94,6 +94,6 @@ def test_fingerprints_do_not_depend_on_time_or_place(tmp_path: Path) -> None:
 def test_files_outside_the_neighbourhood_need_permission(tmp_path: Path) -> None:
     adopted(tmp_path / "a")
     adopt([tmp_path / "a" / "0.bin"], tmp_path / "b" / "ds", kind="flat", dtype="uint16")
-    with pytest.raises(FormatError, match=r"if you trust this dataset, allow the directory: roots=\[\.\.\.\]"):
+    with raises(FormatError, fix="if you trust this dataset, allow the directory: roots=[...]"):
         cl.open_dataset(tmp_path / "b" / "ds")
     assert cl.open_dataset(tmp_path / "b" / "ds", roots=[tmp_path]).tokens(0, 2).tolist() == [0, 1]

@@ -216,7 +216,7 @@ def test_a_number_that_no_float_holds(copy: Path) -> None:
 def test_sealed_duplicates_are_refused(copy: Path) -> None:
     head = (copy / "manifest.json").read_bytes()[:-36]
     (copy / "manifest.json").write_bytes(seal(head + b',\n "mode": "document"'))
-    with pytest.raises(FormatError, match="duplicate key 'mode'"):
+    with raises(FormatError, found="duplicate key 'mode'"):
         cl.open_dataset(copy)
 
 
@@ -268,7 +268,7 @@ def test_symbolic_links_out_of_the_roots_are_refused(copy: Path, tmp_path_factor
     file = copy / "00000.stream.bin"
     file.rename(outside / file.name)
     file.symlink_to(outside / file.name)
-    with pytest.raises(FormatError, match=r"00000\.stream\.bin.*expected a file below"):
+    with raises(FormatError, "00000.stream.bin", expected="a file below"):
         cl.open_dataset(copy).tokens(0, 1)
     assert cl.open_dataset(copy, roots=[outside]).tokens(0, 1).tolist() == [10]
     (problem,) = verify(copy)
@@ -284,10 +284,10 @@ def test_symbolic_links_below_the_roots_are_followed(copy: Path) -> None:
     assert cl.open_dataset(copy).tokens(0, 1).tolist() == [10]
     assert verify(copy) == []
     (beside / "stream").unlink()
-    with pytest.raises(ReadError, match=r"stream: cannot be opened: No such file"):
+    with raises(ReadError, "stream", "cannot be opened: No such file"):
         cl.open_dataset(copy).tokens(0, 1)
     (beside / "stream").symlink_to("link")
-    with pytest.raises(ReadError, match=r"00000\.stream\.bin: cannot be looked at: Too many levels of symbolic links"):
+    with raises(ReadError, "00000.stream.bin", "cannot be looked at: Too many levels of symbolic links"):
         cl.open_dataset(copy).tokens(0, 1)
 
 
@@ -297,15 +297,15 @@ def test_a_dataset_behind_a_symbolic_link_is_fine(original: Path, tmp_path: Path
 
 
 def test_directories_that_hold_no_dataset(tmp_path: Path, copy: Path) -> None:
-    with pytest.raises(ConfigError, match="found no directory, expected the directory of a dataset"):
+    with raises(ConfigError, found="no directory"):
         cl.open_dataset(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FormatError, match=r"found no manifest\.json, expected a dataset"):
+    with raises(FormatError, found="no manifest.json"):
         cl.open_dataset(tmp_path / "empty")
-    with pytest.raises(ConfigError, match="roots: found the single path"):
+    with raises(ConfigError, "roots", "the single path"):
         cl.open_dataset(copy, roots="/tmp")  # type: ignore[arg-type]
     (copy / "manifest.json").unlink()
-    with pytest.raises(FormatError, match=r"found a build without manifest\.json.*finalize"):
+    with raises(FormatError, found="a build without manifest.json"):
         cl.open_dataset(copy)
 
 

@@ -17,6 +17,7 @@ from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.tools.verify import verify
 from tests.corpora.drawn import Corpus, corpora
 from tests.corpora.small import small_corpus
+from tests.raises import raises
 
 BUILD_FILES = ("build.json", ".shard.json")  # of interest to finalize only
 
@@ -65,7 +66,7 @@ def test_every_missing_shorter_or_longer_file_is_found_by_the_quick_check(datase
                 shutil.rmtree(copy)
                 continue
             if damage == "missing" and file.name == "manifest.json":
-                with pytest.raises(FormatError, match="build without manifest"):
+                with raises(FormatError, found="build without manifest"):
                     verify(copy)
             else:
                 assert file.name in findings(copy, full=False), (file.name, damage)

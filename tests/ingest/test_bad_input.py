@@ -308,7 +308,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", ["", "\n\n", " \n"])
 def test_empty_corpora(tmp_path: Path, data: str) -> None:
     (tmp_path / "in").mkdir()
-    with pytest.raises(InputError, match="empty corpus"):
+    with raises(InputError, found="empty corpus"):
         build([tmp_path / "in"], tmp_path / "out")
     source = tmp_path / "in" / "a.jsonl"
     source.write_text(data)
@@ -350,16 +350,16 @@ def test_changed_inputs_and_options_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_arguments(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
+    with raises(ConfigError, found="no such file"):
         build([tmp_path / "none.jsonl"], tmp_path / "out")
     (tmp_path / "a.txt").write_text("a,b")
-    with pytest.raises(ConfigError, match="unknown file name"):
+    with raises(ConfigError, found="unknown file name"):
         build([tmp_path / "a.txt"], tmp_path / "out")
     source = tmp_path / "in.jsonl"
     source.write_text(GOOD)
-    with pytest.raises(ConfigError, match="found it twice"):
+    with raises(ConfigError, found="it twice"):
         build([source, source], tmp_path / "out")
-    with pytest.raises(ConfigError, match="vocabularies: found track 'topic'"):
+    with raises(ConfigError, "vocabularies", "track 'topic'"):
         build([source], tmp_path / "out", vocabularies={"topic": ["a"]})
 
 

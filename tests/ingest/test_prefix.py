@@ -26,6 +26,7 @@ from conceptloader.trace.select.views import Ask, select
 from tests.corpora.chunked import KINDS, make
 from tests.corpora.records import content, in_characters, spans_of
 from tests.corpora.tokenizers import with_bos
+from tests.raises import raises
 
 TEXTS = ["the red cat sat on the mat", "", "größer als die 😀 Katze", "a", "and the blue bird saw it ."]
 COUNT = 80
@@ -339,7 +340,7 @@ def test_what_it_cannot_go_with(folder: Path, tmp_path: Path, capsys: pytest.Cap
         assert main([*command, "--prefix", "x"]) == 2
         assert problem in capsys.readouterr().err
     chat = ChatRules(template="{{ messages }}", specials={})
-    with pytest.raises(ConfigError, match="build: found chat and prefix, expected one of them"):
+    with raises(ConfigError, "build", "chat and prefix"):
         cl.build(tmp_path / "taken.jsonl", tmp_path / "ds", tokenizer="bytes", prefix="x", chat=chat)
 
 

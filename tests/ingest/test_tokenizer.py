@@ -164,7 +164,7 @@ def test_build_with_a_file(folder: Path) -> None:
     assert (folder / "out1" / ".tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     assert verify(folder / "out1", full=True) == []
     train([]).save(str(folder / "tokenizer.json"))
-    with pytest.raises(ConfigError, match="name it"):
+    with raises(ConfigError, fix="name it"):
         build([source], folder / "out3", load_tokenizer(str(folder)))
 
 

@@ -159,7 +159,7 @@ def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> 
         cl.make_dataloader(config, micro_batch_size=2)
     broken = type("Broken", (Pairs,), {"decode": lambda self, record: int(bytes(record))})
     blend = cl.open_blend(config, codecs={"pairs": broken()})
-    with pytest.raises(FormatError, match=r"track 'pair': found a record that its codec cannot decode"):
+    with raises(FormatError, "track 'pair'", "found a record that its codec cannot decode"):
         next(iter(cl.make_dataloader(blend, micro_batch_size=2)))
     with cl.make_dataloader({**config, "concepts": {"quality": {}}}, micro_batch_size=2) as loader:
         batch = next(iter(loader))

@@ -1,7 +1,6 @@
 """Evaluation beside a training with concepts: the tensors of the training, at the batch sizes that Megatron takes."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +9,10 @@ import torch
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.integrations.megatron_lm.options import Options, Stage
-from conceptloader.integrations.megatron_lm.run import Run, check_tokenizer
+from conceptloader.integrations.megatron_lm.run import check_tokenizer
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.megatron.stock import Tokenizer, dataset_config
+from tests.raises import raises
 
 pytestmark = pytest.mark.usefixtures("one_process")
 LENGTH = 16
@@ -74,7 +73,7 @@ def test_several_validation_sets_of_which_one_lacks_the_track(folder: Path) -> N
 def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
     write_config(folder / "train.yaml", concepts={})
     valid = evaluation(folder, "dense", concepts={"topic": {}})
-    with pytest.raises(ConfigError, match=r"concepts\.topic: found in the configuration of evaluation data alone"):
+    with raises(ConfigError, "concepts.topic", "found in the configuration of evaluation data alone"):
         MegatronData(folder / "train.yaml", dataset_config(LENGTH), micro_batch_size=2, valid=valid)
 
 
@@ -96,19 +95,8 @@ def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:
         if size == 4:
             assert data.concepts(iterator)["topic_spans"].shape[0] == size
         else:
-            with pytest.raises(ConfigError, match="the same config and micro batch size must be set on every rank"):
+            with raises(ConfigError, fix="the same config and micro batch size must be set on every rank"):
                 data.concepts(iterator)
-
-
-def test_external_iterators_take_the_evaluations_size(folder: Path) -> None:
-    data = MegatronData(
-        folder / "train.yaml", dataset_config(LENGTH), micro_batch_size=4, valid=evaluation(folder, "dense")
-    )
-    run = Run(Options(config=folder / "train.yaml", stage=Stage("last")), data=data)
-    arguments = SimpleNamespace(num_workers=0, consumed_train_samples=0)
-    train, valid, _ = data.datasets([64, 20, 0])
-    assert next(run.external(train, arguments, 0, 4))["tokens"].shape == (4, LENGTH)
-    assert len(list(run.external(valid, arguments, 0, 5))) == 4
 
 
 @pytest.mark.parametrize("where", ["train", "valid"])
@@ -127,9 +115,7 @@ def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest
 
     check_tokenizer(data("wide"), 300, ())
     check_tokenizer(data("wide"), None, ())
-    with pytest.raises(
-        ConfigError, match=r"datasets\.wide: .* has 300 tokens, expected at most the 299 of the model's"
-    ):
+    with raises(ConfigError, "datasets.wide", "has 300 tokens, expected at most the 299 of the model's"):
         check_tokenizer(data("wide"), 299, ())
     with pytest.raises(
         ConfigError, match=rf"datasets\.other: .* end with 9, but .* {EOD} .*--conceptloader-accept tok"

@@ -1,14 +1,11 @@
 """Unmodified pretrain_gpt.py of Megatron-LM checkouts (MEGATRON_SRC): loaders, evaluation, skips, take-over."""
 
-from itertools import islice
 from pathlib import Path
 
 import pytest
 import yaml
 
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.integrations.megatron_lm.launch import Cyclic
-from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.corpora.token_files import random_corpus
@@ -33,32 +30,6 @@ pytestmark = needs_checkout
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_config(write_datasets(tmp_path_factory.mktemp("data")) / "data.yaml")
-
-
-@each_checkout
-def test_cyclic_with_evaluation(checkout: Path, config: Path, tmp_path: Path) -> None:
-    more = ["--dataloader-type", "cyclic", "--split", "80,20,0", "--eval-iters", "1", "--eval-interval", "4"]
-    run = ended(pretrain(checkout, tmp_path / "run", DP2, *more, config=config))
-    assert "validation loss at iteration 4" in run.output
-    partition = Partition(micro_batch_size=2, dp_size=2)
-    for rank in (0, 1):
-        expected = list(islice(Cyclic(partition, rank, 0, total=STEPS * BATCH, seed=11), STEPS * DP2.micro_batches))
-        found = iter(run.samples(rank))
-        assert all(row in found for row in expected)  # in this order; those of the evaluation lie between
-
-
-@each_checkout
-def test_external(checkout: Path, config: Path, tmp_path: Path) -> None:
-    """--dataloader-type external gets an iterator of ours; the saved position is what the trainer has consumed."""
-    more = ["--dataloader-type", "external"]
-    whole = ended(pretrain(checkout, tmp_path / "whole", DP2, *more, config=config))
-    stopped = [*more, *saving(tmp_path / "a"), "--exit-interval", str(SAVED)]
-    ended(pretrain(checkout, tmp_path / "first", DP2, *stopped, config=config))
-    resumed = ended(pretrain(checkout, tmp_path / "rest", DP2, *more, *saving(tmp_path / "a"), config=config))
-    same_losses(resumed, whole)
-    for rank in (0, 1):
-        assert whole.samples(rank) == DP2.planned(rank)
-        assert resumed.samples(rank) == DP2.planned(rank, SAVED)
 
 
 @each_checkout

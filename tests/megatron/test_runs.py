@@ -26,6 +26,7 @@ from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.megatron.stock import Tokenizer, dataset_config
+from tests.raises import raises
 
 
 def arguments(**changes: Any) -> Namespace:
@@ -45,7 +46,7 @@ def test_batch_schedules() -> None:
     assert batch_schedule(ramp).rule == ((0, 8),)
     steps = arguments(step_batch_size_schedule="0:4, 2K:8 1.5M:16")
     assert batch_schedule(steps).rule == ((0, 4), (200, 8), (150_000, 16))
-    with pytest.raises(ConfigError, match="expected a number"):
+    with raises(ConfigError, expected="a number"):
         batch_schedule(arguments(step_batch_size_schedule="0:many"))
     odd = arguments(global_batch_size=10, decrease_batch_size_if_needed=True)
     assert batch_schedule(odd).rule == ((0, 8),)
@@ -55,7 +56,7 @@ def test_phase_transitions_count_on() -> None:
     assert first_sample(arguments(iteration=7, consumed_train_samples=50)) == 0
     phases = {"phase_transition_iterations": [4, 6], "iteration": 5}
     assert first_sample(arguments(**phases, consumed_train_samples=40)) == 32
-    with pytest.raises(ConfigError, match="found 36 consumed samples at iteration 5, expected 40"):
+    with raises(ConfigError, found="36 consumed samples at iteration 5", expected="40"):
         first_sample(arguments(**phases, consumed_train_samples=36))
 
 
@@ -68,7 +69,7 @@ def test_states_of_checkpoints(tmp_path: Path) -> None:
     assert (saved.consumed, saved.spec) == (32, data.spec)
     again = MegatronData(config, rules, micro_batch_size=1, consumed=32, saved=state)
     assert again.spec == data.spec
-    with pytest.raises(ResumeError, match="found 32 consumed samples without a state of conceptloader"):
+    with raises(ResumeError, found="found 32 consumed samples without a state of conceptloader"):
         MegatronData(config, rules, micro_batch_size=2, consumed=32)
     MegatronData(config, rules, micro_batch_size=2, consumed=32, accept=["loader"])
     plain = json.loads(state["conceptloader"])
@@ -93,9 +94,9 @@ def test_states_of_checkpoints(tmp_path: Path) -> None:
         write_config(tmp_path / "other.yaml", phases=later), rules, micro_batch_size=2, consumed=32, saved=state
     )
     assert [phase.start for phase in ahead.spec.phases] == [0, 32]
-    with pytest.raises(ResumeError, match="seq_len: changed at 32 consumed samples"):
+    with raises(ResumeError, "seq_len", "changed at 32 consumed samples"):
         MegatronData(config, dataset_config(32), micro_batch_size=2, consumed=32, saved=state)
-    with pytest.raises(ConfigError, match="seq_len: found 64"):
+    with raises(ConfigError, "seq_len", "found 64"):
         MegatronData(write_config(tmp_path / "other.yaml", seq_len=64), rules, micro_batch_size=2)
 
 
@@ -131,22 +132,36 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
     assert [one.consumed for one in RunLog(save).starts] == [0, 32]
     assert again.conceptloader == first.conceptloader
     lost = {"consumed_train_samples": 40, "iteration": 5}
-    with pytest.raises(ResumeError, match=r"says that it gave those from 0 on; .* --conceptloader-accept log"):
+    with raises(ResumeError, found="says that it gave those from 0 on", fix="--conceptloader-accept log"):
         start(run_of(), **lost)
     assert start(run_of("log"), **lost).conceptloader == first.conceptloader
     write_config(config, seed=12)
-    with pytest.raises(ResumeError, match="seed: saved 11, now 12"):
+    with raises(ResumeError, found="seed: saved 11, now 12"):
         start(run_of("log"), **lost)
     start(run_of("loader"), **lost)
     # What our log does not cover may be of another loader, which is refused as ever, or taken over.
-    with pytest.raises(ResumeError, match="another loader chose them"):
+    with raises(ResumeError, found="another loader chose them"):
         start(run_of(), consumed_train_samples=40, save=str(tmp_path / "new"), load=None)
+
+
+@pytest.mark.parametrize("kind", ["cyclic", "external"])
+def test_loaders_that_would_draw_the_samples_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A trace of the run would name other samples than it read."""
+    given = ModuleType("megatron.training")
+    monkeypatch.setitem(sys.modules, "megatron.training", given)
+    given.get_args = lambda: arguments(dataloader_type=kind)  # type: ignore[attr-defined]
+    run = Run(Options(config=write_config(write_datasets(tmp_path) / "data.yaml"), stage=Stage("last")))
+    with raises(ConfigError, "--dataloader-type", kind, "single"):
+        run.datasets(dataset_config(16), [64, 0, 0], None, None)
+    assert run.data is None
 
 
 @pytest.mark.usefixtures("one_process")
 def test_weights_need_a_stage_that_gets_them(tmp_path: Path) -> None:
     config = write_config(write_datasets(tmp_path) / "data.yaml", outputs={"loss_weight": "weight"})
-    with pytest.raises(ConfigError, match=r"outputs\.loss_weight: found with concept stage none"):
+    with raises(ConfigError, "outputs.loss_weight", "found with concept stage none"):
         MegatronData(config, dataset_config(16), micro_batch_size=2, stage="none")
     assert MegatronData(config, dataset_config(16), micro_batch_size=2, stage="last").spec
 
@@ -164,7 +179,7 @@ def test_evaluation_configs(tmp_path: Path) -> None:
     held_out = with_share(whole, (0.8, 1.0))
     assert held_out.split_documents == (0.8, 1.0)
     assert [entry.split for entry in held_out.datasets.values()] == [(0.5, 1.0)] * 2
-    with pytest.raises(ConfigError, match="split_documents: found with --split"):
+    with raises(ConfigError, "split_documents", "found with --split"):
         with_share(held_out, (0, 0.5))
 
 
@@ -173,7 +188,7 @@ def test_a_changed_past_is_accepted_in_the_launchers_words(tmp_path: Path) -> No
     config, rules = write_config(write_datasets(tmp_path) / "data.yaml"), dataset_config(16)
     state = MegatronData(config, rules, micro_batch_size=2).state(32)
     other = write_config(tmp_path / "other.yaml", seed=12, block=8)
-    with pytest.raises(ResumeError, match=r"--conceptloader-accept seed block$") as refused:
+    with raises(ResumeError, found="--conceptloader-accept seed block") as refused:
         MegatronData(other, rules, micro_batch_size=2, consumed=32, saved=state)
     assert "allow_changed" not in str(refused.value)
 
@@ -207,7 +222,7 @@ def test_evaluation_without_a_part_of_the_data_is_refused_at_the_start(tmp_path:
     path = write_config(write_datasets(tmp_path) / "data.yaml")
     for split in ("100,0,0", "90,0,10"):
         data = MegatronData(path, dataset_config(16), micro_batch_size=2, split=split)
-        with pytest.raises(ConfigError, match=r"evaluation: 8 samples .* --split with a second number above 0"):
+        with raises(ConfigError, "evaluation", "8 samples", fix="--split with a second number above 0"):
             data.datasets([64, 8, 8])
         assert data.datasets([64, 0, 0])[1] is None
 

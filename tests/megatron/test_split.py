@@ -22,6 +22,7 @@ from conceptloader.trace import open_run
 from tests.corpora.blended import tokens_of
 from tests.corpora.token_files import EOD, write_corpus, write_megatron
 from tests.megatron.stock import build_stock, dataset_config
+from tests.raises import raises
 
 LENGTH = 8
 DATA = {"datasets": {"a": {"path": "a"}}}
@@ -70,7 +71,7 @@ def test_documents_of_usual_parts(split: str) -> None:
 def check_parts(split: str, documents: int) -> None:
     expected = of_megatron(split, documents)
     if expected[0] == (0, 0) and float(split.split(",")[0]) == 0:
-        with pytest.raises(ConfigError, match="leaves nothing to train on"):
+        with raises(ConfigError, found="leaves nothing to train on"):
             load_configs(DATA, None, None, split, LENGTH, 1)
         return
     configs = load_configs(DATA, None, None, split, LENGTH, 1)
@@ -126,14 +127,14 @@ def test_a_run_that_was_cut_by_tokens_is_told_the_rule_and_goes_on_as_it_was(tmp
     # The same share of tokens, not of documents.
     before = MegatronData(cut, config, micro_batch_size=1, valid=rest)
     by_tokens = before.state(4)
-    with pytest.raises(ResumeError, match=r"datasets\.web\.token_range: saved \[0, 1160\], now \[0, 360\]") as e:
+    with raises(ResumeError, found="datasets.web.token_range: saved [0, 1160], now [0, 360]") as e:
         MegatronData(whole, config, micro_batch_size=1, split="90,10,0", consumed=4, saved=by_tokens)
     assert "extra.split_documents: saved None, now [0.0, 0.9]" in str(e.value)
     assert MegatronData(cut, config, micro_batch_size=1, valid=rest, consumed=4, saved=by_tokens).spec == before.spec
     now = MegatronData(whole, config, micro_batch_size=1, split="90,10,0")
     again = MegatronData(whole, config, micro_batch_size=1, split="90,10,0", consumed=4, saved=now.state(4))
     assert again.spec == now.spec
-    with pytest.raises(ResumeError, match=r"extra.split_documents: saved \[0.0, 0.9\], now \[0.0, 0.8\]"):
+    with raises(ResumeError, found="extra.split_documents: saved [0.0, 0.9], now [0.0, 0.8]"):
         MegatronData(whole, config, micro_batch_size=1, split="80,20,0", consumed=4, saved=now.state(4))
     # All of the data: there is no rule to speak of.
     assert MegatronData(whole, config, micro_batch_size=1, split="1,0,0").spec.extra == {}
@@ -165,7 +166,7 @@ def test_what_has_no_documents_to_count(tmp_path: Path) -> None:
     path = tmp_path / "data.yaml"
     path.write_text(yaml.safe_dump({"datasets": {"flat": {"path": "flat"}}}))
     MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="1,0,0")
-    with pytest.raises(ConfigError, match=r"^datasets\.flat: split_documents: found no table of documents .*: split$"):
+    with raises(ConfigError, "datasets.flat: split_documents", "no table of documents"):
         MegatronData(path, dataset_config(LENGTH), micro_batch_size=1, split="90,10,0")
     prefix = write_megatron(tmp_path / "b", [[[1, 2, 3], [4, 5, 6, EOD]]] * 20)
     blend = {"blend": ([prefix], None), "path_to_cache": str(tmp_path / "cache")}

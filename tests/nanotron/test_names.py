@@ -7,6 +7,7 @@ import pytest
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.nanotron_lm.launch import Run
 from conceptloader.integrations.nanotron_lm.options import NO_TOKENIZER, replace_in
+from tests.raises import raises
 
 
 def stages(dataset: dict[str, Any]) -> dict[str, Any]:
@@ -37,5 +38,5 @@ def test_a_made_up_name_is_never_looked_up() -> None:
     def hub(*_: Any) -> Any:
         raise AssertionError("asked the hub")
 
-    with pytest.raises(ConfigError, match="stands for none"):
+    with raises(ConfigError, found="stands for none"):
         Run().from_pretrained(hub, NO_TOKENIZER)

@@ -21,6 +21,7 @@ from conceptloader.integrations.nanotron_lm.state import NAME, State
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import sealed
 from tests.corpora.for_megatron import write_config, write_datasets
+from tests.raises import raises
 
 
 def stage(
@@ -114,7 +115,7 @@ def test_a_changed_past_is_refused_unless_allowed(
 def test_a_new_sequence_length(dataset: dict[str, Any]) -> None:
     """In mid-epoch it is refused, unless the configuration accepts to read again."""
     state = trained(stage(dataset), 24).state()
-    with pytest.raises(ResumeError, match="on_new_seq_len: restart"):
+    with raises(ResumeError, fix="on_new_seq_len: restart"):
         stage(dataset, state, name="longer", seq_len=128)
     longer = stage({**dataset, "on_new_seq_len": "restart"}, state, name="longer", seq_len=128)
     assert longer.consumed == 24
@@ -125,11 +126,11 @@ def test_a_new_sequence_length(dataset: dict[str, Any]) -> None:
 
 def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
     state = trained(stage(dataset), 24).state()
-    with pytest.raises(ResumeError, match=r"nanotron has consumed 16 samples, but conceptloader.json says 24"):
+    with raises(ResumeError, found="nanotron has consumed 16 samples, but conceptloader.json says 24"):
         stage(dataset, state, consumed=16)
     with pytest.raises(ResumeError, match=f"24 samples of this data stage, but holds no {NAME}"):
         stage(dataset, None, consumed=24)
-    with pytest.raises(ResumeError, match="has read from web"):
+    with raises(ResumeError, found="has read from web"):
         stage(dataset, None, earlier={"web": 640, "elsewhere": 64})
     assert stage(dataset, None, earlier={"elsewhere": 64}).consumed == 0
 
@@ -169,9 +170,7 @@ def test_weights_that_no_model_would_get_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_too_small_is_refused(dataset: dict[str, Any]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"datasets.code: .* 250 tokens, expected at most the 128 of the model; raise"
-    ):
+    with raises(ConfigError, "datasets.code", "250 tokens, expected at most the 128 of the model"):
         stage(dataset, vocabulary=128)
 
 
@@ -180,7 +179,7 @@ def test_max_epochs_is_checked_before_training(dataset: dict[str, Any]) -> None:
     dataset["datasets"]["math"]["max_epochs"] = 1
     opened = stage(dataset)
     assert report(opened, 200)["math"]["samples"] in (19, 20, 21)
-    with pytest.raises(ConfigError, match="max_epochs"):
+    with raises(ConfigError, "max_epochs"):
         report(opened, 300)
 
 

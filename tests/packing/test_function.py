@@ -126,7 +126,7 @@ def test_crop_keeps_the_beginning_and_refuse_refuses_just_what_would_be_split(
     for count, pieces in blocks_of(lengths, split):
         is_split |= len(pack(pieces, count, split)) > len(pieces) or any(p.tokens < p.end - p.start for p in pieces)
         if compiled(pieces, count, refuse) is None:
-            with pytest.raises(ConfigError, match=r"document .* expected room for it in a pack of its block; set it"):
+            with raises(ConfigError, found="document"):
                 pack(pieces, count, refuse)
     if is_split:
         with pytest.raises(ConfigError, match=r"packing\.overflow: found refuse, and document \d+ of \d+ tokens"):

@@ -101,7 +101,7 @@ def test_a_dataset_rebuilt_in_use(url: str) -> None:
     far = cl.open_dataset(f"{url}/ds")
     far.tokens(0, 9)
     rebuild(near, 1)
-    with pytest.raises(FormatError, match="manifest of other content"):
+    with raises(FormatError, found="manifest of other content"):
         far.tokens(TOKENS, TOKENS + 9)
 
 

@@ -21,6 +21,7 @@ from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, exposure, open_run, trace_sample, trace_steps, when_concept, when_document
 from conceptloader.trace.select.views import Ask, select
+from tests.raises import raises
 
 SEQ_LEN = 24
 SAMPLES = 240
@@ -187,7 +188,7 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
     for one in (start, dataclasses.replace(start, step=25, consumed=200)):
         log.append(one, blend.spec)
     assert open_run(config(folder, EXCLUDE), tmp_path).blend.spec == blend.spec
-    with pytest.raises(ResumeError, match="exclude"):
+    with raises(ResumeError, found="exclude"):
         open_run(config(folder, EXCLUDE[:2]), tmp_path)
 
 

@@ -17,6 +17,7 @@ from conceptloader.trace.select import views
 from conceptloader.trace.select.columns import DocumentColumns
 from conceptloader.trace.select.expression import Expression
 from conceptloader.trace.select.views import Ask, select
+from tests.raises import raises
 
 COUNT = 230
 NAMES = ["law", "medicine", "red wine", "news"]
@@ -122,11 +123,11 @@ def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
         assert selected(tmp_path / kind) == expected
         assert found.unknown >= COUNT // 2
     pq.write_table(pa.Table.from_pylist([*rows, rows[0]]), tmp_path / "twice.parquet")
-    with pytest.raises(ConfigError, match="an id twice"):
+    with raises(ConfigError, found="an id twice"):
         select(path, tmp_path / "no", Ask(where="score > 0", metadata=str(tmp_path / "twice.parquet")))
     for names in (["id", "tokens"], ["tokens", "id"]):
         pq.write_table(pa.table({name: ["doc-1"] for name in names}), tmp_path / "known.parquet")
-        with pytest.raises(ConfigError, match="the columns tokens, which the dataset has"):
+        with raises(ConfigError, found="the columns tokens, which the dataset has"):
             select(path, tmp_path / "no", Ask(where="true", metadata=str(tmp_path / "known.parquet")))
 
 
@@ -155,12 +156,12 @@ def test_the_number_of_tasks_changes_no_byte(path: Path, tmp_path: Path, monkeyp
         out = tmp_path / f"of-{tasks}"
         for task in reversed(range(tasks)):
             select(path, out, ask, task=(task, tasks))
-        with pytest.raises(ConfigError, match="found what a task found of other arguments"):
+        with raises(ConfigError, found="found what a task found of other arguments"):
             select(path, out, Ask(where="quality > 0.4", by="quality:0,0.5,1"))
         part = next((tmp_path / f"of-{tasks}.parts").iterdir())
         data = part.read_bytes()
         part.unlink()
-        with pytest.raises(FormatError, match="not there"):
+        with raises(FormatError, expected="not there"):
             select(path, out, ask)
         part.write_bytes(data)
         select(path, out, ask)
@@ -266,7 +267,7 @@ def test_an_expression_reads_nothing_but_its_table(tmp_path: Path) -> None:
     documents = pa.table({"n": [1]})  # a variable that DuckDB would find in Python's frames
     (tmp_path / "secret.csv").write_text("n\n1\n")
     for text in (f"n in (from '{tmp_path}/secret.csv')", "n in (select n from documents)", "exists(from documents)"):
-        with pytest.raises(ConfigError, match="column"):
+        with raises(ConfigError, "column"):
             Expression(text, known)
     assert Expression("n = 1", known)(documents).to_pylist() == [True]
 

@@ -13,6 +13,7 @@ from conceptloader.blend import Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.testing import PlainReader
 from conceptloader.trace import Recorder, Run, audit, read_record
+from tests.raises import raises
 from tests.trace.conftest import SEQ_LEN, starts
 
 STEPS = [9, 14, 20]  # how far each start got
@@ -94,14 +95,14 @@ def test_a_rank_that_is_not_in_the_plan(run: Run, record: Path) -> None:
 def test_records_that_are_none(record: Path, tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="found no record"):
         read_record(tmp_path / "nothing")
-    with pytest.raises(ReadError, match="each start needs a new number"):
+    with raises(ReadError, "each start needs a new number"):
         Recorder(record, 1, 0, starts()[0])
     (record / "000003.000003.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(FormatError, match="line 1: no line of a record"):
+    with raises(FormatError, "line 1", "no line of a record"):
         read_record(record)
     (record / "000003.000003.jsonl").unlink()
     Recorder(record, 3, 3, replace(starts()[2], micro_batch_size=2)).close()
-    with pytest.raises(FormatError, match="expected the same start"):
+    with raises(FormatError, fix="expected the same start"):
         read_record(record)
 
 
@@ -125,7 +126,7 @@ def test_lines_of_other_types(record: Path, changed: dict[str, object], said: st
 def test_a_record_of_another_version(record: Path) -> None:
     path = record / "000002.000001.jsonl"
     path.write_text(path.read_text().replace('"record_version":1', '"record_version":2', 1))
-    with pytest.raises(FormatError, match="line 1: record_version: found 2, known is 1"):
+    with raises(FormatError, "line 1", "record_version: found 2, known is 1"):
         read_record(record)
 
 
@@ -133,7 +134,7 @@ def test_a_batch_without_what_a_record_needs(tmp_path: Path) -> None:
     from conceptloader.errors import ConfigError
 
     recorder = Recorder(tmp_path, 1, 0, starts()[0])
-    with pytest.raises(ConfigError, match=r"outputs\.dataset_id"):
+    with raises(ConfigError, "outputs.dataset_id"):
         recorder.write(0, 0, {"sample_index": np.zeros(1), "input_ids": np.zeros((1, 2)), "labels": np.zeros((1, 2))})
 
 

@@ -27,6 +27,7 @@ from conceptloader.ingest.index import build_index
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, parse_where, when_concept
 from conceptloader.trace.where import Where
+from tests.raises import raises
 from tests.trace.conftest import NUM_SAMPLES, SEQ_LEN
 from tests.trace.test_when import concepts
 
@@ -134,7 +135,7 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
 def test_a_missing_shard_is_named(dataset: Path) -> None:
     for task in (0, 1):
         build_index(dataset, task=(task, 3))
-    with cl.open_dataset(dataset) as found, pytest.raises(FormatError, match="no spans of 1 shards, the first is 2"):
+    with cl.open_dataset(dataset) as found, raises(FormatError, found="no spans of 1 shards, the first is 2"):
         write.join_shards(found, "concepts")
 
 
@@ -196,7 +197,7 @@ def test_every_byte_of_a_part_is_compared_before_it_is_joined(tmp_path: Path) ->
 def test_damage_of_the_dataset_stays_what_it_is(dataset: Path) -> None:
     for file in dataset.glob("*.concepts.data"):
         file.write_bytes(b"\xff" * file.stat().st_size)
-    with pytest.raises(FormatError, match=r"concepts\.data"):
+    with raises(FormatError, "concepts.data"):
         build_index(dataset)
 
 
@@ -307,9 +308,9 @@ def test_expressions_that_are_none(expression: str, column: int, problem: str) -
 
 
 def test_concepts_that_nobody_knows(run: Run) -> None:
-    with pytest.raises(ConfigError, match="found id 6, expected less than 6"):
+    with raises(ConfigError, found="id 6", expected="less than 6"):
         when_concept(run, "concepts", 6)
-    with pytest.raises(ConfigError, match="found 'red', expected one of 6 names"):
+    with raises(ConfigError, found="'red'", expected="one of 6 names"):
         when_concept(run, "concepts", parse_where("concept-1 or red"))
 
 

@@ -7,6 +7,7 @@ import pytest
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Place
 from conceptloader.trace import Run, trace_sample, trace_step, when_concept, when_document
+from tests.raises import raises
 from tests.trace.conftest import NUM_SAMPLES, SEQ_LEN
 
 
@@ -131,7 +132,7 @@ def test_without_a_history_there_are_samples_but_no_steps(run: Run) -> None:
     seen = when_document(lonely, "web-9")
     assert seen
     assert all(one.places == [] for one in seen)
-    with pytest.raises(ConfigError, match="steps are not known"):
+    with raises(ConfigError, found="steps are not known"):
         trace_step(lonely, 0)
 
 
@@ -148,15 +149,15 @@ def test_a_dataset_of_a_later_phase_is_not_seen_before(run: Run) -> None:
 
 
 def test_what_does_not_exist(run: Run) -> None:
-    with pytest.raises(ConfigError, match="no 'nobody' in books, code, web"):
+    with raises(ConfigError, found="no 'nobody' in books, code, web"):
         when_document(run, "nobody")
-    with pytest.raises(ConfigError, match="say of which dataset"):
+    with raises(ConfigError, fix="say of which dataset"):
         when_document(run, 3)
-    with pytest.raises(ConfigError, match="found 'music', expected one of"):
+    with raises(ConfigError, found="'music'"):
         when_document(run, 3, dataset="music")
-    with pytest.raises(ConfigError, match="found 'colour', expected one that holds concepts"):
+    with raises(ConfigError, found="'colour'"):
         when_concept(run, "colour", 1)
-    with pytest.raises(ConfigError, match="found 'red', expected one of 6 names"):
+    with raises(ConfigError, found="'red'", expected="one of 6 names"):
         when_concept(run, "concepts", "red")
 
 

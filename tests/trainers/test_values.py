@@ -16,6 +16,7 @@ from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 import conceptloader as cl
 from conceptloader.blend.samples import parts_of
 from conceptloader.errors import ConfigError
+from tests.raises import raises
 from tests.trainers import by_hand
 from tests.trainers.by_hand import ByHand, Sample, Tables
 
@@ -182,7 +183,5 @@ def test_automodel_takes_labels_alone(folder: Path, kind: dict[str, Any]) -> Non
     assert len(batches[-1]["labels"]) == 2
     assert automodel.losses(batches).item() == pytest.approx(hand.evaluate([samples]), rel=1e-9)
     assert all("labels" not in batch for batch in batches)
-    with pytest.raises(
-        ConfigError, match=r"outputs\.loss_weight: found weights, but the losses of Automodel take none"
-    ):
+    with raises(ConfigError, "outputs.loss_weight", "found weights, but the losses of Automodel take none"):
         samples_class(config_of(folder, kind, loss_weight={"name": "weight", "missing": 1}))

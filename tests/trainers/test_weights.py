@@ -45,9 +45,7 @@ def test_of_transformers(paths: dict[bool, str], tmp_path: Path) -> None:
             trainer(**datasets)
     with pytest.raises(ConfigError, match=REFUSED):
         collate()(weighted.__getitems__([0, 1]))
-    with pytest.raises(
-        ConfigError, match=r"tensors: expected a list of names, found the string 'random'; write \['ran"
-    ):
+    with raises(ConfigError, "tensors", "expected a list of names, found the string 'random'", fix="write ['ran"):
         trainer(train_dataset=plain, tensors="random")
     few = trainer(train_dataset=cl.SampleDataset(paths[False], 3))
     with pytest.raises(ConfigError, match=r"train_dataset: expected num_samples of at least one step, 8 .*, found 3"):

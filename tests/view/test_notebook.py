@@ -13,6 +13,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.view import plot_mixture, plot_stats, show
 from conceptloader.view.plots import figure_of
 from conceptloader.view.source import Looked
+from tests.raises import raises
 
 
 def text(html: str) -> str:
@@ -40,7 +41,7 @@ def test_datasets_and_their_windows(looked: Looked) -> None:
             dataset.show(wrong)
         with pytest.raises(IndexError):
             windows.show(wrong)
-    with pytest.raises(ConfigError, match="found int, expected a dataset"):
+    with raises(ConfigError, found="int"):
         show(3)
 
 

@@ -18,6 +18,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.view.server import Server
 from conceptloader.view.source import Looked
+from tests.raises import raises
 
 
 def get(page: str, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
@@ -128,11 +129,11 @@ def test_many_at_once_and_some_that_hang_up(page: str) -> None:
 
 
 def test_an_address_where_nobody_can_listen(looked: Looked) -> None:
-    with Server(looked) as server, pytest.raises(ConfigError, match=r"cannot listen there: .*choose another --port"):
+    with Server(looked) as server, raises(ConfigError, found="cannot listen there:", fix="choose another --port"):
         Server(looked, port=server.server_address[1])
-    with pytest.raises(ConfigError, match="cannot listen"):
+    with raises(ConfigError, found="cannot listen"):
         Server(looked, "192.0.2.1")
-    with pytest.raises(ConfigError, match="cannot listen"):
+    with raises(ConfigError, found="cannot listen"):
         Server(looked, port=70_000)
 
 

@@ -67,7 +67,7 @@ browser:
 
 test: lint browser
 	@$(VENV)/bin/python --version
-	$(VENV)/bin/pytest -n $(JOBS)
+	$(VENV)/bin/pytest -n $(JOBS) --dist worksteal
 
 # The long forms of the tests of crashes, faults, damage and schedules: an hour or two on two cores.
 soak: setup

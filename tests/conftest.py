@@ -15,6 +15,9 @@ from hypothesis import settings
 from conceptloader.kernels.build import build
 from conceptloader.kernels.library import VARIABLE, load_library
 
+# Several processes share the cores: threads of each for every core would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # What a shell starts in its background ignores Ctrl-C, and so would all processes that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

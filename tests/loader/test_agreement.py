@@ -84,7 +84,7 @@ CASES: dict[str, Callable[[int, Any], Any]] = {
 
 
 def run(rank: int, config: Any, folder: str) -> None:
-    logging.basicConfig(filename=f"{folder}/log.{rank}")
+    logging.basicConfig(filename=f"{folder}/log.{rank}", force=True)
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timeout)
     for name, case in CASES.items():
@@ -102,7 +102,7 @@ def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("outcomes")
     datasets = {name: {"path": str(data / name), "weight": 0.5} for name in "ab"}
     config = {"seq_len": 16, "datasets": datasets, "concepts": {"concepts": {}}, "outputs": {}, "loader": {}}
-    mp.spawn(run, (config, str(folder)), nprocs=RANKS)
+    mp.start_processes(run, (config, str(folder)), nprocs=RANKS, start_method="fork")
     return folder
 
 

@@ -314,7 +314,7 @@ def differing(rank: int, folder: str, paths: tuple[str, str]) -> None:
 
 @pytest.mark.slow
 def test_ranks_that_differ_are_told_when_training_data_are_opened(paths: tuple[str, str], tmp_path: Path) -> None:
-    mp.spawn(differing, (str(tmp_path), paths), nprocs=2)
+    mp.start_processes(differing, (str(tmp_path), paths), nprocs=2, start_method="fork")
     for name in ("torchtitan", "bridge"):
         for rank in range(2):
             said = (tmp_path / f"{name}.{rank}").read_text()

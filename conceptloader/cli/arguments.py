@@ -85,6 +85,10 @@ def given(arguments: argparse.Namespace, names: Iterable[str]) -> Iterator[str]:
             yield str((action.option_strings or [action.metavar])[-1])
 
 
+def _name(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
 def refuse_beside(option: str, arguments: argparse.Namespace, *names: str) -> None:
     """Raises: ConfigError for arguments of these names that `option` would pass over."""
     for flag in given(arguments, names):
@@ -92,14 +96,16 @@ def refuse_beside(option: str, arguments: argparse.Namespace, *names: str) -> No
 
 
 def refuse_without(option: str, arguments: argparse.Namespace, *names: str) -> None:
-    """Raises: ConfigError for arguments of these names that are for `option` alone."""
+    """Raises: ConfigError for arguments of these names without `option`, which they are for."""
+    if any(given(arguments, [_name(option)])):
+        return
     for flag in given(arguments, names):
         raise ConfigError(arguments.parser.prog.split()[-1], f"{flag} without {option}", "both")
 
 
 def refuse_all_but(option: str, arguments: argparse.Namespace, *names: str) -> None:
     """`refuse_beside` of all arguments of the command but these."""
-    general = "parser", "run", "json", "verbose", "quiet", option.removeprefix("--").replace("-", "_")
+    general = "parser", "run", "json", "verbose", "quiet", _name(option)
     refuse_beside(option, arguments, *(vars(arguments).keys() - {*general, *names}))
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from conceptloader.cli.arguments import add_dataset, add_out, chosen, not_negative, read_ids, task
+from conceptloader.cli.arguments import add_dataset, add_out, chosen, not_negative, read_ids, refuse_without, task
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
 from conceptloader.trace.select.views import Ask, select
@@ -30,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--spans", metavar="EXPR", help="of documents only the tokens of which this boolean of concepts holds")
     add("--track", default="concepts", metavar="NAME", help="of --spans (default: concepts)")
     add("--by", metavar="COLUMN", help="a view for each value of a column, or interval: quality:0,0.5,1")
-    add("--metadata", metavar="FILE", help="parquet or jsonl with a column id: its other columns can be asked for, too")
+    add(
+        "--metadata", metavar="FILE", help="parquet or jsonl with a row for each document, whose columns are there, too"
+    )
+    add("--on", metavar="COLUMN", help="of the metadata: the one with the documents' ids (default: id)")
     add("--seed", type=not_negative, default=0, metavar="N", help="of the column share (default: 0)")
     add("--task", type=task, metavar="K/N", help="find only the part of task K of N, and write no view")
 
@@ -38,8 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
         raise ConfigError("select", "nothing to select by", "--where, --ids, --spans or --by")
+    refuse_without("--metadata", arguments, "on")
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
-    ask = Ask(ids=ids, **chosen(arguments, "where", "spans", "track", "by", "metadata", "seed"))
+    ask = Ask(ids=ids, **chosen(arguments, "where", "spans", "track", "by", "metadata", "on", "seed"))
     roots, task = arguments.root, arguments.task
     with progress_bar(arguments.quiet, "chunk") as progress:
         found = select(arguments.dataset, arguments.out, ask, roots=roots, task=task, progress=progress)

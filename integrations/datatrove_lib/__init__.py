@@ -2,8 +2,8 @@
 
 `ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
 task that depends on it. `ChunkedBuild` has the stages for documents whose chunks are in other files.
-`ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index, `SelectWriter` and `SelectJoin` for
-views. This package is not called datatrove, lest one shadow the other.
+`ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index. This package is not called datatrove,
+lest one shadow the other.
 
 Open writer.py first.
 """
@@ -11,7 +11,6 @@ Open writer.py first.
 from conceptloader.base.packages import public
 
 _NAMES = {
-    "select": "SelectJoin SelectWriter",
     "chunks": "ChunkedBuild",
     "index": "ConceptIndexJoin ConceptIndexWriter",
     "writer": "ConceptStreamFinalize ConceptStreamWriter",

@@ -1,6 +1,6 @@
 """A pretraining script as a user might write it, on the parts of a checkout's pretrain_gpt.py.
 
-SET_WEIGHTS=N: all weight on the dataset code, set in step N (from 0). METRICS: prints those of every step.
+SET_WEIGHTS=N: all weight on the dataset code, set in step N (from 0). METRICS=FILE: those of every step, to FILE.RANK.
 FAIL_IN=N: an exception in step N, once, after which the training starts anew in the same process, as with Megatron's
 --inprocess-restart.
 With OWN_DATA=data.yaml it takes its data and batches from conceptloader; else it is started by the launcher, and its
@@ -26,7 +26,8 @@ OWN_DATA = os.environ.get("OWN_DATA")
 SET_WEIGHTS = os.environ.get("SET_WEIGHTS")
 FAIL_IN = os.environ.get("FAIL_IN")
 if "METRICS" in os.environ:
-    cl.on_step(lambda metrics: print(f"METRICS {os.environ['RANK']} {json.dumps(asdict(metrics))}"))
+    METRICS = open(f"{os.environ['METRICS']}.{os.environ['RANK']}", "a", buffering=1)  # noqa: SIM115 - until the end
+    cl.on_step(lambda metrics: METRICS.write(json.dumps(asdict(metrics)) + "\n"))
 
 
 def forward_step(data_iterator: Any, model: Any) -> Any:

@@ -130,7 +130,7 @@ def test_weights_that_are_set_while_the_run_is_going(
 ) -> None:
     """From the next step on, on all ranks, and in the run that is resumed; metrics of every step say so."""
     monkeypatch.setenv("SET_WEIGHTS", "2")
-    monkeypatch.setenv("METRICS", "1")
+    monkeypatch.setenv("METRICS", str(tmp_path / "metrics.whole"))
     more = ("--num-workers", "0", *saving(tmp_path / "a"))
     whole = ended(pretrain(checkout, tmp_path / "whole", DP2, *more, config=config, script=SCRIPT))
     for rank in DP2.readers:
@@ -139,14 +139,15 @@ def test_weights_that_are_set_while_the_run_is_going(
         assert {0} == set.union(*(found for after, found in ids if after))
         assert {0, 1} == set.union(*(found for after, found in ids if not after))
     monkeypatch.delenv("SET_WEIGHTS")
+    monkeypatch.setenv("METRICS", str(tmp_path / "metrics.resumed"))
     more = ("--num-workers", "0", *saving(tmp_path / "b", tmp_path / "a"), "--ckpt-step", str(SAVED))
     resumed = ended(pretrain(checkout, tmp_path / "resumed", DP2, *more, config=config, script=SCRIPT))
     same_losses(resumed, whole)
     log = RunLog(tmp_path / "a")
     assert [(start.step, start.consumed) for start in log.starts] == [(0, 0), (2, 16)]
-    for run, first in ((whole, 0), (resumed, SAVED)):
-        lines = [line.split("METRICS ")[1] for line in run.output.splitlines() if "METRICS " in line]
-        found = [json.loads(line[2:]) for line in lines if line[0] == "0"]
+    for name, first in (("whole", 0), ("resumed", SAVED)):
+        lines = (tmp_path / f"metrics.{name}.0").read_text().splitlines()
+        found = [json.loads(line) for line in lines]
         assert [one["step"] for one in found] == list(range(first, STEPS))
         assert [one["weights"].get("web", 0) for one in found] == [0.7, 0.7, 0.7, 0, 0, 0, 0, 0][first:]
         assert found[-1]["consumed_samples"] == sum(found[-1]["samples"].values()) == STEPS * BATCH

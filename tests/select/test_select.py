@@ -131,6 +131,28 @@ def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
             select(path, tmp_path / "no", Ask(where="true", metadata=str(tmp_path / "known.parquet")))
 
 
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_metadata_joined_by_a_column_of_another_name(
+    path: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column called id, which is not that of the documents, is none of theirs."""
+    rows = [{"page": f"doc-{k}", "id": -k, "score": k} for k in range(0, COUNT, 3)]
+    file = str(tmp_path / f"meta.{kind}")
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    else:
+        Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["select", str(path), "--where", "score > 100", "--out"]
+    assert main([*command, str(tmp_path / "view"), "--metadata", file, "--on", "page"]) == 0
+    assert f"{sum(bool(k % 11) for k in range(0, COUNT, 3))} documents with a row of" in capsys.readouterr().out
+    assert selected(tmp_path / "view") == [k for k in range(0, COUNT, 3) if k > 100 and k % 11]
+    command.append(str(tmp_path / "other"))
+    assert main([*command, "--metadata", file, "--on", "pages"]) == 2
+    assert "expected one called pages" in capsys.readouterr().err
+    assert main([*command, "--on", "page"]) == 2
+    assert "--on without --metadata" in capsys.readouterr().err
+
+
 def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every document is in one view, or counted."""
     out = str(tmp_path / "web")

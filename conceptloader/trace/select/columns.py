@@ -26,11 +26,12 @@ class DocumentColumns:
     document, id, tokens (its length), share (a hash of its id, or without one of its number: uniform in [0, 1)); of a
     track of concepts the list of those that its tokens carry, by name, or by id where there are no names; of a track of
     numbers their mean, and NAME_min and NAME_max; of a track of json the first record. metadata: a parquet or jsonl
-    file with a column `id`, whose other columns are there as well; its ids are text, however they look. with_row: how
+    file whose other columns are there as well; its column `on` (by default `id`) has ids of documents, which are text,
+    however they look. with_row: how
     many of the documents that were asked have a row of it. seed: of share.
     """
 
-    def __init__(self, dataset: Dataset, seed: int = 0, metadata: str | None = None) -> None:
+    def __init__(self, dataset: Dataset, seed: int = 0, metadata: str | None = None, on: str | None = None) -> None:
         if not dataset.num_documents:
             raise ConfigError(dataset.path, "no document table", "one: documents are selected")
         self._arrow = arrow = need("pyarrow", "select: found no pyarrow package, which makes the tables")
@@ -47,7 +48,7 @@ class DocumentColumns:
                 self.types |= {name + end: arrow.float64() for end in ("", *_RANGES)}
             elif track.codec == "json":
                 self.types[name] = arrow.string()
-        self._metadata = None if metadata is None else self._load(metadata)
+        self._metadata = None if metadata is None else self._load(metadata, on or "id")
         if self._metadata is not None:
             self.types |= {column.name: column.type for column in self._metadata.schema if column.name != "id"}
         self.with_row = 0
@@ -89,19 +90,23 @@ class DocumentColumns:
             "nothing was written",
         )
 
-    def _load(self, path: str) -> Any:
+    def _load(self, path: str, on: str) -> Any:
         where = f"metadata: {path}"
         try:
             if path.endswith(".parquet"):
                 table = need("pyarrow.parquet", where).read_table(path)
             else:
-                table = self._read_lines(path, need("pyarrow.json", where))
+                table = self._read_lines(path, on, need("pyarrow.json", where))
         except (OSError, self._arrow.ArrowInvalid) as error:
             raise ConfigError(
                 where, str(error), "a parquet or jsonl file whose ids are strings, or all of them integers"
             ) from error
-        if "id" not in table.column_names or table["id"].null_count == len(table):
-            raise ConfigError(where, f"the columns {', '.join(table.column_names)}", "one called id")
+        if on not in table.column_names or table[on].null_count == len(table):
+            found = f"the columns {', '.join(table.column_names)}"
+            raise ConfigError(where, found, f"one called {on}, with ids", "name the one that has them (--on COLUMN)")
+        if on != "id":
+            clash = {"id": "(its own id)", on: "id"}
+            table = table.rename_columns([clash.get(name, name) for name in table.column_names])
         twice = sorted(set(table.column_names) & set(self.types) - {"id"})
         if twice:
             raise ConfigError(where, f"found the columns {', '.join(twice)}, which the dataset has", fix="rename them")
@@ -114,11 +119,11 @@ class DocumentColumns:
             raise ConfigError(where, "an id twice", "one row for each document")
         return table.set_column(table.column_names.index("id"), "id", ids).combine_chunks()
 
-    def _read_lines(self, path: str, json: Any) -> Any:
+    def _read_lines(self, path: str, on: str, json: Any) -> Any:
         """A jsonl file, without guesses at ids: those like dates would become times."""
 
         def read(kind: Any) -> Any:
-            options = json.ParseOptions(explicit_schema=self._arrow.schema([("id", kind)]))
+            options = json.ParseOptions(explicit_schema=self._arrow.schema([(on, kind)]))
             return json.read_json(path, parse_options=options)
 
         try:

@@ -34,8 +34,8 @@ _NAME = re.compile(r"[\w-][\w.-]{0,99}")
 class Ask:
     """What to select. where: an expression of documents (docs/views.md). ids: documents with one of these ids only.
     spans: a boolean of the concepts of `track`: of the documents only the tokens of which it holds. by: a column, of
-    which each value makes a view, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1] does. metadata, seed:
-    see DocumentColumns."""
+    which each value makes a view, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1] does. metadata, on,
+    seed: see DocumentColumns."""
 
     where: str | None = None
     ids: Sequence[str] | None = None
@@ -43,6 +43,7 @@ class Ask:
     track: str = "concepts"
     by: str | None = None
     metadata: str | None = None
+    on: str | None = None
     seed: int = 0
 
     def described(self) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class _Asking:
         self.dataset, self.ask, self.directory = dataset, ask, directory
         self._arrow: Any = need("pyarrow", "select: found no pyarrow package, which makes the tables")
         self._schema = self._arrow.schema([("start", "int64"), ("stop", "int64"), ("view", "string")])
-        self.columns = DocumentColumns(dataset, ask.seed, ask.metadata)
+        self.columns = DocumentColumns(dataset, ask.seed, ask.metadata, ask.on)
         self.where = Expression("true" if ask.where is None else ask.where, self.columns.types)
         if self.where.kind != self._arrow.bool_():
             raise self.where.wrong(0, f"a value of type {self.where.kind}, expected true or false")

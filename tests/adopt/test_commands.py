@@ -1,4 +1,4 @@
-"""The commands adopt, annotate and finalize as a user calls them."""
+"""The commands adopt, annotate and build --finalize as a user calls them."""
 
 import json
 from pathlib import Path
@@ -55,12 +55,12 @@ def test_finalize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build = cl.create_build(tmp_path / "ds", cl.BuildOptions(), plan=[0, 1])
     with build.shard(0) as writer:
         writer.add_document([1, 2])
-    code, value, _ = run(capsys, "finalize", tmp_path / "ds")
+    code, value, _ = run(capsys, "build", "--finalize", "--out", tmp_path / "ds")
     assert code == 1
     assert "1 of 2 shards missing (1)" in value["error"]["message"]
     with build.shard(1) as writer:
         writer.add_document([3])
-    code, value, _ = run(capsys, "finalize", tmp_path / "ds")
+    code, value, _ = run(capsys, "build", "--finalize", "--out", tmp_path / "ds")
     assert (code, value["shards"], value["tokens"]) == (0, 2, 3)
 
 

@@ -11,10 +11,10 @@ DESCRIPTION = """\
 Write a small dataset that refers to documents of another one: those of which an expression holds, with some ids, or a
 random share. It is a dataset like any other in blends, splits, commands and Python. docs/views.md has the language.
 
-  conceptloader select data/web --where "quality >= 0.7 and 'medicine' in concepts" --out data/web-medicine
+  conceptloader select data/web --where "quality >= 0.7 and concepts:medicine" --out data/web-medicine
   conceptloader select data/web --by quality:0,0.5,1 --out data/web    (data/web-0-0.5 and data/web-0.5-1)
   conceptloader select data/web --where "share < 0.01" --seed 7 --out data/web-small
-  conceptloader select data/web --spans "medicine and not news" --out data/web-spans  (of documents, these tokens)
+  conceptloader select data/web --spans "concepts:medicine and not concepts:news" --out data/web-spans
 
 On a cluster, --task K/N in each of N jobs (K from 0) finds a part, and the command without --task joins them: the bytes
 are the same in any way.
@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_dataset(parser)
     add_out(add)
-    add("--where", metavar="EXPR", help="an expression of the columns of documents")
+    add("--where", metavar="EXPR", help="documents of which this holds: columns, and concepts of any of their tokens")
+    add("--sql", metavar="EXPR", help="the same, as an expression of DuckDB, with functions")
     add("--ids", metavar="FILE", help="only documents with one of these ids, a line each")
-    add("--spans", metavar="EXPR", help="of documents only the tokens of which this boolean of concepts holds")
-    add("--track", default="concepts", metavar="NAME", help="of --spans (default: concepts)")
+    add("--spans", metavar="EXPR", help="of documents only the tokens of which this expression of concepts holds")
     add("--by", metavar="COLUMN", help="a view for each value of a column, or interval: quality:0,0.5,1")
     add(
         "--metadata", metavar="FILE", help="parquet or jsonl with a row for each document, whose columns are there, too"
@@ -39,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
-    if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
-        raise ConfigError("select", "nothing to select by", "--where, --ids, --spans or --by")
+    if not any((arguments.where, arguments.sql, arguments.ids, arguments.spans, arguments.by)):
+        raise ConfigError("select", "nothing to select by", "--where, --sql, --ids, --spans or --by")
     refuse_without("--metadata", arguments, "on")
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
-    ask = Ask(ids=ids, **chosen(arguments, "where", "spans", "track", "by", "metadata", "on", "seed"))
+    ask = Ask(ids=ids, **chosen(arguments, "where", "sql", "spans", "by", "metadata", "on", "seed"))
     roots, task = arguments.root, arguments.task
     with progress_bar(arguments.quiet, "chunk") as progress:
         found = select(arguments.dataset, arguments.out, ask, roots=roots, task=task, progress=progress)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from conceptloader.cli.arguments import not_negative, positive
+from conceptloader.cli.arguments import not_negative, positive, refuse_beside
 from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import add_run_arguments, open_run
 from conceptloader.trace import (
@@ -17,6 +17,7 @@ from conceptloader.trace import (
     parse_where,
     when_concept,
     when_document,
+    when_where,
 )
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what("--document", metavar="ID", help="a document, by its id in the input")
     what("--document-number", type=not_negative, metavar="N", help="a document, by its number in --dataset")
     what("--concept", metavar="NAME", help="a concept, by its name")
-    what("--where", metavar="EXPR", help="a boolean of concepts of one token: \"animal and not ('red wine' or food)\"")
+    meaning = "an expression of concepts of one token: \"concepts:animal and not concepts:'red wine'\""
+    what("--where", metavar="EXPR", help=meaning)
     what("--concept-id", type=not_negative, metavar="N", help="a concept, by its id")
     add = parser.add_argument
     add("--track", default="concepts", metavar="NAME", help="track of the concept (default: concepts)")
@@ -86,10 +88,12 @@ def _documents(arguments: argparse.Namespace) -> list[str | int]:
 def _seen(asked: Run, arguments: argparse.Namespace) -> Sequence[DocumentSeen | ConceptSeen]:
     if documents := _documents(arguments):
         return when_document(asked, documents[0], arguments.samples, arguments.dataset)[: arguments.limit]
-    concept = arguments.concept_id if arguments.concept is None else arguments.concept
     if arguments.where is not None:
-        concept = parse_where(arguments.where)
-    found = when_concept(asked, arguments.track, concept, arguments.samples, arguments.dataset)
+        refuse_beside("--where", arguments, "track")
+        found = when_where(asked, parse_where(arguments.where), arguments.samples, arguments.dataset)
+    else:
+        concept = arguments.concept_id if arguments.concept is None else arguments.concept
+        found = when_concept(asked, arguments.track, concept, arguments.samples, arguments.dataset)
     return sorted(itertools.islice(found, arguments.limit), key=lambda one: one.sample)
 
 

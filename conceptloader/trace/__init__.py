@@ -10,7 +10,14 @@ from conceptloader.trace.losses import LossLog, explain, read_losses
 from conceptloader.trace.record import Launch, Line, Recorder, read_record
 from conceptloader.trace.run import Member, Run, open_run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
-from conceptloader.trace.when import ConceptSeen, DocumentSeen, left_out_since, when_concept, when_document
+from conceptloader.trace.when import (
+    ConceptSeen,
+    DocumentSeen,
+    left_out_since,
+    when_concept,
+    when_document,
+    when_where,
+)
 from conceptloader.trace.where import Where, parse_where
 
 __all__ = [
@@ -42,4 +49,5 @@ __all__ = [
     "trace_steps",
     "when_concept",
     "when_document",
+    "when_where",
 ]

@@ -3,17 +3,18 @@
 import logging
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.format.index import Coverage, open_index
-from conceptloader.format.read.bulk import concepts_of
+from conceptloader.format.read.bulk import concepts_of, scores_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.ranges import ranges_of, runs_of_samples, samples_touching
 from conceptloader.trace.run import Member
-from conceptloader.trace.where import Intervals, Where
+from conceptloader.trace.where import OPERATORS, Intervals, Where
 
 logger = logging.getLogger(__name__)
 
@@ -44,24 +45,26 @@ class ConceptSource(Protocol):
 
 
 class Scanned:
-    """Spans by reading the track, in large pieces."""
+    """Spans by reading the track, in large pieces. scored: with the scores of their concepts, if it has any."""
 
     chunk = _CHUNK_TOKENS
 
-    def __init__(self, dataset: Dataset, track: str) -> None:
-        self._dataset, self._track = dataset, track
+    def __init__(self, dataset: Dataset, track: str, scored: bool = False) -> None:
+        self._dataset, self._track, self._scored = dataset, track, scored
         self._held = lru_cache(maxsize=1)(self._read)  # other concepts of the same tokens are asked for next
 
-    def spans(self, concept: int, first: int, last: int) -> Intervals:
-        """See ConceptSource."""
-        start, end, span, ids = self._held(first, last)
-        having = span[ids == concept]
+    def spans(self, concept: int, first: int, last: int, compare: str = "", score: float = 0) -> Intervals:
+        """See ConceptSource. compare: one of OPERATORS, which holds for the concept's score and `score`; "": any."""
+        start, end, span, ids, scores = self._held(first, last)
+        of_it = ids == concept
+        having = span[of_it & OPERATORS[compare](scores, score)] if compare else span[of_it]
         having = having[np.diff(having, prepend=-1) > 0]  # each once, as its record may name the concept twice
         return start[having], end[having]
 
-    def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """Start and end of all spans; span and id of all their concepts."""
-        parts, done = [[np.zeros(0, np.int64)] * 4], 0
+    def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, Ints, NDArray[np.float64]]:
+        """Start and end of all spans; span, id and score of all their concepts."""
+        parts: list[list[Any]] = [[np.zeros(0, np.int64)] * 4 + [np.zeros(0)]]
+        done = 0
         for shard, a, b, base in self._dataset.parts(first, last):
             start, end, _, _, record = self._dataset.reader.runs(shard, self._track, a, b)
             if len(record):
@@ -69,10 +72,12 @@ class Scanned:
                 records = record.astype(np.int64)
                 offsets, ids = concepts_of(self._dataset.reader, shard, self._track, records, num_ids)
                 span = np.repeat(np.arange(len(record)), np.diff(offsets)) + done
-                parts.append([start + base, end + base, span, ids])
+                asked = self._dataset.reader, shard, self._track, records
+                scores = scores_of(*asked) if self._scored else np.zeros(len(ids))
+                parts.append([start + base, end + base, span, ids, scores])
                 done += len(record)
-        start, end, span, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return start, end, span, ids
+        start, end, span, ids, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return start, end, span, ids, scores
 
 
 def concept_source(dataset: Dataset, track: str) -> ConceptSource:
@@ -91,23 +96,37 @@ def concept_source(dataset: Dataset, track: str) -> ConceptSource:
     return Scanned(dataset, track)
 
 
-def holding(source: ConceptSource, where: Where, first: int, last: int) -> Intervals:
-    """The tokens of [first, last) of which `where` holds; its concepts are ids."""
-    return where.intervals(lambda concept: source.spans(int(concept), first, last), first, last)
+class Sources:
+    """Where the spans of all concepts in an expression are known from, which are ids. chunk: as of ConceptSource."""
+
+    def __init__(self, dataset: Dataset, where: Where) -> None:
+        tests = [*where.tests("concept")]
+        self._plain = {one.name: concept_source(dataset, one.name) for one in tests if not one.compare}
+        self._scored = {one.name: Scanned(dataset, one.name, scored=True) for one in tests if one.compare}
+        self.chunk = min(source.chunk for source in (*self._plain.values(), *self._scored.values()))
+
+    def holding(self, where: Where, first: int, last: int) -> Intervals:
+        """The tokens of [first, last) of which `where` holds."""
+
+        def of(test: Where) -> Intervals:
+            if not test.compare:
+                return self._plain[test.name].spans(int(test.concept), first, last)
+            score = float(test.values[0])
+            return self._scored[test.name].spans(int(test.concept), first, last, test.compare, score)
+
+        return where.intervals(of, first, last)
 
 
-def concept_windows(
-    member: Member, track: str, where: Where, begin: int = 0, tokens: int | None = None
-) -> Iterator[Holding]:
-    """The samples of which `where` holds for some token, some at a time, in order; its concepts are ids.
+def concept_windows(member: Member, where: Where, begin: int = 0, tokens: int | None = None) -> Iterator[Holding]:
+    """The samples of which `where` holds for some token, some at a time, in order; its tests are of concepts by id.
 
-    track: of codec "concepts". begin: the first sample that is looked at. tokens: as many are looked at first, then
+    begin: the first sample that is looked at. tokens: as many are looked at first, then
     twice as many each time, up to what is best asked for at once; None: that from the start on. The last token of a
     window is a label only, the first one an input only.
     """
-    source = concept_source(member.dataset, track)
-    for low, high, first, last in runs_of_samples(member, source.chunk, begin, tokens):
-        found = holding(source, where, first, last)
+    sources = Sources(member.dataset, where)
+    for low, high, first, last in runs_of_samples(member, sources.chunk, begin, tokens):
+        found = sources.holding(where, first, last)
         numbers = samples_touching(member, *found, low, high)
         parts, before = ranges_of(member, numbers), Coverage(*found)
         inputs = before(parts.start + parts.inputs) - before(parts.start)

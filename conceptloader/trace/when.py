@@ -97,20 +97,31 @@ def _find(run: Run, document: str | int, dataset: str | None) -> list[tuple[int,
 
 
 def when_concept(
-    run: Run, track: str, concept: str | int | Where, num_samples: int | None = None, dataset: str | None = None
+    run: Run, track: str, concept: str | int, num_samples: int | None = None, dataset: str | None = None
 ) -> Iterator[ConceptSeen]:
     """Every sample in which tokens carry a concept, by dataset and window, as they are found.
 
-    concept: its name in the vocabulary of the track, or its id; or a boolean of those (parse_where), which has to hold
-    for one token. num_samples, dataset: as in when_document. With an index (`conceptloader index`) the track is not
-    read.
+    concept: its name in the vocabulary of the track, or its id. num_samples, dataset: as in when_document. With an
+    index (`conceptloader index`) the track is not read.
 
-    Raises ConfigError if no dataset has the track, or none that has it knows the concepts; FormatError for an index
+    Raises ConfigError if no dataset has the track, or none that has it knows the concept; FormatError for an index
     that is damaged or of another dataset.
     """
-    where = concept if isinstance(concept, Where) else Where("is", concept)
-    found = _resolve(run, run.find(dataset), track, where)
-    return (one for index, ids in found.items() for one in _concept_seen(run, index, track, ids, num_samples))
+    return when_where(run, Where("concept", name=track, concept=concept), num_samples, dataset)
+
+
+def when_where(
+    run: Run, where: Where, num_samples: int | None = None, dataset: str | None = None
+) -> Iterator[ConceptSeen]:
+    """Every sample with a token of which an expression of concepts holds (parse_where); the rest as in when_concept.
+
+    Raises ConfigError as it does, and for tests of columns, which are of documents, and of scores that a track lacks.
+    """
+    column = next(where.tests("column"), None)
+    if column is not None:
+        raise ConfigError("where", f"the column {column.name!r}", "concepts of tokens alone: TRACK:CONCEPT")
+    found = _resolve(run, run.find(dataset), where)
+    return (one for index, ids in found.items() for one in _concept_seen(run, index, ids, num_samples))
 
 
 def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -129,8 +140,8 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
                     yield low + k, {**time, "window": window}
 
 
-def _concept_seen(run: Run, index: int, track: str, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for found in concept_windows(run.member(index), track, where, tokens=_FIRST):
+def _concept_seen(run: Run, index: int, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
+    for found in concept_windows(run.member(index), where, tokens=_FIRST):
         windows, begin = np.unique(found.windows, return_index=True)
         end = np.append(begin[1:], len(found.windows))
         for k, time in _times(run, index, windows, num_samples):
@@ -139,17 +150,20 @@ def _concept_seen(run: Run, index: int, track: str, where: Where, num_samples: i
                 yield ConceptSeen(**time, inputs=int(found.inputs[read].sum()), labels=int(found.labels[read].sum()))
 
 
-def _resolve(run: Run, indices: Sequence[int], track: str, where: Where) -> dict[int, Where]:
-    """Index of each member with the track -> the expression with its ids, -1 for concepts that it does not know.
-
-    Raises ConfigError for a concept that no member knows.
-    """
-    known = {concept: _concept_ids(run, indices, track, concept) for concept in dict.fromkeys(where.concepts())}
-    return {
-        index: where.renamed({concept: ids.get(index, -1) for concept, ids in known.items()})
-        for index in indices
-        if track in run.member(index).dataset.tracks
-    }
+def _resolve(run: Run, indices: Sequence[int], where: Where) -> dict[int, Where]:
+    """Index of each member with all of its tracks -> the expression with its ids, -1 for concepts that it does not
+    know. Raises ConfigError for a concept that no member knows."""
+    tests = {(one.name, one.concept): one for one in where.tests("concept")}
+    known = {key: _concept_ids(run, indices, *key) for key in tests}
+    found = {}
+    for index in indices:
+        tracks = run.member(index).dataset.tracks
+        if all(track in tracks for track, _ in tests):
+            for one in where.tests("concept"):
+                if one.compare and tracks[one.name].concepts.scores is None:
+                    raise ConfigError(f"track {one.name}", f"no scores in {run.name(index)}", "some to compare")
+            found[index] = where.renamed(lambda one, index=index: known[one.name, one.concept].get(index, -1))  # type: ignore[misc]
+    return found
 
 
 def _concept_ids(run: Run, indices: Sequence[int], track: str, concept: str | int) -> dict[int, int]:

@@ -51,7 +51,7 @@ def concept(looked: Looked, query: Query) -> dict[str, Any]:
     first = window = query.number("from", 0, source.count, "window")
     until = time.monotonic() + _SECONDS
     hits: list[dict[str, Any]] = []
-    for found in concept_windows(source, track, Where("is", number), first, _CHUNK):
+    for found in concept_windows(source, Where("concept", name=track, concept=number), first, _CHUNK):
         windows, rows = np.unique(found.windows, return_inverse=True)
         inputs = zip(windows.tolist(), np.bincount(rows, found.inputs).astype(int).tolist(), strict=True)
         hits += [{"i": i, "tokens": tokens} for i, tokens in inputs if tokens]

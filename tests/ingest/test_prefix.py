@@ -82,7 +82,7 @@ def built(folder: Path) -> Path:
 
 
 def drop(folder: Path, source: str, out: str) -> None:
-    ask = ["--spans", "not metadata", "--track", "prefix"]
+    ask = ["--spans", "not prefix:metadata"]
     assert main(["select", str(folder / source), *ask, "--out", str(folder / out)]) == 0
 
 
@@ -279,7 +279,7 @@ def test_trace_and_when(built: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_complementary_shares(built: Path) -> None:
     """No document twice: nine tenths with their prefix, the others without."""
     select(built / "with", built / "nine", Ask(where="share < 0.9"))
-    select(built / "with", built / "one", Ask(where="share >= 0.9", spans="not metadata", track="prefix"))
+    select(built / "with", built / "one", Ask(where="share >= 0.9", spans="not prefix:metadata"))
     nine, one = (cl.open_dataset(built / name) for name in ("nine", "one"))
     ids = [ds.document_id(k) for ds in (nine, one) for k in range(len(ds))]
     assert sorted(ids, key=int) == [str(k) for k in range(COUNT)]

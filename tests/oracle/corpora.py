@@ -27,7 +27,9 @@ def write_all(folder: Path, seed: int) -> Path:
         write(folder / name, name, rng, block_tokens)
     cl.join([folder / "more", folder / "plain"], folder / "joined")
     select(folder / "plain", folder / "whole", Ask(where="share < 0.6 or document = 0", seed=seed))
-    select(folder / "plain", folder / "spans", Ask(spans="concept-1 or concept-2 or concept-3"))
+    select(
+        folder / "plain", folder / "spans", Ask(spans="concepts:concept-1 or concepts:concept-2 or concepts:concept-3")
+    )
     select(folder / "documents", folder / "some", Ask(where="share < 0.7 or document = 0", seed=seed))
     cut(folder / "cut", folder / "joined", rng)
     cut(folder / "cut-again", folder / "cut", rng)

@@ -39,7 +39,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     for number, name in enumerate(("web", "books", "code")):
         raw = random_documents(60, seed=number, mean_length=40, prefix=name)
         write_dataset(folder / name, raw, shards=2, **mode)
-    select(folder / "books", folder / "kept", Ask(where="document % 5 <> 0"))
+    select(folder / "books", folder / "kept", Ask(sql="document % 5 <> 0"))
     select(folder / "code", folder / "some", Ask(where="document > 10"))
     if request.param == "pack":
         (folder / "packed").touch()

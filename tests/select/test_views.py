@@ -21,7 +21,7 @@ from conceptloader.format.write.view import count_spans, write_view
 from conceptloader.ingest.index import build_index
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import RawDocument, random_documents, write_dataset
-from conceptloader.trace import Run, exposure, parse_where, trace_sample, trace_steps, when_concept, when_document
+from conceptloader.trace import Run, exposure, parse_where, trace_sample, trace_steps, when_document, when_where
 from conceptloader.trace.concepts import Scanned
 from conceptloader.trace.select.views import Ask, select
 from conceptloader.view.stats import dataset_stats
@@ -165,12 +165,12 @@ def test_a_run_can_be_asked_as_if_it_were_copied(folder: Path, packing: bool) ->
 @pytest.mark.parametrize("indexed", [False, True])
 def test_concepts_by_the_index_of_the_source(folder: Path, indexed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     run, copied = run_of(folder, "view"), run_of(folder, "copy")
-    where = parse_where("concept-1 and not (concept-2 or concept-5)")
-    expected = list(when_concept(copied, "concepts", where, NUM_SAMPLES, "some"))
+    where = parse_where("concepts:concept-1 and not (concepts:concept-2 or concepts:concept-5)")
+    expected = list(when_where(copied, where, NUM_SAMPLES, "some"))
     if indexed:
         build_index(folder / "data")
         monkeypatch.setattr(ShardReader, "runs", None)
-    assert list(when_concept(run, "concepts", where, NUM_SAMPLES, "some")) == expected
+    assert list(when_where(run, where, NUM_SAMPLES, "some")) == expected
     assert expected
     if indexed:
         shutil.rmtree(index_directory(str(folder / "data"), "concepts"))
@@ -190,7 +190,7 @@ def test_views_of_views(folder: Path) -> None:
 
 def test_spans(folder: Path) -> None:
     """A view of the tokens that carry something: each run is a document, which has the id of the one that it is of."""
-    ask = Ask(spans="concept-1 or concept-3", where="tokens > 10")
+    ask = Ask(spans="concepts:concept-1 or concepts:concept-3", where="tokens > 10")
     with cl.open_dataset(folder / "data") as data:
         if data.mode == "document":
             with pytest.raises(ConfigError, match="only whole documents"):
@@ -220,7 +220,9 @@ def test_spans(folder: Path) -> None:
     assert_same(found, wanted)
 
 
-@pytest.mark.parametrize("asked", ["concept-1", "concept-1 and concept-1", "not concept-0"])
+@pytest.mark.parametrize(
+    "asked", ["concepts:concept-1", "concepts:concept-1 and concepts:concept-1", "not concepts:concept-0"]
+)
 @pytest.mark.parametrize("chunk", [5, 1 << 20])
 def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, chunk: int
@@ -288,7 +290,7 @@ def test_doors(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"datasets\.some: packing: found document 0 of the view .* across shards"):
         cl.open_blend(config)
     inner = folder / "deep/inner"
-    select(folder / "data", inner, Ask(where="true"))
+    select(folder / "data", inner, Ask(sql="true"))
     with pytest.raises(FormatError, match="roots"):
         cl.open_dataset(inner)
     assert cl.open_dataset(inner, roots=[folder]).num_documents == 150
@@ -314,7 +316,7 @@ def test_flags_of_spans_that_a_view_cuts(tmp_path: Path) -> None:
     """They say where the span of the source goes on, at the borders of runs as at those of the window."""
     spans = {"concepts": [(2, 5, [0]), (6, 9, [0])], "topics": [(0, 3, [1]), (3, 4, [2]), (4, 8, [3]), (8, 9, [0])]}
     write_dataset(tmp_path / "data", [RawDocument(id="a", tokens=[*range(1, 12), 0], spans=spans)])
-    found = select(tmp_path / "data", tmp_path / "view", Ask(spans="concept-0"))
+    found = select(tmp_path / "data", tmp_path / "view", Ask(spans="concepts:concept-0"))
     assert found.views == {str(tmp_path / "view"): (2, 6)}  # tokens [2, 5) and [6, 9)
     with cl.open_dataset(tmp_path / "data") as data:  # the same in pieces that touch
         (tmp_path / "touching").mkdir()

@@ -25,7 +25,7 @@ from conceptloader.format.index import open_index
 from conceptloader.ingest import index as write
 from conceptloader.ingest.index import build_index
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import Run, parse_where, when_concept
+from conceptloader.trace import Run, parse_where, when_concept, when_where
 from conceptloader.trace.where import Where
 from tests.raises import raises
 from tests.trace.conftest import NUM_SAMPLES, SEQ_LEN
@@ -244,13 +244,13 @@ def walked_run(run: Run) -> list[list[set[int]]]:
     return [concepts(run, index, "concepts") for index in range(3)]
 
 
-LEAVES = st.integers(0, 5).map(lambda k: Where("is", f"concept-{k}"))
+LEAVES = st.integers(0, 5).map(lambda k: Where("concept", name="concepts", concept=f"concept-{k}"))
 EXPRESSIONS = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        inner.map(lambda one: Where("not", parts=(one,))),
+        inner.map(lambda one: Where("not", (one,))),
         st.tuples(st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3)).map(
-            lambda pair: Where(pair[0], parts=tuple(pair[1]))
+            lambda pair: Where(pair[0], tuple(pair[1]))
         ),
     ),
     max_leaves=6,
@@ -258,15 +258,15 @@ EXPRESSIONS = st.recursive(
 
 
 def text(where: Where) -> str:
-    if where.operator == "is":
-        return f"'{where.concept}'" if str(where.concept).endswith(("1", "2")) else str(where.concept)
+    if where.operator == "concept":
+        return "concepts:" + (f"'{where.concept}'" if str(where.concept).endswith(("1", "2")) else str(where.concept))
     if where.operator == "not":
         return f"not ({text(where.parts[0])})"
     return "(" + f" {where.operator} ".join(text(part) for part in where.parts) + ")"
 
 
 def holds(where: Where, ids: set[int]) -> bool:
-    if where.operator == "is":
+    if where.operator == "concept":
         return int(str(where.concept).removeprefix("concept-")) in ids
     inner = [holds(part, ids) for part in where.parts]
     return not inner[0] if where.operator == "not" else (all if where.operator == "and" else any)(inner)
@@ -285,21 +285,38 @@ def test_booleans_equal_a_walk_through_the_tokens(
         if any(has):
             expected.add((sample, sum(has[:-1]), sum(has[1:])))
     asked = parse_where(text(where))
-    assert {(row[0], row[4], row[5]) for row in rows(indexed, "concepts", asked)} == expected
-    assert {(row[0], row[4], row[5]) for row in rows(run, "concepts", asked)} == expected
+    assert asked == where
+    for one in (run, indexed):
+        assert {(at.sample, at.inputs, at.labels) for at in when_where(one, asked, NUM_SAMPLES)} == expected
 
 
 @pytest.mark.parametrize(
     ("expression", "column", "problem"),
     [
         ("", 1, "the end"),
-        ("a and", 6, "the end"),
-        ("a b", 3, "found 'b', expected and, or, or the end"),
-        ("(a or b", 1, "a bracket without its end"),
-        ("a and or b", 7, "found 'or', expected the name"),
-        ("a and 'b", 7, "a quote without its end"),
-        ("not " * 200 + "a", 405, "more than 100 levels"),
-        ("a)", 2, "found '\\)'"),
+        ("a:b and", 8, "the end"),
+        ("a:b c", 5, "found 'c', expected and, or, or the end"),
+        ("(a:b or a:c", 1, r"found '\(', expected and, or, or the \) of this bracket"),
+        ("a:b and or a:c", 9, "found 'or', expected a column"),
+        ("a:b and a:'b", 11, "a quote without its end"),
+        ("not " * 200 + "a:b", 405, "more than 100 levels"),
+        ("a:b)", 4, r"found '\)'"),
+        ("a", 2, "found the end, expected : and a concept"),
+        ("'a' = 1", 1, "found \"'a'\", expected a column"),
+        ("a:", 3, "found the end, expected the name of a concept"),
+        ("a: = 3", 4, "found '=', expected the name of a concept"),
+        ("a:b > many", 7, "found 'many', expected a number"),
+        ("a = b", 5, "found 'b', expected a number, text in single quotes"),
+        ("a == 3", 4, "found '=', expected a number"),
+        ("a <> 3", 4, "found '>', expected a number"),
+        ("a in 3", 6, r"found '3', expected \( and values"),
+        ("a in (3 4)", 9, r"found '4', expected ,"),
+        ("a not 3", 7, "found '3', expected in"),
+        ("a is 3", 6, "found '3', expected null"),
+        ("a is not 3", 10, "found '3', expected null"),
+        ("and = 3", 1, "found 'and', expected a column"),
+        ("1a = 3", 1, "found '1a', expected a column"),
+        ("a ! 3", 3, "found '!'"),
     ],
 )
 def test_expressions_that_are_none(expression: str, column: int, problem: str) -> None:
@@ -311,7 +328,11 @@ def test_concepts_that_nobody_knows(run: Run) -> None:
     with raises(ConfigError, found="id 6", expected="less than 6"):
         when_concept(run, "concepts", 6)
     with raises(ConfigError, found="'red'", expected="one of 6 names"):
-        when_concept(run, "concepts", parse_where("concept-1 or red"))
+        when_where(run, parse_where("concepts:concept-1 or concepts:red"))
+    with raises(ConfigError, "where", "the column 'tokens'"):
+        when_where(run, parse_where("concepts:concept-1 or tokens > 3"))
+    with raises(ConfigError, "track concepts", "no scores"):
+        when_where(run, parse_where("concepts:concept-1 > 0.5"))
 
 
 def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,10 +351,10 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["top"][0]["id"], found["top"][0]["concept"]) == (best, f"concept-{best}")
     assert found["top"][0]["spans"] == len(counted[best])
     assert answer("when", config, "--concept", "concept-3") == expected
-    assert answer("when", config, "--where", "concept-3 or concept-3")["seen"] == expected["seen"]
+    assert answer("when", config, "--where", "concepts:concept-3 or concepts:concept-3")["seen"] == expected["seen"]
     pairs = answer("index", dataset, "--together", "concept-1", "concept-2")["tokens"]
     assert np.array(pairs).T.tolist() == pairs
-    for wrong in (["--concept-id", "12"], ["--where", "concept-1 and"], ["--where", "red"]):
+    for wrong in (["--concept-id", "12"], ["--where", "concepts:concept-1 and"], ["--where", "concepts:red"]):
         assert main(["when", str(config), *wrong]) == 2
     for wrong in (["--together", "red"], ["--track", "red"], ["--task", "0/2", "--anew"]):
         assert main(["index", str(dataset), *wrong]) == 2

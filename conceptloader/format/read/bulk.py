@@ -115,6 +115,15 @@ def concepts_of(reader: ShardReader, shard: int, track: str, records: Ints, num_
     return offsets_of(counts), ids
 
 
+def scores_of(reader: ShardReader, shard: int, track: str, records: Ints) -> NDArray[np.float64]:
+    """The scores beside the ids that `concepts_of` gives for the same records, of a track that has them."""
+    offsets = gather(reader.files, f"{track}.index", shard, fmt.OFFSET, records, records + 2).astype(np.int64)
+    (begin, end), codec = offsets.reshape(-1, 2).T, reader.manifest.tracks[track].concepts
+    assert codec.scores is not None
+    behind = begin + (end - begin) // codec.item * codec.ids.itemsize
+    return gather(reader.files, f"{track}.data", shard, "u1", behind, end).view(codec.scores).astype(np.float64)
+
+
 def _blocks(reader: ShardReader, kind: str, shard: int, count: int, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
     """By the block table of `count` items: the first item of each range, and the last, or a later one."""
     at = 8 * (count + 1) if kind == "documents.bin" else fmt.ENTRY.itemsize * count

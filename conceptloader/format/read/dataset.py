@@ -140,7 +140,7 @@ class Dataset(Shown, Viewable):
                 f"{self.path}: track {chosen!r}",
                 f"no concept {concept!r}",
                 f"one of {len(known) // 2} names or ids",
-                "look for it with `conceptloader concepts`",
+                "look for it with `conceptloader inspect --search`",
             )
         return known[concept]
 

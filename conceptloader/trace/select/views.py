@@ -19,11 +19,10 @@ from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.tools.derived import check_new_directory, new_directory
 from conceptloader.format.write.view import write_view
 from conceptloader.storage.durable import make_directories, write_file
-from conceptloader.trace.concepts import concept_source, holding
 from conceptloader.trace.ranges import document_ranges
 from conceptloader.trace.select.columns import DocumentColumns
 from conceptloader.trace.select.expression import Expression
-from conceptloader.trace.where import Intervals, Where, parse_where
+from conceptloader.trace.select.holds import DocumentTest, TokenTest
 
 CHUNK = 1 << 15  # documents that are asked at once
 _MOST_VIEWS = 4096
@@ -32,15 +31,15 @@ _NAME = re.compile(r"[\w-][\w.-]{0,99}")
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What to select. where: an expression of documents (docs/views.md). ids: documents with one of these ids only.
-    spans: a boolean of the concepts of `track`: of the documents only the tokens of which it holds. by: a column, of
-    which each value makes a view, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1] does. metadata, on,
-    seed: see DocumentColumns."""
+    """What to select. where: an expression of documents (docs/views.md); sql: one that DuckDB evaluates. ids: documents
+    with one of these ids only. spans: an expression of concepts: of the documents only the tokens of which it holds.
+    by: a column, of which each value makes a view, or "column:0,0.5,1", of which each interval [0, 0.5), [0.5, 1]
+    does. metadata, on, seed: see DocumentColumns."""
 
     where: str | None = None
+    sql: str | None = None
     ids: Sequence[str] | None = None
     spans: str | None = None
-    track: str = "concepts"
     by: str | None = None
     metadata: str | None = None
     on: str | None = None
@@ -56,7 +55,7 @@ class Ask:
 
 @dataclass
 class Selected:
-    """documents: that were asked; unknown: of which the expression gives null, with_id: that have one of the ids;
+    """documents: that were asked; unknown: of which `sql` gives null, with_id: that have one of the ids;
     with_row: that have a row of the metadata; without_view: selected, but with no value of `by`, or none in its
     intervals. views: path -> (documents, tokens)."""
 
@@ -108,24 +107,18 @@ class _Asking:
         self._arrow: Any = need("pyarrow", "select: found no pyarrow package, which makes the tables")
         self._schema = self._arrow.schema([("start", "int64"), ("stop", "int64"), ("view", "string")])
         self.columns = DocumentColumns(dataset, ask.seed, ask.metadata, ask.on)
-        self.where = Expression("true" if ask.where is None else ask.where, self.columns.types)
-        if self.where.kind != self._arrow.bool_():
-            raise self.where.wrong(0, f"a value of type {self.where.kind}, expected true or false")
+        self.sql = None if ask.sql is None else Expression(ask.sql, self.columns.types, "sql")
+        if self.sql is not None and self.sql.kind != self._arrow.bool_():
+            raise self.sql.wrong(0, f"a value of type {self.sql.kind}, expected true or false")
+        self.where = None if ask.where is None else DocumentTest(dataset, ask.where, self.columns.types)
         self.by = None if ask.by is None else _By(ask.by, self.columns.types)
-        self.spans = None if ask.spans is None else self._concepts(parse_where(ask.spans))
-        self.names = {*self.where.columns, *([] if self.by is None else [self.by.column])}
+        self.spans = None if ask.spans is None else TokenTest(dataset, ask.spans)
+        self.names = {*([] if self.sql is None else self.sql.columns), *([] if self.by is None else [self.by.column])}
+        self.names |= set() if self.where is None else self.where.columns
         status = None if ask.metadata is None else (os.stat(ask.metadata).st_size, os.stat(ask.metadata).st_mtime_ns)
         self.print = fingerprint(
             [dataset.stream_fingerprint, dataset.tracks_fingerprint, ask.described(), status, *vars(Selected())]
         )
-
-    def _concepts(self, where: Where) -> Where:
-        dataset, track = self.dataset, self.ask.track
-        if dataset.mode == "document":
-            raise ConfigError("spans", f"{dataset.path} has mode document: only whole documents are selected")
-        if track not in dataset.tracks or dataset.tracks[track].codec != "concepts":
-            raise ConfigError("spans", f"found no track {track!r} of concepts in {dataset.path}")
-        return where.renamed({name: dataset.concept(name, track).id for name in where.concepts()})
 
     def find(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> Any:
         """What a task finds, an Arrow table: token ranges, and the name of the view of each. Its metadata counts."""
@@ -150,32 +143,25 @@ class _Asking:
             wanted = self._arrow.array(list(self.ask.ids), self._arrow.large_string())
             chosen = compute.is_in(table["id"], value_set=wanted).to_numpy(zero_copy_only=False)
             counted.with_id += int(chosen.sum())
-        if self.ask.where is not None:
-            found = self.where(table)
+        start, stop = document_ranges(self.dataset, documents)
+        if self.where is not None:
+            chosen = chosen & self.where(table, start, stop)
+        if self.sql is not None:
+            found = self.sql(table)
             counted.unknown += found.null_count
             chosen = chosen & found.fill_null(False).to_numpy()
         names = self._arrow.array([""] * len(documents)) if self.by is None else self.by(table)
-        start, stop = document_ranges(self.dataset, documents)
         chosen = chosen & (start < stop)
         without = chosen & names.is_null().to_numpy(zero_copy_only=False)
         counted.without_view += int(without.sum())
         rows = np.flatnonzero(chosen & ~without)
         start, stop = start[rows], stop[rows]
         if self.spans is not None and len(rows):
-            begin, end = self._intervals(int(start[0]), int(stop[-1]))
+            begin, end = self.spans(int(start[0]), int(stop[-1]))
             which, run = Runs.of(start, stop).meeting(begin, end)
             rows, start, stop = rows[run], np.maximum(begin[which], start[run]), np.minimum(end[which], stop[run])
         columns = {"start": start, "stop": stop, "view": names.take(self._arrow.array(rows))}
         return self._arrow.table(columns).cast(self._schema)
-
-    def _intervals(self, first: int, last: int) -> Intervals:
-        assert self.spans is not None
-        source = concept_source(self.dataset, self.ask.track)
-        lows = range(first, last, source.chunk)
-        found = [holding(source, self.spans, low, min(low + source.chunk, last)) for low in lows]
-        start, stop = (np.concatenate(column) for column in zip(*found, strict=True))
-        apart = start[1:] != stop[:-1]  # else one piece: of two spans, or read in two chunks
-        return start[np.append(True, apart)[: len(start)]], stop[np.append(apart, True)[: len(stop)]]
 
     def write_part(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> None:
         make_directories(self.directory)
@@ -221,9 +207,8 @@ class _By:
         self._arrow: Any = need("pyarrow", "by")
         self.column, colon, edges = text.partition(":")
         self._texts = edges.split(",") if colon else []
-        (name,) = Expression(self.column, known, "by").columns or [""]
-        kind = known.get(name)
-        if name != self.column or self._arrow.types.is_nested(kind):
+        kind = known.get(self.column)
+        if kind is None or self._arrow.types.is_nested(kind):
             raise ConfigError("by", repr(self.column), "a column with one value for each document")
         try:
             self._edges = np.array(self._texts, float)

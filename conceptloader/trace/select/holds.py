@@ -1,0 +1,133 @@
+"""An expression (trace/where.py) of one dataset: which documents it holds of, and which tokens."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conceptloader.base.packages import need
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec.columns import Ints
+from conceptloader.trace.concepts import Sources
+from conceptloader.trace.where import Intervals, Where, parse_where, wrong
+
+_COMPUTE = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+
+
+class TokenTest:
+    """The tokens of which an expression of concepts holds. Raises: ConfigError that points at the character."""
+
+    def __init__(self, dataset: Dataset, text: str) -> None:
+        where = parse_where(text, "spans")
+        column = next(where.tests("column"), None)
+        if column is not None:
+            found = f"the column {column.name!r}"
+            raise wrong(text, column.at, found, "concepts of tokens, TRACK:CONCEPT; columns go into --where", "spans")
+        if dataset.mode == "document":
+            raise ConfigError("spans", f"{dataset.path} has mode document: only whole documents are selected")
+        self._where = with_ids(dataset, where, text, "spans")
+        self.sources = Sources(dataset, self._where)
+
+    def __call__(self, first: int, last: int) -> Intervals:
+        """Of tokens [first, last): the longest pieces."""
+        (found,) = _intervals(self.sources, [self._where], first, last)
+        return found
+
+
+class DocumentTest:
+    """The documents of which an expression holds. columns: those of the table that it needs.
+
+    known: the columns that there are, by Arrow type. Raises: ConfigError that points at the character.
+    """
+
+    def __init__(self, dataset: Dataset, text: str, known: Mapping[str, Any]) -> None:
+        self._arrow, self._compute = need("pyarrow", "where"), need("pyarrow.compute", "where")
+        self._where = with_ids(dataset, parse_where(text), text)
+        self.columns = {one.name for one in self._where.tests("column")}
+        for one in self._where.tests("column"):
+            self._check(one, known, text)
+        self._tests = [*self._where.tests("concept")]
+        self._sources = Sources(dataset, self._where) if self._tests else None
+
+    def __call__(self, table: Any, start: Ints, stop: Ints) -> NDArray[np.bool_]:
+        """table: Arrow columns of documents, of which each has tokens [start, stop), rising."""
+        touched: dict[Where, NDArray[np.bool_]] = {}
+        if self._sources is not None and len(start):
+            found = _intervals(self._sources, self._tests, int(start[0]), int(stop[-1]))
+            for test, (begin, end) in zip(self._tests, found, strict=True):
+                begin = np.append(begin, np.iinfo(np.int64).max)
+                touched[test] = (begin[np.searchsorted(end, start, side="right")] < stop) & (start < stop)
+        return self._where.rows(lambda one: touched[one] if one.operator == "concept" else self._holds(one, table))
+
+    def _holds(self, test: Where, table: Any) -> NDArray[np.bool_]:
+        column, compute = table[test.name], self._compute
+        if self._arrow.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if test.compare == "null":
+            return np.asarray(column.is_null())
+        compare = getattr(compute, _COMPUTE.get(test.compare, "equal"))
+        found = [np.asarray(compute.fill_null(compare(column, value), False)) for value in test.values]
+        any_of: NDArray[np.bool_] = np.logical_or.reduce(found)
+        return any_of
+
+    def _check(self, test: Where, known: Mapping[str, Any], text: str) -> None:
+        kind, types = known.get(test.name), self._arrow.types
+        if kind is None:
+            raise wrong(text, test.at, f"an unknown column {test.name!r}", f"one of {', '.join(sorted(known))}")
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        if test.compare == "null":
+            return
+        if types.is_nested(kind):
+            expected = f"{test.name}:CONCEPT, if it is a track of concepts; for the rest there is --sql"
+            raise wrong(text, test.at, f"the column {test.name!r} of lists", expected)
+        if types.is_boolean(kind):
+            wanted: tuple[type, ...] = (bool,)
+        elif types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+            wanted = (int, float)
+        elif types.is_string(kind) or types.is_large_string(kind):
+            wanted = (str,)
+        else:
+            raise wrong(text, test.at, f"the column {test.name!r} of type {kind}", "numbers or text, or --sql")
+        for value in test.values:
+            if type(value) not in wanted:
+                names = {bool: "true or false", int: "a number", str: "text in single quotes"}
+                found = f"{value!r} for the column {test.name!r} of type {kind}"
+                raise wrong(text, test.at, found, names[wanted[0]])
+
+
+def with_ids(dataset: Dataset, where: Where, text: str, option: str = "where") -> Where:
+    """The expression with the ids that a dataset has for its concepts. Raises: ConfigError for others, and for scores
+    that a track does not have."""
+
+    def resolved(test: Where) -> int:
+        track = dataset.tracks.get(test.name)
+        if track is None or track.codec != "concepts":
+            known = sorted(name for name, entry in dataset.tracks.items() if entry.codec == "concepts")
+            found = f"no track {test.name!r} of concepts in {dataset.path}"
+            raise wrong(text, test.at, found, f"one of {', '.join(known) or 'none'}", option)
+        if test.compare and track.concepts.scores is None:
+            raise wrong(text, test.at, f"the track {test.name!r} without scores", "one that has some", option)
+        names = dataset.vocabulary(test.name)
+        if names is None and str(test.concept).isdecimal() and int(test.concept) < track.num_ids:
+            return int(test.concept)
+        if names is None or test.concept not in names:
+            expected = f"one of its {track.num_ids:,} {'ids' if names is None else 'names'}"
+            raise wrong(text, test.at, f"{test.concept!r} of the track {test.name!r}", expected, option)
+        return names.index(str(test.concept))
+
+    return where.renamed(resolved)
+
+
+def _intervals(sources: Sources, tests: list[Where], first: int, last: int) -> list[Intervals]:
+    """Tokens of [first, last) of which each of some expressions holds, in the longest pieces."""
+    lows = range(first, last, sources.chunk)
+    # One part of the data after the other: what is read of it serves all tests.
+    parts = [[sources.holding(test, low, min(low + sources.chunk, last)) for test in tests] for low in lows]
+    found = []
+    for part in zip(*parts, strict=True):
+        start, stop = (np.concatenate(column) for column in zip(*part, strict=True))
+        apart = start[1:] != stop[:-1]  # else one piece: of two spans, or read in two chunks
+        found.append((start[np.append(True, apart)[: len(start)]], stop[np.append(apart, True)[: len(stop)]]))
+    return found

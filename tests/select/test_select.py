@@ -74,6 +74,11 @@ def selected(view: Path) -> list[int]:
         return [int(dataset.tokens(*dataset.document_range(k))[0]) for k in range(len(dataset))]
 
 
+def ids(view: str) -> list[str | None]:
+    with cl.open_dataset(view, roots=["/"]) as dataset:
+        return [dataset.document_id(k) for k in range(len(dataset))]
+
+
 QUALITY = [facts(k)["quality"] for k in range(COUNT)]
 HAS = [set(facts(k)["concepts"][: facts(k)["tokens"]]) for k in range(COUNT)]
 LENGTH = [facts(k)["tokens"] for k in range(COUNT)]
@@ -252,9 +257,14 @@ def test_other_expressions_are_refused(
         (["--where", "topics:nobody"], "found 'nobody' of the track 'topics'"),
         (["--where", "concepts:law > 0.5"], "the track 'concepts' without scores"),
         (["--where", "concepts = 'law'"], "the column 'concepts' of lists, expected concepts:CONCEPT"),
-        (["--where", "tokens = 'many'"], "found 'many' for the column 'tokens' of type int64, expected a number"),
+        (["--where", "tokens = 'many'"], "found 'many' for the column 'tokens', expected a number"),
         (["--where", "tokens in (1, true)"], "found True for the column 'tokens'"),
         (["--where", "id = 7"], "expected text in single quotes"),
+        (["--where", "about.n > 3 or about.lang = 7"], "about.lang: found 'en' in a document, expected a number"),
+        (["--where", "about.n in (3, 'x')"], "where, column 1: found 'x' for the column 'about.n', expected a number"),
+        (["--where", "quality.n = 3"], "an unknown column 'quality.n'"),
+        (["--by", "about.lang:0,1"], "by: about.lang: found 'en' in a document, expected a number"),
+        (["--by", "concepts.lang"], "expected a column with one value"),
         (["--sql", "true", "--metadata", "/nowhere.parquet"], "expected a parquet or jsonl file"),
         ([], "nothing to select by"),
     ],
@@ -265,6 +275,47 @@ def test_arguments_that_mean_nothing(
     assert main(["select", str(path), *options, "--out", str(tmp_path / "view")]) == 2
     assert problem in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_of_the_build_are_selectable(tmp_path: Path) -> None:
+    """Those that the build put into the track of metadata."""
+    rows = [
+        {"id": f"d{k}", "text": f"text {k}", "quality": k / 10, "metadata": {"domain": "ab"[k % 2], "year": 2020 + k}}
+        for k in range(6)
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["build", tmp_path / "in.jsonl", "--tokenizer", "bytes", "--metadata-column", "quality", "-q"]
+    assert main([*map(str, words), "--out", str(tmp_path / "data")]) == 0
+    source, found = str(tmp_path / "data"), str(tmp_path / "view")
+    with cl.open_dataset(source) as dataset:
+        assert "metadata.quality" not in DocumentColumns(dataset).types
+    where = "metadata.quality >= 0.3 and metadata.domain = 'b'"
+    select(source, found, Ask(where=where))
+    assert ids(found) == ["d3", "d5"]
+    select(source, found + "-sql", Ask(sql="metadata->>'quality' = '0.1'"))
+    assert ids(found + "-sql") == ["d1"]
+    made = select(source, tmp_path / "by", Ask(by="metadata.domain"))
+    assert {Path(one).name: ids(one) for one in made.views} == {
+        "by-a": ["d0", "d2", "d4"],
+        "by-b": ["d1", "d3", "d5"],
+    }
+    made = select(source, tmp_path / "by", Ask(by="metadata.year:2020,2022,2024"))
+    assert {Path(one).name: ids(one) for one in made.views} == {
+        "by-2020-2022": ["d0", "d1"], "by-2022-2024": ["d2", "d3", "d4"]
+    }  # fmt: skip
+    assert made.without_view == 1
+
+
+def test_records_that_json_does_not_hold(tmp_path: Path) -> None:
+    build = cl.create_build(
+        tmp_path / "data", cl.BuildOptions(tracks={"m": cl.TrackOptions(codec="msgpack")}), plan=[0]
+    )
+    with build.shard(0) as writer:
+        writer.add_document([1], spans={"m": [(0, 1, {"raw": b"x", "n": 1})]})
+    cl.finalize(tmp_path / "data")
+    with raises(ConfigError, path="select: m.raw", found=repr(b"x")):
+        select(tmp_path / "data", tmp_path / "view", Ask(where="m.raw is null"))
+    select(tmp_path / "data", tmp_path / "view", Ask(where="m.n = 1"))
 
 
 def test_columns_are_those_of_loops(path: Path) -> None:

@@ -37,6 +37,12 @@ def spans_of(number: int) -> tuple[int, Spans]:
     return size, found
 
 
+def record_of(number: int) -> dict[str, Any]:
+    """The record of a document in the tracks "packed" (msgpack) and "text" (json)."""
+    record: dict[str, Any] = {"n": number % 7 if number % 3 else None, "big": 2**53 + number % 2}
+    return record if number % 4 else {**record, "deep": {"flag": number % 8 == 0, "word": "a'b\u00e9"[number % 3 :]}}
+
+
 ROWS = [
     {"id": f"doc-{k}", "n": None if k % 5 == 0 else k % 7, "x": None if k % 4 == 0 else k / 8, "word": "abc"[k % 3],
      "flag": None if k % 6 == 0 else k % 2 == 0}
@@ -50,6 +56,8 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     tracks = {
         "plain": cl.TrackOptions(vocabulary=NAMES),
         "scored": cl.TrackOptions(vocabulary=NAMES, parameters={"scores": "f4"}),
+        "packed": cl.TrackOptions(codec="msgpack"),
+        "text": cl.TrackOptions(codec="json"),
     }
     build = cl.create_build(folder / "data", cl.BuildOptions(tracks=tracks), plan=[0, 1])
     for shard in range(2):
@@ -59,6 +67,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                 spans: dict[str, Any] = {
                     "plain": [(a, b, ids) for a, b, ids, _ in found["plain"]],
                     "scored": [(a, b, (ids, scores)) for a, b, ids, scores in found["scored"]],
+                    **{track: [(0, size, record_of(number))] for track in ("packed", "text") if size},
                 }
                 writer.add_document([number] * size, spans=spans, id=f"doc-{number}")
     cl.finalize(folder / "data")
@@ -87,6 +96,14 @@ COLUMNS = st.one_of(
         st.sampled_from([0, 3, 2.5, -1, "1e1"]),
     ),
     st.sampled_from(["n is null", "x is not null", "word = 'b'", "word > 'a'", "flag = true", "flag != true"]),
+    st.builds(
+        lambda track, test: f"{track}.{test}",
+        st.sampled_from(["packed", "text"]),
+        st.sampled_from([
+            "n > 2.5", "n in (1, 4.0)", "n is null", "big = 9007199254740993", "big < 9007199254740993", "deep is null",
+            "deep.flag = true", "deep.word > 'b'", "deep.word not in ('b\u00e9')", "deep.word.gone is null", "gone = 1",
+        ]),
+    ),
     st.sampled_from(["n in (1, 2, 6)", "n not in (1, 2, 6)", "word not in ('a')", "not n = 3", "id = 'doc-4'"]),
 )  # fmt: skip
 
@@ -136,11 +153,14 @@ def test_documents(dataset: cl.Dataset, text: str) -> None:
     expected = []
     for number in range(COUNT):
         size, found = spans_of(number)
-        row = {**meta.get(f"doc-{number}", {}), "id": f"doc-{number}", "tokens": size, "document": number}
+        record = record_of(number) if size else {}
+        flat = {**record, **{f"deep.{key}": value for key, value in record.get("deep", {}).items()}}
+        keys = {f"{track}.{key}": value for track in ("packed", "text") for key, value in flat.items()}
+        row = {**keys, **meta.get(f"doc-{number}", {}), "id": f"doc-{number}", "tokens": size, "document": number}
         spans = [(track, ids, scores) for track, some in found.items() for _, _, ids, scores in some]
         expected.append(holds(where, row, spans))
     columns = DocumentColumns(dataset, metadata=str(Path(dataset.path).parent / "meta.parquet"))
-    test = DocumentTest(dataset, text, columns.types)
+    test = DocumentTest(dataset, text, columns)
     for cuts in ((0, COUNT), (0, 1, 17, COUNT)):
         found_rows = []
         for low, high in itertools.pairwise(cuts):

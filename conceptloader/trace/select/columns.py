@@ -1,5 +1,6 @@
 """The documents of a dataset as Arrow tables: what an expression may ask of them."""
 
+import json
 from collections.abc import Collection
 from typing import Any
 
@@ -17,6 +18,7 @@ from conceptloader.trace.ranges import document_ranges
 
 _RANGES = ("_min", "_max")
 _ID_TYPES = ("string", "large_string", "string_view", "integer")
+_RECORDS = ("json", "msgpack")
 _RANGE_OF_IDS = 1 << 10  # documents that are looked at for one with an id
 
 
@@ -25,10 +27,10 @@ class DocumentColumns:
 
     document, id, tokens (its length), share (a hash of its id, or without one of its number: uniform in [0, 1)); of a
     track of concepts the list of those that its tokens carry, by name, or by id where there are no names; of a track of
-    numbers their mean, and NAME_min and NAME_max; of a track of json the first record. metadata: a parquet or jsonl
-    file whose other columns are there as well; its column `on` (by default `id`) has ids of documents, which are text,
-    however they look. with_row: how
-    many of the documents that were asked have a row of it. seed: of share.
+    numbers their mean, and NAME_min and NAME_max; of a track of json or msgpack the first record, as JSON.
+    metadata: a parquet or jsonl file whose other columns are there as well; its column `on` (by default `id`) has ids
+    of documents, which are text, however they look. with_row: how many of the documents that were asked have a row of
+    it. seed: of share.
     """
 
     def __init__(self, dataset: Dataset, seed: int = 0, metadata: str | None = None, on: str | None = None) -> None:
@@ -46,15 +48,22 @@ class DocumentColumns:
                 self.types[name] = arrow.list_(arrow.int32() if names is None else arrow.string())
             elif track.codec == "numpy":
                 self.types |= {name + end: arrow.float64() for end in ("", *_RANGES)}
-            elif track.codec == "json":
+            elif track.codec in _RECORDS:
                 self.types[name] = arrow.string()
         self._metadata = None if metadata is None else self._load(metadata, on or "id")
         if self._metadata is not None:
             self.types |= {column.name: column.type for column in self._metadata.schema if column.name != "id"}
         self.with_row = 0
 
+    def record_of(self, name: str) -> str | None:
+        """The track of records of which `name`, TRACK.KEY or TRACK.KEY.KEY, is a key; None for a column or no name."""
+        track = name.partition(".")[0]
+        known = name not in self.types and track != name and track in self.dataset.tracks
+        return track if known and self.dataset.tracks[track].codec in _RECORDS else None
+
     def table(self, documents: Ints, names: Collection[str]) -> Any:
-        """Some columns of some documents, given by their numbers, rising."""
+        """Some columns of some documents, given by their numbers, rising; keys of records too: their values as JSON,
+        null where there is none."""
         arrow, found = self._arrow, {}
         start, stop = document_ranges(self.dataset, documents)
         ids = document_ids(arrow, self.dataset, documents)
@@ -63,8 +72,8 @@ class DocumentColumns:
         for name, track in self.dataset.tracks.items():
             if track.codec == "concepts" and name in names:
                 found[name] = self._concepts(name, start, stop)
-            elif track.codec == "json" and name in names:
-                found[name] = self._first(name, start, stop)
+            elif track.codec in _RECORDS and (keys := {one for one in names if name in (one, self.record_of(one))}):
+                found |= self._first(name, keys, start, stop)
             elif track.codec == "numpy" and (wanted := {name + end for end in ("", *_RANGES)} & set(names)):
                 found |= {key: value for key, value in self._numbers(name, start, stop).items() if key in wanted}
         base = {"document": documents, "id": ids, "tokens": stop - start}
@@ -166,13 +175,20 @@ class DocumentColumns:
             spans, numbers = spans_of(self.dataset.reader, shard, track, a, b)
             yield rows[spans.row], self.dataset.reader.records(shard, track, numbers.astype(np.uint32))
 
-    def _first(self, track: str, start: Ints, stop: Ints) -> Any:
-        found: list[str | None] = [None] * len(start)
+    def _first(self, track: str, names: Collection[str], start: Ints, stop: Ints) -> dict[str, Any]:
+        found: dict[str, list[str | None]] = {name: [None] * len(start) for name in names}
+        paths = {name: name.split(".")[1:] for name in names}
+        decode = self.dataset.codec(track).decode
         for rows, records in self._records(track, start, stop):
-            firsts = np.unique(rows, return_index=True)[1]
-            for k in firsts.tolist():
-                found[rows[k]] = bytes(records[k]).decode("utf-8", "replace")
-        return self._arrow.array(found, self._arrow.string())
+            for k in np.unique(rows, return_index=True)[1].tolist():
+                record = decode(memoryview(records[k]))
+                for name, keys in paths.items():
+                    value = record
+                    for key in keys:
+                        value = value.get(key) if isinstance(value, dict) else None
+                    if value is not None:
+                        found[name][rows[k]] = _as_json(value, name)
+        return {name: self._arrow.array(texts, self._arrow.string()) for name, texts in found.items()}
 
     def _numbers(self, track: str, start: Ints, stop: Ints) -> dict[str, Any]:
         count, total = np.zeros(len(start), np.int64), np.zeros(len(start))
@@ -187,3 +203,10 @@ class DocumentColumns:
             np.maximum.at(most, owner, values)
         columns = {track: total / np.maximum(count, 1), f"{track}_min": least, f"{track}_max": most}
         return {name: self._arrow.array(column, mask=count == 0) for name, column in columns.items()}
+
+
+def _as_json(value: Any, name: str) -> str:
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"select: {name}", f"{value!r:.100}", "a value of JSON, such as numbers and text") from error

@@ -1,6 +1,6 @@
 """An expression (trace/where.py) of one dataset: which documents it holds of, and which tokens."""
 
-from collections.abc import Mapping
+import json
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.concepts import Sources
-from conceptloader.trace.where import Intervals, Where, parse_where, wrong
+from conceptloader.trace.select.columns import DocumentColumns
+from conceptloader.trace.where import OPERATORS, Intervals, Where, parse_where, wrong
 
+_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "text in single quotes"}
 _COMPUTE = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
@@ -39,12 +41,14 @@ class TokenTest:
 class DocumentTest:
     """The documents of which an expression holds. columns: those of the table that it needs.
 
-    known: the columns that there are, by Arrow type. Raises: ConfigError that points at the character.
+    known: the columns that there are. Raises: ConfigError that points at the character; when asked, for a key of
+    records whose value is of another type than what it is compared with.
     """
 
-    def __init__(self, dataset: Dataset, text: str, known: Mapping[str, Any]) -> None:
+    def __init__(self, dataset: Dataset, text: str, known: DocumentColumns) -> None:
         self._arrow, self._compute = need("pyarrow", "where"), need("pyarrow.compute", "where")
         self._where = with_ids(dataset, parse_where(text), text)
+        self._keys: set[str] = set()  # of records
         self.columns = {one.name for one in self._where.tests("column")}
         for one in self._where.tests("column"):
             self._check(one, known, text)
@@ -63,6 +67,8 @@ class DocumentTest:
 
     def _holds(self, test: Where, table: Any) -> NDArray[np.bool_]:
         column, compute = table[test.name], self._compute
+        if test.name in self._keys and test.values:
+            return self._holds_of_json(test, column.to_pylist())
         if self._arrow.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if test.compare == "null":
@@ -72,29 +78,49 @@ class DocumentTest:
         any_of: NDArray[np.bool_] = np.logical_or.reduce(found)
         return any_of
 
-    def _check(self, test: Where, known: Mapping[str, Any], text: str) -> None:
-        kind, types = known.get(test.name), self._arrow.types
-        if kind is None:
-            raise wrong(text, test.at, f"an unknown column {test.name!r}", f"one of {', '.join(sorted(known))}")
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        if test.compare == "null":
+    def _holds_of_json(self, test: Where, texts: list[str | None]) -> NDArray[np.bool_]:
+        values = np.empty(len(texts), object)
+        values[:] = [None if one is None else json.loads(one) for one in texts]
+        known = np.array([one is not None for one in values], bool)
+        wanted = _KINDS[type(test.values[0])]
+        for value in values[known]:
+            if _KINDS.get(type(value)) != wanted:
+                raise ConfigError(
+                    f"where: {test.name}", f"{value!r:.100} in a document", wanted, "or write it in --sql"
+                )
+        compare = OPERATORS.get(test.compare, np.equal)
+        known[known] = np.logical_or.reduce([compare(values[known], one).astype(bool) for one in test.values])
+        return known
+
+    def _check(self, test: Where, known: DocumentColumns, text: str) -> None:
+        if known.record_of(test.name) is not None:
+            self._keys.add(test.name)
+            wanted = _KINDS[type(test.values[0])] if test.values else ""
+        elif test.name not in known.types:
+            names = ", ".join(sorted(known.types))
+            raise wrong(text, test.at, f"an unknown column {test.name!r}", f"one of {names}")
+        elif test.compare == "null":
             return
+        else:
+            wanted = self._kind(test, known.types[test.name], text)
+        for value in test.values:
+            if _KINDS[type(value)] != wanted:
+                raise wrong(text, test.at, f"{value!r} for the column {test.name!r}", wanted)
+
+    def _kind(self, test: Where, kind: Any, text: str) -> str:
+        """What values of an Arrow type are compared with."""
+        types = self._arrow.types
+        kind = kind.value_type if types.is_dictionary(kind) else kind
         if types.is_nested(kind):
             expected = f"{test.name}:CONCEPT, if it is a track of concepts; for the rest there is --sql"
             raise wrong(text, test.at, f"the column {test.name!r} of lists", expected)
         if types.is_boolean(kind):
-            wanted: tuple[type, ...] = (bool,)
-        elif types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-            wanted = (int, float)
-        elif types.is_string(kind) or types.is_large_string(kind):
-            wanted = (str,)
-        else:
-            raise wrong(text, test.at, f"the column {test.name!r} of type {kind}", "numbers or text, or --sql")
-        for value in test.values:
-            if type(value) not in wanted:
-                names = {bool: "true or false", int: "a number", str: "text in single quotes"}
-                found = f"{value!r} for the column {test.name!r} of type {kind}"
-                raise wrong(text, test.at, found, names[wanted[0]])
+            return _KINDS[bool]
+        if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+            return _KINDS[int]
+        if types.is_string(kind) or types.is_large_string(kind):
+            return _KINDS[str]
+        raise wrong(text, test.at, f"the column {test.name!r} of type {kind}", "numbers or text, or --sql")
 
 
 def with_ids(dataset: Dataset, where: Where, text: str, option: str = "where") -> Where:

@@ -1,6 +1,7 @@
 """Views by selection: chunks of documents are asked, by any number of tasks, and what they find is joined in order."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -110,8 +111,8 @@ class _Asking:
         self.sql = None if ask.sql is None else Expression(ask.sql, self.columns.types, "sql")
         if self.sql is not None and self.sql.kind != self._arrow.bool_():
             raise self.sql.wrong(0, f"a value of type {self.sql.kind}, expected true or false")
-        self.where = None if ask.where is None else DocumentTest(dataset, ask.where, self.columns.types)
-        self.by = None if ask.by is None else _By(ask.by, self.columns.types)
+        self.where = None if ask.where is None else DocumentTest(dataset, ask.where, self.columns)
+        self.by = None if ask.by is None else _By(ask.by, self.columns)
         self.spans = None if ask.spans is None else TokenTest(dataset, ask.spans)
         self.names = {*([] if self.sql is None else self.sql.columns), *([] if self.by is None else [self.by.column])}
         self.names |= set() if self.where is None else self.where.columns
@@ -203,11 +204,12 @@ def _part(number: int, tasks: int) -> str:
 class _By:
     """Names of views by a column, or by intervals of one."""
 
-    def __init__(self, text: str, known: Any) -> None:
+    def __init__(self, text: str, known: DocumentColumns) -> None:
         self._arrow: Any = need("pyarrow", "by")
         self.column, colon, edges = text.partition(":")
         self._texts = edges.split(",") if colon else []
-        kind = known.get(self.column)
+        self._key = known.record_of(self.column) is not None
+        kind = self._arrow.float64() if self._key else known.types.get(self.column)
         if kind is None or self._arrow.types.is_nested(kind):
             raise ConfigError("by", repr(self.column), "a column with one value for each document")
         try:
@@ -221,6 +223,8 @@ class _By:
     def __call__(self, table: Any) -> Any:
         """The name of each document's view, null for none."""
         column = table[self.column].combine_chunks()
+        if self._key:
+            column = self._values(column.to_pylist())
         if not len(self._edges):
             names = column.cast(self._arrow.string())
             for one in names.unique().drop_null().to_pylist():
@@ -233,6 +237,19 @@ class _By:
         at[values == self._edges[-1]] = last
         names = self._arrow.array([f"{a}-{b}" for a, b in zip(self._texts, self._texts[1:], strict=False)])
         return names.take(self._arrow.array(at, mask=(at < 0) | (at > last)))
+
+    def _values(self, texts: list[str | None]) -> Any:
+        """Of a key of records: numbers for intervals, else text."""
+        values = [None if one is None else json.loads(one) for one in texts]
+        wanted: tuple[type, ...] = (int, float) if len(self._edges) else (int, float, bool, str)
+        for value in values:
+            if value is not None and type(value) not in wanted:
+                expected = "a number" if len(self._edges) else "text or a number"
+                raise ConfigError(f"by: {self.column}", f"{value!r:.100} in a document", expected)
+        if len(self._edges):
+            return self._arrow.array([None if one is None else float(one) for one in values], self._arrow.float64())
+        names = [one if one is None or isinstance(one, str) else json.dumps(one) for one in values]
+        return self._arrow.array(names, self._arrow.string())
 
 
 def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:

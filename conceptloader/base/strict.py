@@ -28,6 +28,15 @@ class Rule:
     text: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Reads:
+    """For a type that plain data does not have. read: of plain data and the path of its key, for errors, makes one.
+    text: what is expected."""
+
+    read: Callable[[Any, str], Any]
+    text: str
+
+
 def within(least: int, most: int) -> Rule:
     return Rule(lambda value: least <= value <= most, f"from {least} to {most}")
 
@@ -67,9 +76,11 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     """`value` as the type `hint` says.
 
     Known are bool, int, float (int passes), str, Any, Literal, None in a union, a dataclass beside something else in
-    one, tuple, dict and Mapping with str keys, dataclasses, and Annotated with a rule.
+    one, tuple, dict and Mapping with str keys, dataclasses, and Annotated with a rule, or with what reads it.
     """
     origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated and isinstance(hint.__metadata__[0], Reads):
+        return hint.__metadata__[0].read(value, where)
     if origin is Annotated:
         converted = convert(value, args[0], where)
         if not all(rule.holds(converted) for rule in hint.__metadata__):
@@ -85,7 +96,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return _tuple(value, hint, where)
     if origin in (dict, Mapping):
         items = _mapping(value, where).items()
-        return {_name(key, where): convert(item, args[1], f"{where}.{key}") for key, item in items}
+        return {_name(key, where, args[1] is Any): convert(item, args[1], f"{where}.{key}") for key, item in items}
     if dataclasses.is_dataclass(hint):
         if isinstance(value, hint) and not isinstance(value, Section):  # type: ignore[arg-type]
             value = vars(value)  # has checked nothing
@@ -171,8 +182,8 @@ def _mapping(value: Any, where: str, advice: str = "") -> Mapping[Any, Any]:
     return value
 
 
-def _name(key: Any, where: str) -> str:
-    if not isinstance(key, str) or not key:
+def _name(key: Any, where: str, free: bool) -> str:
+    if not isinstance(key, str) or not (key or free):
         raise ConfigError(where, f"the name {key!r}", "text", "put it in quotes")
     return key
 
@@ -196,6 +207,8 @@ def _shown(value: Any) -> str:
 
 def _describe(hint: Any) -> str:
     origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated and isinstance(hint.__metadata__[0], Reads):
+        return hint.__metadata__[0].text
     if origin is Annotated:
         return " ".join([_describe(args[0]), *(rule.text for rule in hint.__metadata__)])
     if origin in (Union, types.UnionType):

@@ -4,7 +4,8 @@ Two kinds of parquet files, sorted by concept, and a JSON file that names all of
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -14,8 +15,8 @@ from conceptloader.errors import FormatError
 from conceptloader.format.parquet import SortedParquet
 from conceptloader.format.read.bulk import concepts_of
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.spec.columns import Ints, checksum_column
-from conceptloader.format.spec.jsonfile import JsonObject, expect_format, load_json
+from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.jsonfile import Checksum, load_json
 from conceptloader.format.spec.manifest import Manifest
 
 FORMAT = "conceptindex"
@@ -24,6 +25,16 @@ HEAD = "index.json"
 CONCEPTS = "concepts.parquet"
 _CHUNK_TOKENS = 1 << 22
 REPAIR = "write it again: conceptloader index DATASET --anew"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """index.json, apart from `format` and `version`. concepts, spans: checksums of the footers of the parquet files."""
+
+    source: str
+    track: str
+    concepts: Checksum
+    spans: tuple[Checksum, ...]
 
 
 class OtherDataset(FormatError):
@@ -38,12 +49,11 @@ class ConceptIndex:
 
     chunk = 1 << 26
 
-    def __init__(self, dataset: Dataset, track: str, head: JsonObject) -> None:
+    def __init__(self, dataset: Dataset, track: str, head: _File) -> None:
         self.dataset, self.track = dataset, track
         self._directory = index_directory(dataset.source, track)
-        spans = checksum_column(head, "spans", dataset.num_shards)
-        self._footers = {shard_file(shard): checksum for shard, checksum in enumerate(spans)}
-        self._footers[CONCEPTS] = head.checksum("concepts")
+        self._footers = {shard_file(shard): checksum for shard, checksum in enumerate(head.spans)}
+        self._footers[CONCEPTS] = head.concepts
         self._file = lru_cache(maxsize=64)(self._open)
         self._shards_of = lru_cache(maxsize=64)(self._read_shards)
         self._spans_of = lru_cache(maxsize=64)(self._read_spans)
@@ -144,11 +154,10 @@ def open_index(dataset: Dataset, track: str) -> ConceptIndex | None:
     if "://" in path or not os.path.exists(path):
         return None
     try:
-        head = load_json(path)
-        expect_format(head, FORMAT, VERSION)
-        found: Mapping[str, str] = head.taken(source=str, track=str)
+        head = load_json(path).parse(_File, FORMAT, VERSION)
     except FormatError as error:
         raise FormatError(error.path, error.found, error.expected, f"{error.fix}; {REPAIR}") from error
-    if found != {"source": source_fingerprint(dataset.manifest), "track": track}:
-        raise OtherDataset(f"{path}: found an index of {found['source']}, expected the dataset as it is now; {REPAIR}")
+    expected = source_fingerprint(dataset.manifest), track, dataset.num_shards
+    if (head.source, head.track, len(head.spans)) != expected:
+        raise OtherDataset(f"{path}: found an index of {head.source}, expected the dataset as it is now; {REPAIR}")
     return ConceptIndex(dataset, track, head)

@@ -51,6 +51,7 @@ def sparse_dataset(path: str | os.PathLike[str], *, shards: int, tokens_per_shar
             documents=np.ones(shards, np.int64),
             token_checksum=[_CHECKSUM] * shards,
             files=files,
+            tracks={},
         ),
     )
     write_file(os.path.join(root, fmt.MANIFEST), manifest.dump())

@@ -150,6 +150,7 @@ def _track(manifests: Sequence[Manifest], name: str) -> Track:
     ladder = np.sum([track.max_spans for track in having], axis=0) + 1
     return Track(
         codec="concepts",
+        parameters={},
         max_spans=tuple(ladder.tolist()),
         max_items=max(track.max_items or 0 for track in having),
     )

@@ -12,7 +12,8 @@ from typing import Any
 from unittest import mock
 
 import conceptloader as cl
-from conceptloader.format.spec import manifest
+from conceptloader.format.tools import join
+from conceptloader.format.write import finalize
 from tests import archives
 
 ARCHIVE = Path(__file__).with_name("golden.tar.xz")
@@ -91,7 +92,8 @@ def write_scored(path: Path) -> None:
 
 def write_all(root: Path) -> None:
     """The manifest names the writer; golden bytes must not change with every release."""
-    with mock.patch.object(manifest, "__version__", "golden"):
+    golden = [mock.patch.object(module, "CREATED_BY", "conceptloader golden") for module in (finalize, join)]
+    with golden[0], golden[1]:
         write(root / "stream", "stream-with-metadata", "spans", 257)
         write(root / "dense", "stream-with-metadata", "dense", 70_000)
         write(root / "chat", "document", "spans", 257)

@@ -1,5 +1,6 @@
 """Builds: restarted, mixed up, disturbed, refused. Nothing that exists is ever lost or overwritten."""
 
+import copy
 import json
 import os
 import shutil
@@ -325,3 +326,39 @@ def test_files_of_another_version_are_refused(tmp_path: Path) -> None:
     refuse("00000.shard.json", cl.finalize)
     (tmp_path / "checksums.json").write_bytes(sums)
     refuse("checksums.json", verify)
+
+
+@pytest.mark.parametrize("where", ["", "files/stream.bin", "tracks/concepts"])
+def test_what_a_writer_says_is_complete(tmp_path: Path, where: str) -> None:
+    """Of what a shard says of itself each fact is mandatory, and of its type."""
+    build = cl.create_build(tmp_path / "ds", cl.BuildOptions(tracks={"concepts": cl.TrackOptions()}))
+    with build.shard(0) as writer:
+        writer.add_document([1, 2], spans={"concepts": [(0, 1, [7])]})
+    path = tmp_path / "ds/00000.shard.json"
+    whole = json.loads(path.read_text())
+    del whole["checksum"]
+    keys = [key for key in at(whole, where) if key not in ("format", "version")]
+    assert len(keys) >= 3
+    for key in keys:
+        for change in (lambda part, key=key: part.pop(key), lambda part, key=key: part.update({key: 1.5})):
+            damaged = copy.deepcopy(whole)
+            change(at(damaged, where))
+            path.write_bytes(dump_json(damaged))
+            with raises(FormatError, path=".".join([*filter(None, where.split("/")), key])):
+                cl.finalize(tmp_path / "ds")
+    path.write_bytes(dump_json(whole))
+    assert cl.finalize(tmp_path / "ds").num_tokens == 2
+
+
+def at(value: Any, where: str) -> Any:
+    for part in filter(None, where.split("/")):
+        value = value[part]
+    return value
+
+
+def test_extra_may_have_any_keys(tmp_path: Path) -> None:
+    extra = {"": {"": 1}, "a b": [None, {"": 2.5}], "é": True}
+    with cl.create_build(tmp_path / "ds", cl.BuildOptions(extra=extra)).shard(0) as writer:
+        writer.add_document([1])
+    assert cl.finalize(tmp_path / "ds").extra == extra
+    assert cl.open_dataset(tmp_path / "ds").manifest.extra == extra

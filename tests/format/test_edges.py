@@ -9,7 +9,6 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.codecs import get_codec
 from conceptloader.format.spec.columns import int_column
-from conceptloader.format.spec.jsonfile import JsonObject
 from conceptloader.format.tools import checks
 from conceptloader.format.tools.convert import convert
 from conceptloader.format.tools.verify import verify
@@ -34,12 +33,12 @@ def test_the_largest_vocabulary_of_a_token_type() -> None:
 
 def test_the_first_wrong_element_of_a_column_is_named() -> None:
     def column(*values: object, **options: bool) -> list[int]:
-        return int_column(JsonObject({"c": [*values]}, "m"), "c", len(values), 10, **options).tolist()
+        return int_column([*values], "c", 10, **options).tolist()
 
     assert column(0, 10) == [0, 10]
     assert column(0, None, 10, nullable=True) == [0, -1, 10]
     for values, index in (([3, "x", None], 1), ([3, 11, -1], 1), ([0, 10, -1, 11], 2), ([True, 1, "x"], 0)):
-        with pytest.raises(FormatError, match=rf"c\[{index}\]"):
+        with raises(ConfigError, path=f"c[{index}]"):
             column(*values)
 
 

@@ -58,7 +58,7 @@ def test_a_join_of_joins_and_of_other_directories(tmp_path: Path) -> None:
     small_corpus().write(tmp_path / "a" / "ds", "spans")
     small_corpus().write(tmp_path / "b" / "ds", "dense")
     join([tmp_path / "a" / "ds", tmp_path / "b" / "ds"], tmp_path / "first")
-    with raises(FormatError, "shards: path", "'../a/ds/00000'"):
+    with raises(FormatError, "shards.path", "'../a/ds/00000'"):
         cl.open_dataset(tmp_path / "first", roots=[tmp_path / "b"])
     join([tmp_path / "first", tmp_path / "a" / "ds"], tmp_path / "c" / "second", roots=[tmp_path])
     ds = cl.open_dataset(tmp_path / "c" / "second", roots=[tmp_path])

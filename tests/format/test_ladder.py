@@ -81,7 +81,7 @@ def test_shards_above_two_to_the_twenty_tokens(tmp_path: Path, encoding: str) ->
 @given(st.lists(st.integers(0, 9), min_size=21, max_size=21), st.integers(0, 2**22))
 def test_bounds_for_other_lengths(steps: list[int], tokens: int) -> None:
     counts = np.cumsum(steps).tolist()
-    track = Track(codec="json", max_spans=tuple(counts))
+    track = Track(codec="json", parameters={}, max_spans=tuple(counts))
     bound = track.spans_in(tokens)
     if tokens and tokens & (tokens - 1) == 0 and tokens <= 2**20:
         assert bound == counts[tokens.bit_length() - 1]
@@ -92,7 +92,7 @@ def test_bounds_for_other_lengths(steps: list[int], tokens: int) -> None:
 
 def test_windows_of_any_length() -> None:
     """By the powers of two that it is the sum of, or by the next one, whichever says less; whole reaches besides."""
-    track = Track(codec="json", max_spans=tuple(1 << k for k in range(LADDER_STEPS)))
+    track = Track(codec="json", parameters={}, max_spans=tuple(1 << k for k in range(LADDER_STEPS)))
     assert [track.spans_in(n) for n in (0, 1, 5, 6, 8, REACH + 5)] == [0, 1, 5, 6, 8, REACH + 5]
-    track = Track(codec="json", max_spans=(1, 1, 2, 2, *(3,) * (LADDER_STEPS - 4)))
+    track = Track(codec="json", parameters={}, max_spans=(1, 1, 2, 2, *(3,) * (LADDER_STEPS - 4)))
     assert [track.spans_in(n) for n in (5, 7, 9)] == [2, 2, 3]

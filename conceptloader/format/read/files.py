@@ -9,12 +9,12 @@ import numpy as np
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import JsonObject, load_json, load_sealed
+from conceptloader.format.spec import viewfile
+from conceptloader.format.spec.jsonfile import JsonFile, load_json, load_sealed
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
-from conceptloader.format.spec.viewfile import FORMAT as VIEW
-from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, parse_view
+from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, ViewManifest
 from conceptloader.storage.objects import RemoteObjects
 from conceptloader.storage.reads import named, retrying
 from conceptloader.storage.source import Expected, LocalFiles, Source
@@ -172,26 +172,26 @@ class FoundView(FormatError):
     """There is a view where a dataset with files of its own was expected. source: of its source, checked to be below
     the roots."""
 
-    def __init__(self, head: JsonObject, roots: Roots) -> None:
-        self.view, self.roots = parse_view(head), roots
-        self.source = roots.resolve(self.view.source)
+    def __init__(self, head: JsonFile, roots: Roots) -> None:
+        self.view, self.roots = head.parse(ViewManifest, viewfile.FORMAT, viewfile.VERSION), roots
+        self.source = roots.resolve(self.view.source.path)
         super().__init__(
             f"{roots.directory}: found a view of {self.source}, expected a dataset with files of its own; do this with "
             "that one, then select from it again"
         )
-        manifest = f"{self.view.source}/{fmt.MANIFEST}"
-        roots.check([manifest], f"{head.where}: source: path")
+        manifest = f"{self.view.source.path}/{fmt.MANIFEST}"
+        roots.check([manifest], f"{head.where}: source.path")
         roots.check_real(roots.resolve(manifest))
 
     def runs(self, source_tokens: int) -> Runs:
         """Raises: FormatError, ReadError."""
         path = self.roots.resolve(RUNS)
-        data = self.roots.read_whole(path, self.view.documents * RUN.itemsize)
+        data = self.roots.read_whole(path, self.view.num_documents * RUN.itemsize)
         return self.view.load_runs(data, path, source_tokens)
 
 
-def _parse(head: JsonObject, roots: Roots) -> Manifest:
-    if head.value.get("format") == VIEW:
+def _parse(head: JsonFile, roots: Roots) -> Manifest:
+    if head.value.get("format") == viewfile.FORMAT:
         raise FoundView(head, roots)
     return parse_manifest(head)
 
@@ -217,7 +217,7 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
                 raise
             return None
 
-    def load(url: str) -> JsonObject:
+    def load(url: str) -> JsonFile:
         return load_sealed(there.read_whole(url, _MANIFEST_LIMIT), url)
 
     guard = ManifestGuard(file, version, lambda url: parse_manifest(load(url))) if check else None
@@ -290,9 +290,9 @@ def load_manifest(
 def check_paths(manifest: Manifest, allowed: Roots, file: str) -> None:
     """Refuse paths of a manifest, read from `file`, that leave the roots. Raises: FormatError."""
     table = manifest.shards
-    allowed.check(table.path, f"{file}: shards: path")
+    allowed.check(table.path, f"{file}: shards.path")
     for kind, column in table.files.items():
-        allowed.check(filter(None, column.path), f"{file}: shards: files: {kind}: path")
-    allowed.check((f.index for f in table.foreign if f and f.index), f"{file}: shards: foreign: index")
+        allowed.check(filter(None, column.path), f"{file}: shards.files.{kind}.path")
+    allowed.check((f.index for f in table.foreign if f and f.index), f"{file}: shards.foreign.index")
     vocabularies = [t.vocabulary for t in manifest.tracks.values() if t.vocabulary]
-    allowed.check((path for entry in vocabularies for path in entry.paths), f"{file}: tracks: vocabulary")
+    allowed.check((path for entry in vocabularies for path in entry.paths), f"{file}: tracks.vocabulary")

@@ -41,7 +41,9 @@ class Viewable(Ranges):
         said = view.view
         self.path = view.roots.directory
         prints = files.manifest.stream_fingerprint(), files.manifest.tracks_fingerprint()
-        if prints != (said.stream_fingerprint, said.tracks_fingerprint) or set(said.max_spans) != set(self.tracks):
+        if prints != (said.source.stream_fingerprint, said.source.tracks_fingerprint) or set(said.max_spans) != set(
+            self.tracks
+        ):
             raise FormatError(
                 self.path,
                 f"found other tokens, documents or tracks in its source {self.source} than those which it was "
@@ -49,10 +51,8 @@ class Viewable(Ranges):
                 fix="restore the source, or make the view anew: conceptloader select",
             )
         self.runs = view.runs(self.num_tokens)
-        self.num_tokens, self.num_documents = said.tokens, said.documents
-        self.tracks = {
-            name: replace(track, max_spans=tuple(said.max_spans[name])) for name, track in self.tracks.items()
-        }
+        self.num_tokens, self.num_documents = said.num_tokens, said.num_documents
+        self.tracks = {name: replace(track, max_spans=said.max_spans[name]) for name, track in self.tracks.items()}
 
     @property
     def identity(self) -> str:
@@ -63,7 +63,7 @@ class Viewable(Ranges):
     def source_fingerprints(self) -> tuple[str, str]:
         """Of the stream and the tracks of the dataset that has the files."""
         if self.viewed is not None:
-            return self.viewed.stream_fingerprint, self.viewed.tracks_fingerprint
+            return self.viewed.source.stream_fingerprint, self.viewed.source.tracks_fingerprint
         return self.manifest.stream_fingerprint(), self.manifest.tracks_fingerprint()
 
     def share_files(self, other: "Viewable") -> None:

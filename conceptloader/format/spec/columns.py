@@ -1,13 +1,16 @@
 """Columns of the shard table: JSON lists with one element per shard, checked and turned into arrays without a loop."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.format.spec.jsonfile import JsonObject, describe, is_checksum
-from conceptloader.format.spec.layout import DAMAGED, MAX_SIZE, bad
+from conceptloader.base.strict import Reads
+from conceptloader.errors import ConfigError
+from conceptloader.format.spec.jsonfile import describe, is_checksum
+from conceptloader.format.spec.layout import MAX_SIZE
 
 Ints = NDArray[np.int64]
 
@@ -29,58 +32,60 @@ def as_field(values: NDArray[Any], dtype: "np.dtype[Any]") -> NDArray[Any]:
     return column
 
 
-def list_column(head: JsonObject, key: str, count: int, optional: bool = False) -> list[Any]:
-    """Anything. optional: null everywhere if it is absent."""
-    values: list[Any] | None = head.take(key, list, None) if optional else head.take(key, list)
-    if values is not None and len(values) != count:
-        raise bad(head.at(key), f"{len(values)} elements", f"{count}, one per shard", DAMAGED)
-    return [None] * count if values is None else values
+def _check(values: Any, where: str, kinds: set[type]) -> None:
+    if type(values) is not list:
+        raise ConfigError(where, describe(values), "a list")
+    if not set(map(type, values)) <= kinds:
+        expected = "an integer" if int in kinds else "a string"
+        rule = expected + (" or null" if type(None) in kinds else "")
+        refuse(values, where, lambda value: type(value) in kinds, rule)
 
 
-def _check(head: JsonObject, key: str, values: list[Any], good: Callable[[Any], bool], expected: str) -> None:
+def refuse(values: list[Any], where: str, good: Callable[[Any], bool], expected: str) -> NoReturn:
     """Refuse a column which has, as is known, a value that is not good."""
     i = next(i for i, value in enumerate(values) if not good(value))
-    raise bad(f"{head.at(key)}[{i}]", describe(values[i]), expected, DAMAGED)
+    raise ConfigError(f"{where}[{i}]", describe(values[i]), expected)
 
 
-def int_column(head: JsonObject, key: str, count: int, limit: int = MAX_SIZE, nullable: bool = False) -> Ints:
-    """Integers in [0, limit] as int64 [count]; null, where allowed, becomes -1."""
-    values = list_column(head, key, count)
+def int_column(values: Any, where: str, limit: int = MAX_SIZE, nullable: bool = False) -> Ints:
+    """Integers in [0, limit] as int64 [n]; null, where allowed, becomes -1."""
+    _check(values, where, {int, type(None)} if nullable else {int})
     present = [value for value in values if value is not None] if nullable else values
-    if not set(map(type, present)) <= {int} or (present and (min(present) < 0 or max(present) > limit)):
-
-        def good(value: Any) -> bool:
-            return nullable if value is None else type(value) is int and 0 <= value <= limit
-
-        _check(head, key, values, good, f"an integer in [0, {limit}]" + (" or null" if nullable else ""))
-    if len(present) < count:
+    if present and (min(present) < 0 or max(present) > limit):
+        refuse(values, where, lambda value: value is None or 0 <= value <= limit, f"an integer in [0, {limit}]")
+    if len(present) < len(values):
         values = [-1 if value is None else value for value in values]
     return np.array(values, np.int64)
 
 
-def text_column(head: JsonObject, key: str, count: int, nullable: bool = False, optional: bool = False) -> list[Any]:
+def text_column(values: Any, where: str, nullable: bool = False) -> list[Any]:
     """Strings, or null where allowed; the list itself."""
-    values = list_column(head, key, count, optional)
-    allowed = {str, type(None)} if nullable else {str}
-    if not set(map(type, values)) <= allowed:
-        expected = "a string" + (" or null" if nullable else "")
-        _check(head, key, values, lambda value: type(value) in allowed, expected)
-    return values
+    _check(values, where, {str, type(None)} if nullable else {str})
+    return values  # type: ignore[no-any-return]
 
 
-def checksum_column(head: JsonObject, key: str, count: int) -> list[Any]:
+def checksum_column(values: Any, where: str) -> list[Any]:
     """xxh3-64 checksums, 16 lower-case hexadecimal digits each, or null; the list itself."""
-    values = text_column(head, key, count, nullable=True)
+    _check(values, where, {str, type(None)})
     present = [value for value in values if value is not None]
     if not set(map(len, present)) <= {16} or not set("".join(present)) <= set("0123456789abcdef"):
         rule = "16 lower-case hexadecimal digits or null"
-        _check(head, key, values, lambda value: value is None or is_checksum(value), rule)
-    return values
+        refuse(values, where, lambda value: value is None or is_checksum(value), rule)
+    return values  # type: ignore[no-any-return]
+
+
+def column_of(read: Callable[..., Any], **options: Any) -> Reads:
+    """One of these, for the annotation of a field."""
+    return Reads(partial(read, **options), "a list")
+
+
+Texts = list[str | None]
+Paths = Annotated[list[str], column_of(text_column)]
+Checksums = Annotated[Texts, column_of(checksum_column)]
 
 
 def require(rows: NDArray[np.bool_], where: str, found: Ints, expected: str | Ints) -> None:
-    """A rule that must hold in every row; the error names the first row that breaks it."""
+    """A rule that must hold in every row; the error names the first row that breaks it. Raises: ConfigError."""
     if not rows.all():
         i = int(np.argmin(rows))
-        rule = expected if isinstance(expected, str) else str(int(expected[i]))
-        raise bad(f"{where}[{i}]", int(found[i]), rule, DAMAGED)
+        raise ConfigError(f"{where}[{i}]", int(found[i]), expected if isinstance(expected, str) else f"{expected[i]}")

@@ -1,15 +1,18 @@
-"""Strict JSON: typed access with errors that name file and key, duplicate keys refused, atomic and durable writing."""
+"""Strict JSON files with a checksum: read as dataclasses with errors that name file and key, duplicate keys refused."""
 
-import difflib
+import contextlib
 import json
 import math
 import re
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import xxhash
 
-from conceptloader.format.spec.layout import DAMAGED, bad
+from conceptloader.base.strict import Rule, build, within
+from conceptloader.errors import ConfigError
+from conceptloader.format.spec.layout import DAMAGED, MAX_SIZE, bad
 from conceptloader.storage.reads import read_file
 
 T = TypeVar("T")
@@ -17,8 +20,6 @@ T = TypeVar("T")
 _LIMIT = 1 << 30
 _SEAL = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n}\n')
 _SEAL_SIZE = len(b',\n "checksum": "0123456789abcdef"\n}\n')
-_MISSING: Any = object()
-_KINDS = {int: "an integer", str: "a string", list: "a list", dict: "an object", bool: "true or false"}
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -52,12 +53,49 @@ def each_once(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def load_json(path: str) -> "JsonObject":
+@dataclass(frozen=True)
+class JsonFile:
+    """A sealed object, without its seal. where: its path, for messages."""
+
+    value: dict[str, Any]
+    where: str
+
+    def parse(self, kind: type[T], name: str = "", version: int = 0) -> T:
+        """As a dataclass of its keys. name, version: what `format` and `version`, which are none of these, must be.
+
+        Raises: FormatError for a key that is missing, unknown, or of another type or value.
+        """
+        value = dict(self.value)
+        if name:
+            self._check(value.pop("format", None), name, value.pop("version", None), version)
+        with self.named():
+            return build(kind, value, "")
+
+    def _check(self, found: Any, name: str, number: Any, version: int) -> None:
+        if found != name:
+            rule = f'"{name}"'
+            raise bad(f"{self.where}: format", describe(found), rule, "this is not such a file; check the path")
+        if type(number) is not int or number != version:
+            rule = f"{version}, which this release of conceptloader reads"
+            remedy = "make the file again with this release, or read it with its own"
+            raise bad(f"{self.where}: version", describe(number), rule, remedy)
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """What is wrong with a value is so with one of this file: a FormatError that names it."""
+        try:
+            yield
+        except ConfigError as error:
+            where = f"{self.where}: {error.path}" if error.path else self.where
+            raise bad(where, error.found, error.expected, error.fix or DAMAGED) from error
+
+
+def load_json(path: str) -> JsonFile:
     """A file of this format, its seal checked. Raises: FormatError, ReadError."""
     return load_sealed(read_file(path, _LIMIT), path)
 
 
-def load_sealed(data: bytes, where: str) -> "JsonObject":
+def load_sealed(data: bytes, where: str) -> JsonFile:
     """What `dump_json` wrote: JSON that ends with the checksum of everything before it."""
     head, tail = data[:-_SEAL_SIZE], data[-_SEAL_SIZE:]
     found = _SEAL.fullmatch(tail)
@@ -69,9 +107,11 @@ def load_sealed(data: bytes, where: str) -> "JsonObject":
     checksum = xxhash.xxh3_64_hexdigest(head)
     if found[1].decode() != checksum:
         raise bad(where, f"checksum {checksum}", f"{found[1].decode()} as its end says", DAMAGED)
-    value = JsonObject(parse_json(data, where), where)
-    value.take("checksum", str)
-    return value
+    value = parse_json(data, where)
+    if type(value) is not dict:
+        raise bad(where, describe(value), "an object", DAMAGED)
+    del value["checksum"]
+    return JsonFile(value, where)
 
 
 def dump_json(value: dict[str, Any]) -> bytes:
@@ -95,72 +135,6 @@ def seal(head: bytes) -> bytes:
     return head + b',\n "checksum": "%s"\n}\n' % xxhash.xxh3_64_hexdigest(head).encode()
 
 
-class JsonObject:
-    """A JSON object of a file, read key by key; `done` refuses what was not read."""
-
-    def __init__(self, value: Any, where: str) -> None:
-        if type(value) is not dict:
-            raise bad(where, describe(value), "an object", DAMAGED)
-        self.value: dict[str, Any] = value
-        self.where = where
-        self._read: set[str] = set()
-
-    def at(self, key: str) -> str:
-        return f"{self.where}: {key}"
-
-    def take(self, key: str, kind: type, default: Any = _MISSING) -> Any:
-        """The value of `key`, checked to be of `kind` (int, str, list, dict or bool); `default` if it is absent."""
-        self._read.add(key)
-        if key not in self.value:
-            if default is _MISSING:
-                raise bad(self.at(key), "nothing", _KINDS[kind], DAMAGED)
-            return default
-        value = self.value[key]
-        if type(value) is not kind and not (value is None and default is None):
-            raise bad(self.at(key), describe(value), _KINDS[kind], DAMAGED)
-        return value
-
-    def natural(self, key: str, limit: int, least: int = 0, default: Any = _MISSING) -> int:
-        """An integer in [least, limit]."""
-        value = self.take(key, int, default)
-        if value is not None and not least <= value <= limit:
-            raise bad(self.at(key), value, f"an integer in [{least}, {limit}]", DAMAGED)
-        return value  # type: ignore[no-any-return]
-
-    def taken(self, **kinds: type) -> dict[str, Any]:
-        """The values of several keys, each of its kind."""
-        return {key: self.take(key, kind) for key, kind in kinds.items()}
-
-    def object(self, key: str, default: Any = _MISSING) -> "JsonObject":
-        return JsonObject(self.take(key, dict, default), self.at(key))
-
-    def optional(self, key: str, parse: Callable[["JsonObject"], T]) -> T | None:
-        """What `parse` makes of the object `key`, reading all of it; None if it is null or absent."""
-        return None if self.take(key, dict, None) is None else self.object(key).whole(parse)
-
-    def whole(self, parse: Callable[["JsonObject"], T]) -> T:
-        """What `parse` makes of this object. Raises: FormatError for a key that it did not ask for."""
-        value = parse(self)
-        self.done()
-        return value
-
-    def checksum(self, key: str, default: Any = _MISSING) -> Any:
-        """An xxh3-64 checksum as it is written."""
-        value = self.take(key, str, default)
-        if value is not None and not is_checksum(value):
-            rule = "16 lower-case hexadecimal digits" + (" or null" if default is None else "")
-            raise bad(self.at(key), describe(value), rule, DAMAGED)
-        return value
-
-    def done(self) -> None:
-        """Raises: FormatError for a key that nobody asked for, with the nearest key that exists."""
-        for key in self.value:
-            if key not in self._read:
-                near = difflib.get_close_matches(key, self._read, 1)
-                hint = f"did you mean {near[0]!r}?" if near else DAMAGED
-                raise bad(self.at(key), "an unknown key", f"only {', '.join(sorted(self._read))}", hint)
-
-
 def is_checksum(value: Any) -> bool:
     return isinstance(value, str) and len(value) == 16 and set(value) <= set("0123456789abcdef")
 
@@ -173,12 +147,6 @@ def describe(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def expect_format(head: JsonObject, name: str, version: int) -> None:
-    """Check the two keys that every file of this format begins with. Raises: FormatError."""
-    found = head.take("format", str)
-    if found != name:
-        raise bad(head.at("format"), describe(found), f'"{name}"', "this is not such a file; check the path")
-    number = head.take("version", int)
-    if number != version:
-        rule = f"{version}, which this release of conceptloader reads"
-        raise bad(head.at("version"), number, rule, "make the file again with this release, or read it with its own")
+Size = Annotated[int, within(0, MAX_SIZE)]
+Checksum = Annotated[str, Rule(is_checksum, "of 16 lower-case hexadecimal digits")]
+"""An xxh3-64 checksum as it is written."""

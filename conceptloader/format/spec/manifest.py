@@ -2,25 +2,35 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import xxhash
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
+from conceptloader.base.strict import Reads, Rule, convert, within
 from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import ConceptsCodec, parameter_problem
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.spec.jsonfile import JsonObject, describe, dump_json, expect_format
-from conceptloader.format.spec.layout import DAMAGED, StreamLayout, bad
-from conceptloader.format.spec.shardtable import ShardTable, parse_shards
-from conceptloader.format.spec.vocabulary import Vocabulary, parse_vocabulary
+from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json
+from conceptloader.format.spec.layout import StreamLayout
+from conceptloader.format.spec.shardtable import ShardTable, check_shards
+from conceptloader.format.spec.vocabulary import Vocabulary, groups_problem
 
 _FINGERPRINTS = 1  # the version of how they are computed, whatever that of the files is
+CREATED_BY = f"conceptloader {__version__}"
 PREFIX_TRACK = "prefix"  # of what a build put in front of documents
 LADDER_STEPS = 21  # windows of 2**0 to 2**20 tokens
+
+
+def _is_ladder(counts: Any) -> bool:
+    return len(counts) == LADDER_STEPS and counts[0] >= 0 and sorted(counts) == list(counts) and counts[-1] <= 1 << 20
+
+
+Ladder = Annotated[tuple[int, ...], Rule(_is_ladder, f"of {LADDER_STEPS} integers in [0, 2**20] that do not decrease")]
+"""See Track.max_spans."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +59,10 @@ class Track:
     """
 
     codec: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any]
     vocabulary: Vocabulary | None = None
-    max_spans: tuple[int, ...]
-    max_items: int | None = None
+    max_spans: Ladder
+    max_items: Annotated[int, within(0, fmt.MAX_RECORD_BYTES)] | None = None
 
     @property
     def num_ids(self) -> int:
@@ -80,23 +90,29 @@ class Track:
         return whole * self.max_spans[top] + min(digits, above)
 
     def to_json(self) -> dict[str, Any]:
-        vocabulary = self.vocabulary.to_json() if self.vocabulary else None
-        plain = asdict(replace(self, parameters=dict(self.parameters)))
-        return {**plain, "vocabulary": vocabulary}
+        return asdict(replace(self, parameters=dict(self.parameters)))
+
+
+def _layout(value: Any, where: str) -> StreamLayout:
+    return StreamLayout(convert(value, tuple[tuple[str, str], ...], where))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The parsed manifest.json. `extra` is free for whoever built the dataset; readers carry it along."""
+    """manifest.json apart from the totals. `extra` is free for whoever built the dataset; readers carry it along."""
 
     mode: str
-    created_by: str = field(default_factory=lambda: f"conceptloader {__version__}")
-    tokenizer: Tokenizer | None
-    block_tokens: int
-    layouts: tuple[StreamLayout, ...]
+    created_by: str
+    tokenizer: Tokenizer | None = None
+    block_tokens: Annotated[int, within(1, 1 << 20)]
+    layouts: tuple[Annotated[StreamLayout, Reads(_layout, "a list of [name, type] pairs")], ...]
     tracks: Mapping[str, Track]
     shards: ShardTable
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.shards)
 
     @property
     def num_tokens(self) -> int:
@@ -163,7 +179,7 @@ class Manifest:
                 "mode": self.mode,
                 "created_by": self.created_by,
                 "tokenizer": asdict(self.tokenizer) if self.tokenizer else None,
-                "num_shards": len(self.shards),
+                "num_shards": self.num_shards,
                 "num_tokens": self.num_tokens,
                 "num_documents": self.num_documents,
                 "block_tokens": self.block_tokens,
@@ -175,100 +191,63 @@ class Manifest:
         )
 
 
-def parse_manifest(head: JsonObject) -> Manifest:
-    """Check a parsed manifest.json and turn it into a Manifest.
+_TOTALS = ("num_shards", "num_tokens", "num_documents")
+
+
+def parse_manifest(head: JsonFile) -> Manifest:
+    """Check a manifest.json and turn it into a Manifest.
 
     Raises: FormatError naming file and key, what was found, what was expected and what to do.
     """
-    expect_format(head, fmt.FORMAT, fmt.VERSION)
-    mode = head.take("mode", str)
-    if mode not in fmt.MODES:
-        raise bad(head.at("mode"), describe(mode), f"one of {', '.join(fmt.MODES)}", DAMAGED)
-    block_tokens = head.natural("block_tokens", 1 << 20, least=1)
-    count = head.natural("num_shards", fmt.MAX_SHARDS, least=1)
-    tracks = _parse_tracks(head.object("tracks"))
-    if mode == "token-stream" and tracks:
-        raise bad(head.at("tracks"), f"{len(tracks)} tracks", "none in mode token-stream", DAMAGED)
-    layouts = _parse_layouts(head, list(tracks))
-    shards = parse_shards(head.object("shards"), count, layouts, sorted(tracks), block_tokens)
-    if mode == "document" and (shards.files["documents.bin"].size < 0).any():
-        raise bad(head.at("shards"), "a shard without documents.bin", "one in each shard in mode document", DAMAGED)
-    manifest = Manifest(
-        mode=mode,
-        created_by=head.take("created_by", str),
-        tokenizer=head.optional("tokenizer", parse_tokenizer),
-        block_tokens=block_tokens,
-        layouts=layouts,
-        tracks=tracks,
-        shards=shards,
-        extra=head.take("extra", dict, {}),
-    )
-    for key, total in (("num_tokens", manifest.num_tokens), ("num_documents", manifest.num_documents)):
-        if head.natural(key, fmt.MAX_SIZE) != total:
-            raise bad(head.at(key), head.value[key], f"{total}, the sum over the shards", DAMAGED)
-    head.done()
+    value = {key: one for key, one in head.value.items() if key not in _TOTALS}
+    manifest = replace(head, value=value).parse(Manifest, fmt.FORMAT, fmt.VERSION)
+    with head.named():
+        _check(manifest)
+        for key in _TOTALS:
+            found, total = head.value.get(key), getattr(manifest, key)
+            if type(found) is not int or found != total:
+                raise ConfigError(key, describe(found), f"{total}, as in the shard table")
     return manifest
 
 
-def parse_tokenizer(entry: JsonObject) -> Tokenizer:
-    size = entry.natural("vocab_size", 1 << 32, least=1)
-    eos = entry.natural("eos_id", size - 1, default=None)
-    return Tokenizer(name=entry.take("name", str), vocab_size=size, eos_id=eos)
+def _check(manifest: Manifest) -> None:
+    mode, tracks = manifest.mode, manifest.tracks
+    if mode not in fmt.MODES:
+        raise ConfigError("mode", describe(mode), f"one of {', '.join(fmt.MODES)}")
+    if len(tracks) > fmt.MAX_TRACKS:
+        raise ConfigError("tracks", f"{len(tracks)} tracks", f"at most {fmt.MAX_TRACKS}")
+    if mode == "token-stream" and tracks:
+        raise ConfigError("tracks", f"{len(tracks)} tracks", "none in mode token-stream")
+    for name, track in tracks.items():
+        if problem := fmt.name_problem(name):
+            raise ConfigError("tracks", describe(name), problem)
+        entry = track.vocabulary
+        if entry and (problem := groups_problem(entry.groups, entry.count)):
+            raise ConfigError(f"tracks.{name}.vocabulary.groups", describe(list(entry.groups)), problem)
+    _check_layouts(manifest.layouts, list(tracks))
+    shards = manifest.shards
+    if not 1 <= len(shards) <= fmt.MAX_SHARDS:
+        raise ConfigError("shards.path", f"{len(shards)} shards", f"1 to {fmt.MAX_SHARDS}")
+    check_shards(shards, manifest.layouts, sorted(tracks), manifest.block_tokens)
+    if mode == "document" and (shards.files["documents.bin"].size < 0).any():
+        raise ConfigError("shards", "a shard without documents.bin", "one in each shard in mode document")
 
 
-def parse_ladder(entry: JsonObject, key: str) -> tuple[int, ...]:
-    """See Track.max_spans."""
-    ladder: list[Any] = entry.take(key, list)
-    good = len(ladder) == LADDER_STEPS and all(type(n) is int and 0 <= n <= 1 << 20 for n in ladder)
-    if not good or ladder != sorted(ladder):
-        expected = f"{LADDER_STEPS} integers in [0, 2**20] that do not decrease"
-        raise bad(entry.at(key), describe(ladder), expected, DAMAGED)
-    return tuple(ladder)
-
-
-def _parse_layouts(head: JsonObject, tracks: Sequence[str]) -> tuple[StreamLayout, ...]:
-    result = []
-    for i, fields in enumerate(head.take("layouts", list)):
-        where = head.at(f"layouts[{i}]")
-        pairs = fields if isinstance(fields, list) else []
-        if not pairs or not all(isinstance(pair, list) and list(map(type, pair)) == [str, str] for pair in pairs):
-            raise bad(where, describe(fields), "a list of [name, type] pairs", DAMAGED)
-        names = [name for name, _ in pairs]
-        if names[0] != "token" or len(set(names)) != len(names):
-            raise bad(where, f"fields {', '.join(names)}", 'distinct names, "token" first', DAMAGED)
-        for name, code in pairs:
+def _check_layouts(layouts: Sequence[StreamLayout], tracks: Sequence[str]) -> None:
+    if not layouts:
+        raise ConfigError("layouts", "none", "at least one")
+    for i, layout in enumerate(layouts):
+        names = [name for name, _ in layout.fields]
+        if names[:1] != ["token"] or len(set(names)) != len(names):
+            raise ConfigError(f"layouts[{i}]", f"fields {', '.join(names)}", 'distinct names, "token" first')
+        for name, code in layout.fields:
             allowed = fmt.READABLE_TOKENS if name == "token" else fmt.FIELD_TYPES
             if code not in allowed:
-                raise bad(f"{where}: {name}", describe(code), f"one of the types {', '.join(allowed)}", DAMAGED)
+                rule = f"one of the types {', '.join(allowed)}"
+                raise ConfigError(f"layouts[{i}].{name}", describe(code), rule)
             problem = None if name == "token" else fmt.name_problem(name)
             if problem:
-                raise bad(where, describe(name), problem, DAMAGED)
-        result.append(StreamLayout(tuple((name, code) for name, code in pairs)))
-    if not result:
-        raise bad(head.at("layouts"), "none", "at least one", DAMAGED)
-    for i, layout in enumerate(result):
-        found, expected = layout.extra_fields(tracks), result[0].extra_fields(tracks)
-        if found != expected:
-            raise bad(head.at(f"layouts[{i}]"), found, f"the fields of the first layout, {expected}", DAMAGED)
-    return tuple(result)
-
-
-def _parse_tracks(head: JsonObject) -> dict[str, Track]:
-    names = list(head.value)
-    if len(names) > fmt.MAX_TRACKS:
-        raise bad(head.where, f"{len(names)} tracks", f"at most {fmt.MAX_TRACKS}", DAMAGED)
-    tracks = {}
-    for name in names:
-        problem = fmt.name_problem(name)
-        if problem:
-            raise bad(head.where, describe(name), problem, DAMAGED)
-        entry = head.object(name)
-        tracks[name] = Track(
-            codec=entry.take("codec", str),
-            parameters=entry.take("parameters", dict),
-            vocabulary=entry.optional("vocabulary", parse_vocabulary),
-            max_spans=parse_ladder(entry, "max_spans"),
-            max_items=entry.natural("max_items", fmt.MAX_RECORD_BYTES, default=None),
-        )
-        entry.done()
-    return tracks
+                raise ConfigError(f"layouts[{i}]", describe(name), problem)
+        fields, expected = layout.extra_fields(tracks), layouts[0].extra_fields(tracks)
+        if fields != expected:
+            raise ConfigError(f"layouts[{i}]", fields, f"the fields of the first layout, {expected}")

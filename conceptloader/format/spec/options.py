@@ -8,9 +8,8 @@ import numpy as np
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import JsonObject
-from conceptloader.format.spec.manifest import Tokenizer, parse_tokenizer
-from conceptloader.format.spec.vocabulary import Vocabulary
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.vocabulary import Vocabulary, groups_problem
 
 ENCODINGS = ("auto", fmt.DENSE, fmt.SPANS)
 
@@ -42,13 +41,8 @@ class TrackOptions:
             if self.parameters.get("ids") == "u2" and len(self.vocabulary) > 1 << 16:
                 raise ConfigError(f"tracks: {name}: ids", f"u2 for {len(self.vocabulary)} concepts", "u4 above 65536")
         count = len(self.vocabulary or ())
-        names = [group for group, _ in self.groups]
-        if self.groups and (sum(n for _, n in self.groups) != count or len({*names, ""}) <= len(names)):
-            raise ConfigError(
-                f"tracks: {name}: groups",
-                f"{list(self.groups)!r:.200}",
-                f"pairs of distinct names and numbers of concepts, in all the {count} of the vocabulary",
-            )
+        if problem := groups_problem(self.groups, count):
+            raise ConfigError(f"tracks: {name}: groups", f"{list(self.groups)!r:.200}", problem)
         if self.details is not None and len(self.details) != count:
             raise ConfigError(
                 f"tracks: {name}: details", len(self.details), f"one for each of the {count} concepts of the vocabulary"
@@ -119,7 +113,7 @@ class BuildOptions:
                 "codec": options.codec,
                 "parameters": dict(options.parameters),
                 "encoding": options.encoding,
-                "vocabulary": vocabularies[name].to_json() if name in vocabularies else None,
+                "vocabulary": asdict(vocabularies[name]) if name in vocabularies else None,
             }
         return {
             "mode": self.mode,
@@ -132,12 +126,34 @@ class BuildOptions:
         }
 
 
-def options_from_json(head: JsonObject, vocabularies: Mapping[str, Sequence[str] | None]) -> BuildOptions:
-    """The inverse of `to_json`; `vocabularies`: the names of each track's concepts."""
-    listed = head.object("tracks")
-    tracks = {}
-    for name in listed.value:
-        kept = listed.object(name).taken(codec=str, parameters=dict, encoding=str)
-        tracks[name] = TrackOptions(**kept, vocabulary=vocabularies.get(name))
-    kept = head.taken(mode=str, token_type=str, fields=dict, block_tokens=int, extra=dict)
-    return BuildOptions(**kept, tokenizer=head.optional("tokenizer", parse_tokenizer), tracks=tracks)
+@dataclass(frozen=True, kw_only=True)
+class SavedTrack:
+    """A track in build.json. vocabulary: its file."""
+
+    codec: str
+    parameters: Mapping[str, Any]
+    encoding: str
+    vocabulary: Vocabulary | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedOptions:
+    """What `BuildOptions.to_json` made."""
+
+    mode: str
+    tokenizer: Tokenizer | None = None
+    token_type: str
+    fields: Mapping[str, str]
+    tracks: Mapping[str, SavedTrack]
+    block_tokens: int
+    extra: Mapping[str, Any]
+
+    def with_names(self, names: Mapping[str, Sequence[str]]) -> BuildOptions:
+        """names: of the concepts of each track that has a vocabulary."""
+        tracks = {
+            name: TrackOptions(
+                codec=one.codec, parameters=one.parameters, encoding=one.encoding, vocabulary=names.get(name)
+            )
+            for name, one in self.tracks.items()
+        }
+        return BuildOptions(**{**vars(self), "tracks": tracks})

@@ -1,19 +1,19 @@
 """The two files of a view: a manifest that names its source, and the runs of the source's tokens that it is made of."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 import xxhash
 
 from conceptloader.base.hashing import fingerprint
-from conceptloader.base.version import __version__
+from conceptloader.base.strict import within
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.spec.jsonfile import JsonObject, dump_json, expect_format
+from conceptloader.format.spec.jsonfile import Checksum, dump_json
 from conceptloader.format.spec.layout import DAMAGED, bad
-from conceptloader.format.spec.manifest import parse_ladder
+from conceptloader.format.spec.manifest import Ladder
 
 FORMAT = "conceptview"
 VERSION = 1
@@ -58,71 +58,46 @@ class Runs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewManifest:
-    """source: path of the dataset that it refers to, relative to the view's, with its fingerprints. documents: each of
-    them a run. runs: XXH3-64 of their file. max_spans: by track, as in the manifest of a dataset. extra: free."""
+class Source:
+    """The dataset that a view refers to. path: relative to the view's."""
 
-    source: str
+    path: str
     stream_fingerprint: str
     tracks_fingerprint: str
-    tokens: int
-    documents: int
-    runs: str
-    max_spans: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewManifest:
+    """manifest.json of a view. runs: XXH3-64 of their file, each a document. max_spans: by track, as in the manifest of
+    a dataset. extra: free."""
+
+    created_by: str
+    source: Source
+    num_tokens: Annotated[int, within(1, fmt.MAX_SIZE)]
+    num_documents: Annotated[int, within(1, 1 << 48)]
+    runs: Checksum
+    max_spans: Mapping[str, Ladder]
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def dump(self) -> bytes:
-        head = {"format": FORMAT, "version": VERSION, "created_by": f"conceptloader {__version__}"}
-        return dump_json({
-            **head,
-            "source": {
-                "path": self.source,
-                "stream_fingerprint": self.stream_fingerprint,
-                "tracks_fingerprint": self.tracks_fingerprint,
-            },
-            "num_tokens": self.tokens,
-            "num_documents": self.documents,
-            "runs": self.runs,
-            "max_spans": {name: list(counts) for name, counts in self.max_spans.items()},
-            "extra": dict(self.extra),
-        })  # fmt: skip
+        return dump_json({"format": FORMAT, "version": VERSION, **asdict(self)})
 
     @property
     def identity(self) -> str:
         """Of the tokens, in their order."""
-        return fingerprint([FORMAT, VERSION, self.stream_fingerprint, self.runs])
+        return fingerprint([FORMAT, VERSION, self.source.stream_fingerprint, self.runs])
 
     def load_runs(self, data: bytes, where: str, source_tokens: int) -> Runs:
         """What `Runs.dump` wrote. Raises: FormatError unless these are the runs that the manifest means."""
-        if len(data) != self.documents * RUN.itemsize or xxhash.xxh3_64_hexdigest(data) != self.runs:
-            rule = f"{self.documents * RUN.itemsize} bytes of checksum {self.runs}"
+        if len(data) != self.num_documents * RUN.itemsize or xxhash.xxh3_64_hexdigest(data) != self.runs:
+            rule = f"{self.num_documents * RUN.itemsize} bytes of checksum {self.runs}"
             raise bad(where, f"{len(data)} bytes of another checksum", rule, DAMAGED)
         table = np.frombuffer(data, RUN)
         sane = (table["source"] < fmt.MAX_SIZE) & (table["tokens"] < fmt.MAX_SIZE) & (table["tokens"] > 0)
         source, tokens = table["source"].astype(np.int64), table["tokens"].astype(np.int64)
         apart = (source + tokens)[:-1] <= source[1:]
         runs = Runs(source, offsets_of(tokens))
-        if not sane.all() or not apart.all() or runs.end[-1] > source_tokens or runs.first[-1] != self.tokens:
-            rule = f"runs that rise, of {self.tokens} tokens together, below {source_tokens}"
+        if not sane.all() or not apart.all() or runs.end[-1] > source_tokens or runs.first[-1] != self.num_tokens:
+            rule = f"runs that rise, of {self.num_tokens} tokens together, below {source_tokens}"
             raise bad(where, "runs that are none", rule, DAMAGED)
         return runs
-
-
-def parse_view(head: JsonObject) -> ViewManifest:
-    """Raises: FormatError."""
-    expect_format(head, FORMAT, VERSION)
-    source, ladders = head.object("source"), head.object("max_spans")
-    head.take("created_by", str)
-    view = ViewManifest(
-        source=source.take("path", str),
-        stream_fingerprint=source.take("stream_fingerprint", str),
-        tracks_fingerprint=source.take("tracks_fingerprint", str),
-        tokens=head.natural("num_tokens", fmt.MAX_SIZE, least=1),
-        documents=head.natural("num_documents", 1 << 48, least=1),
-        runs=head.checksum("runs"),
-        max_spans={name: parse_ladder(ladders, name) for name in ladders.value},
-        extra=head.take("extra", dict, {}),
-    )
-    for part in (source, ladders, head):
-        part.done()
-    return view

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import xxhash
 
 from conceptloader.base.hashing import canonical_json
-from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import JsonObject, describe, parse_json
+from conceptloader.base.strict import within
+from conceptloader.format.spec.jsonfile import Checksum, Size, parse_json
 from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.format.spec.paths import Roots
 
@@ -23,9 +23,9 @@ class Vocabulary:
     """
 
     path: str
-    size: int
-    checksum: str
-    count: int
+    size: Size
+    checksum: Checksum
+    count: Annotated[int, within(0, 1 << 32)]
     groups: tuple[tuple[str, int], ...] = ()
     details: "Details | None" = None
 
@@ -38,17 +38,23 @@ class Vocabulary:
         details = self.details and replace(self.details, path=path(self.details.path))
         return replace(self, path=path(self.path), details=details)
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "groups": [list(group) for group in self.groups]}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Details:
     """A JSON object a line, line = concept id; `path` is relative to the dataset's directory."""
 
     path: str
-    size: int
-    checksum: str
+    size: Size
+    checksum: Checksum
+
+
+def groups_problem(groups: Sequence[tuple[str, int]], count: int) -> str | None:
+    """What is expected of the groups of a vocabulary of `count` concepts, None for groups that are right."""
+    names, numbers = [name for name, _ in groups], [number for _, number in groups]
+    distinct = "" not in names and len(set(names)) == len(names)
+    if distinct and min(numbers, default=0) >= 0 and (not groups or sum(numbers) == count):
+        return None
+    return f"[name, number] pairs of distinct names, whose numbers have the sum {count}, that of the concepts"
 
 
 def dump_vocabulary(names: Sequence[str]) -> bytes:
@@ -123,22 +129,3 @@ def load_vocabulary(roots: Roots, entry: Vocabulary) -> list[str]:
     if not isinstance(names, list) or len(names) != entry.count or not all(isinstance(name, str) for name in names):
         raise bad(path, "something else", f"a list of {entry.count} names", DAMAGED)
     return names
-
-
-def parse_vocabulary(entry: JsonObject) -> Vocabulary:
-    count = entry.natural("count", 1 << 32)
-    listed: list[Any] = entry.take("groups", list, [])
-    pairs = [group for group in listed if isinstance(group, list) and [type(part) for part in group] == [str, int]]
-    names = [name for name, _ in pairs]
-    rule = f"[name, number] pairs of distinct names, whose numbers have the sum {count}"
-    distinct = len({*names, ""}) > len(names) == len(listed)
-    if not distinct or any(n < 0 for _, n in pairs) or (listed and sum(n for _, n in pairs) != count):
-        raise bad(entry.at("groups"), describe(listed), rule, DAMAGED)
-    groups = tuple((name, n) for name, n in pairs)
-    details = entry.optional("details", lambda found: Details(**_file(found)))
-    return Vocabulary(**_file(entry), count=count, groups=groups, details=details)
-
-
-def _file(entry: JsonObject) -> dict[str, Any]:
-    checksum, size = entry.checksum("checksum"), entry.natural("size", fmt.MAX_SIZE)
-    return {"path": entry.take("path", str), "size": size, "checksum": checksum}

@@ -13,7 +13,7 @@ from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.spec.layout import StreamLayout
-from conceptloader.format.spec.manifest import Manifest, Tokenizer, Track
+from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Tokenizer, Track
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
 from conceptloader.format.tools.derived import check_new_directory, moved, warn_of_roots
@@ -95,6 +95,7 @@ def _join(sources: Sequence[_Source], allow_mixed_tokenizers: bool) -> Manifest:
     )
     return Manifest(
         mode=modes.pop() if len(modes) == 1 else "stream-with-metadata",
+        created_by=CREATED_BY,
         tokenizer=tokenizers.pop() if len(tokenizers) == 1 else None,
         block_tokens=manifests[0].block_tokens,
         layouts=tuple(layouts),

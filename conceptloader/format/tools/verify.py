@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from conceptloader.format.read.lookup import read_items
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, Codec, parameter_problem
-from conceptloader.format.spec.jsonfile import dump_json, expect_format, load_json
+from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.write.ladder import PIECE, count_windows
@@ -115,21 +115,24 @@ def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> li
     return placed
 
 
+@dataclass(frozen=True, kw_only=True)
+class _FileChecksum:
+    size: Size
+    checksum: Checksum
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ChecksumsFile:
+    files: Mapping[str, _FileChecksum]
+
+
 def _load_checksums(directory: str) -> dict[str, Any]:
     """Checksums of foreign files by their path in the manifest, from an earlier full verification."""
     path = os.path.join(directory, fmt.CHECKSUMS)
     if not os.path.exists(path):
         return {}
-    head = load_json(path)
-    expect_format(head, CHECKSUMS_FORMAT, CHECKSUMS_VERSION)
-    files = head.object("files")
-    head.done()
-    for name in files.value:
-        entry = files.object(name)
-        entry.natural("size", fmt.MAX_SIZE)
-        entry.checksum("checksum")
-        entry.done()
-    return files.value
+    found = load_json(path).parse(_ChecksumsFile, CHECKSUMS_FORMAT, CHECKSUMS_VERSION)
+    return {name: asdict(entry) for name, entry in found.files.items()}
 
 
 def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:

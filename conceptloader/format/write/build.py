@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -16,10 +16,11 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec import viewfile
 from conceptloader.format.spec.codecs import Codec, get_codec
-from conceptloader.format.spec.jsonfile import JsonObject, dump_json, expect_format, load_json
-from conceptloader.format.spec.options import BuildOptions, options_from_json
+from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
+from conceptloader.format.spec.manifest import Ladder
+from conceptloader.format.spec.options import BuildOptions, SavedOptions
 from conceptloader.format.spec.paths import Roots
-from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary, load_vocabulary, parse_vocabulary
+from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary, load_vocabulary
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.storage.durable import TEMPORARY, make_directories, sync_directory, write_file
 from conceptloader.storage.lock import LOCK
@@ -36,6 +37,47 @@ _OF_INDEX = re.compile(  # its files, and its folder
     rf"{_NAME}\.concept_index/([0-9]{{5,7}}\.(parquet|concepts\.parquet|json)|index\.json|concepts\.parquet"
     rf"|{TEMPORARY.pattern}(/.*)?|{re.escape(LOCK)})?"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BuildFile:
+    """build.json, apart from `format` and `version`."""
+
+    options_hash: str
+    options: SavedOptions
+    inputs: tuple[Any, ...]
+    plan: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FileFacts:
+    size: Size
+    checksum: Checksum
+    sample: Checksum
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TrackFacts:
+    encoding: str
+    records: Size
+    entries: Size
+    max_spans: Ladder
+    max_items: Size | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardReport:
+    """What the writer of a finished shard says of it (its .shard.json). files: by kind."""
+
+    options_hash: str
+    shard: int
+    tokens: Size
+    layout: tuple[tuple[str, str], ...]
+    documents: Size
+    token_checksum: Checksum
+    files: Mapping[str, _FileFacts]
+    tracks: Mapping[str, _TrackFacts]
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class OtherBuild(ConfigError):
@@ -71,18 +113,19 @@ class Build:
         """Whether the shard is complete. Raises: FormatError if it belongs to a build with other options."""
         return self.report(shard) is not None
 
-    def report(self, shard: int) -> JsonObject | None:
+    def report(self, shard: int) -> ShardReport | None:
         """What the writer of a finished shard said about it; None if it is not finished. Raises: see is_finished."""
         path = os.path.join(self.path, f"{self.shard_name(shard)}.shard.json")
         if not os.path.exists(path):
             return None
-        report = load_json(path)
-        expect_format(report, SHARD_FORMAT, fmt.VERSION)
-        for key, kind, expected in (("options_hash", str, self.options_hash), ("shard", int, shard)):
-            if report.take(key, kind) != expected:
+        report = load_json(path).parse(ShardReport, SHARD_FORMAT, fmt.VERSION)
+        wanted = {"options_hash": self.options_hash, "shard": shard, "tracks": sorted(self.options.tracks)}
+        found = {"options_hash": report.options_hash, "shard": report.shard, "tracks": sorted(report.tracks)}
+        for key, expected in wanted.items():
+            if found[key] != expected:
                 raise fmt.bad(
-                    report.at(key),
-                    report.value[key],
+                    f"{path}: {key}",
+                    found[key],
                     f"{expected} as in {fmt.BUILD}",
                     "the shard was written by another build: remove its files, or build into another directory",
                 )
@@ -136,8 +179,7 @@ def create_build(
     text = dump_json({"format": BUILD_FORMAT, "version": fmt.VERSION, "options_hash": options_hash, **content})
     write_file(target, text, exclusive=True)
     found = load_json(target)
-    expect_format(found, BUILD_FORMAT, fmt.VERSION)
-    if found.take("options_hash", str) != options_hash:
+    if found.parse(_BuildFile, BUILD_FORMAT, fmt.VERSION).options_hash != options_hash:
         raise OtherBuild(
             f"{target}: found a build of {difference(found.value, content)}; "
             "continue with the same options, build into another directory, or remove this one"
@@ -163,22 +205,20 @@ def open_build(path: str | os.PathLike[str], codecs: Mapping[str, Codec] | None 
     """A build that `create_build` began, for instance in a worker process. Raises: FormatError, ConfigError."""
     directory = os.path.abspath(path)
     head = load_json(os.path.join(directory, fmt.BUILD))
-    expect_format(head, BUILD_FORMAT, fmt.VERSION)
-    content = head.taken(options=dict, inputs=list, plan=list)
-    options_hash = head.take("options_hash", str)
-    if fingerprint(content) != options_hash:
+    found = head.parse(_BuildFile, BUILD_FORMAT, fmt.VERSION)
+    if fingerprint({key: head.value[key] for key in ("options", "inputs", "plan")}) != found.options_hash:
         rule = "the hash of the rest of the file"
-        raise fmt.bad(head.at("options_hash"), options_hash, rule, "do not edit this file; restore it")
-    tracks = head.object("options").object("tracks")
-    entries = {name: tracks.object(name).optional("vocabulary", parse_vocabulary) for name in tracks.value}
-    vocabularies = {name: entry for name, entry in entries.items() if entry is not None}
+        raise fmt.bad(f"{head.where}: options_hash", found.options_hash, rule, "do not edit this file; restore it")
+    vocabularies = {name: one.vocabulary for name, one in found.options.tracks.items() if one.vocabulary is not None}
     names = {name: load_vocabulary(Roots(directory, None), entry) for name, entry in vocabularies.items()}
+    with head.named():
+        options = found.options.with_names(names)
     return Build(
         path=directory,
-        options=options_from_json(head.object("options"), names),
-        inputs=content["inputs"],
-        plan=content["plan"],
-        options_hash=options_hash,
+        options=options,
+        inputs=head.value["inputs"],
+        plan=head.value["plan"],
+        options_hash=found.options_hash,
         vocabularies=vocabularies,
         codecs=codecs,
     )
@@ -193,8 +233,8 @@ def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
     names = os.listdir(path)
     if any(name.endswith(".shard.json") for name in names):
         return False
-    head = load_json(os.path.join(path, fmt.BUILD))
-    if not head.take("inputs", list) or maker not in head.object("options").object("extra").value:
+    found = load_json(os.path.join(path, fmt.BUILD)).parse(_BuildFile, BUILD_FORMAT, fmt.VERSION)
+    if not found.inputs or maker not in found.options.extra:
         return False  # of another program, or of tasks on many machines, which may wait in a queue
     for name in names:
         if name in hidden or _OF_BUILD.fullmatch(name):

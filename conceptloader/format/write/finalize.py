@@ -5,14 +5,14 @@ import os
 
 import numpy as np
 
-from conceptloader.errors import ConceptloaderError, FormatError, InputError
+from conceptloader.errors import FormatError, InputError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import JsonObject, load_sealed
+from conceptloader.format.spec.jsonfile import load_sealed
 from conceptloader.format.spec.layout import StreamLayout
-from conceptloader.format.spec.manifest import Manifest, Track, parse_manifest
+from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track, parse_manifest
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.write.build import Build, open_build
+from conceptloader.format.write.build import Build, ShardReport, open_build
 from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
 
@@ -37,21 +37,11 @@ def finalize(path: str | os.PathLike[str]) -> Manifest:
             "all of them",
             "run their workers, then finalize again",
         )
-    try:
-        manifest = _assemble(build, [report for report in reports if report is not None])
-        if not manifest.num_tokens:
-            raise InputError(build.path, "no token in any shard", "at least one", "check the inputs")
-        _check_files(build, manifest)
-        return write_manifest(with_border_windows(manifest, Roots(build.path, None)), build.path)
-    except ConceptloaderError:
-        raise
-    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise FormatError(
-            build.path,
-            f"a .shard.json that is not what a writer says ({error!r})",
-            "all facts of a shard",
-            "remove it and write the shard again",
-        ) from error
+    manifest = _assemble(build, [report for report in reports if report is not None])
+    if not manifest.num_tokens:
+        raise InputError(build.path, "no token in any shard", "at least one", "check the inputs")
+    _check_files(build, manifest)
+    return write_manifest(with_border_windows(manifest, Roots(build.path, None)), build.path)
 
 
 def write_manifest(manifest: Manifest, directory: str) -> Manifest:
@@ -63,50 +53,51 @@ def write_manifest(manifest: Manifest, directory: str) -> Manifest:
     return manifest
 
 
-def _assemble(build: Build, reports: list[JsonObject]) -> Manifest:
+def _assemble(build: Build, reports: list[ShardReport]) -> Manifest:
     layouts: list[StreamLayout] = []
     numbers = []
     for report in reports:
-        layout = StreamLayout(tuple((name, code) for name, code in report.take("layout", list)))
+        layout = StreamLayout(report.layout)
         if layout not in layouts:
             layouts.append(layout)
         numbers.append(layouts.index(layout))
 
     files = {}
     for kind in fmt.file_kinds(sorted(build.options.tracks)):
-        found = [report.take("files", dict).get(kind) for report in reports]
+        found = [report.files.get(kind) for report in reports]
         files[kind] = FileColumn(
-            np.array([entry["size"] if entry else -1 for entry in found], np.int64),
-            [entry["checksum"] if entry else None for entry in found],
-            [entry["sample"] if entry else None for entry in found],
+            np.array([entry.size if entry else -1 for entry in found], np.int64),
+            [entry.checksum if entry else None for entry in found],
+            [entry.sample if entry else None for entry in found],
         )
     tracks, columns = {}, {}
     for name, options in build.options.tracks.items():
-        facts = [report.take("tracks", dict)[name] for report in reports]
+        facts = [report.tracks[name] for report in reports]
         columns[name] = TrackColumn(
-            encoding=[entry["encoding"] for entry in facts],
-            records=np.array([entry["records"] for entry in facts], np.int64),
-            entries=np.array([entry["entries"] for entry in facts], np.int64),
+            encoding=[entry.encoding for entry in facts],
+            records=np.array([entry.records for entry in facts], np.int64),
+            entries=np.array([entry.entries for entry in facts], np.int64),
         )
         tracks[name] = Track(
             codec=options.codec,
             parameters=options.parameters,
             vocabulary=build.vocabularies.get(name),
-            max_spans=tuple(max(entry["max_spans"][k] for entry in facts) for k in range(len(facts[0]["max_spans"]))),
-            max_items=max(entry["max_items"] for entry in facts) if options.codec == "concepts" else None,
+            max_spans=tuple(max(counts) for counts in zip(*(entry.max_spans for entry in facts), strict=True)),
+            max_items=max(entry.max_items or 0 for entry in facts) if options.codec == "concepts" else None,
         )
     table = ShardTable(
         path=[build.shard_name(shard) for shard in range(build.num_shards)],
-        tokens=np.array([report.take("tokens", int) for report in reports], np.int64),
+        tokens=np.array([report.tokens for report in reports], np.int64),
         layout=np.array(numbers, np.int64),
         offset=np.zeros(len(reports), np.int64),
-        documents=np.array([report.take("documents", int) for report in reports], np.int64),
-        token_checksum=[report.take("token_checksum", str) for report in reports],
+        documents=np.array([report.documents for report in reports], np.int64),
+        token_checksum=[report.token_checksum for report in reports],
         files=files,
         tracks=columns,
     )
     return Manifest(
         mode=build.options.mode,
+        created_by=CREATED_BY,
         tokenizer=build.options.tokenizer,
         block_tokens=build.options.block_tokens,
         layouts=tuple(layouts),

@@ -14,8 +14,9 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.manifest import CREATED_BY
 from conceptloader.format.spec.paths import Roots
-from conceptloader.format.spec.viewfile import RUNS, Runs, ViewManifest
+from conceptloader.format.spec.viewfile import RUNS, Runs, Source, ViewManifest
 from conceptloader.format.write.ladder import PIECE, REACH, Ladder
 from conceptloader.storage.durable import write_file
 
@@ -36,13 +37,16 @@ def write_view(
     runs = Runs.of(*source.in_files(start, stop))
     data = runs.dump()
     manifest = ViewManifest(
-        source=os.path.relpath(source.source, out),
-        stream_fingerprint=source.manifest.stream_fingerprint(),
-        tracks_fingerprint=source.manifest.tracks_fingerprint(),
-        tokens=int(runs.first[-1]),
-        documents=len(runs),
+        created_by=CREATED_BY,
+        source=Source(
+            path=os.path.relpath(source.source, out),
+            stream_fingerprint=source.manifest.stream_fingerprint(),
+            tracks_fingerprint=source.manifest.tracks_fingerprint(),
+        ),
+        num_tokens=int(runs.first[-1]),
+        num_documents=len(runs),
         runs=xxhash.xxh3_64_hexdigest(data),
-        max_spans={track: count_spans(source, runs, track) for track in sorted(source.tracks)},
+        max_spans={track: tuple(count_spans(source, runs, track)) for track in sorted(source.tracks)},
         extra=extra,
     )
     write_file(os.path.join(directory, RUNS), data)

@@ -6,10 +6,9 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.manifest import Manifest, Tokenizer
+from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Tokenizer
 from conceptloader.format.spec.shardtable import FileColumn, Foreign, ShardTable
 from conceptloader.format.tools.derived import new_directory, warn_of_roots
 from conceptloader.format.tools.verify import file_checksum
@@ -217,6 +216,7 @@ def _assemble(
                 [None if spool is None else spool.sample for _, spool in tables],
             ),
         },
+        tracks={},
         foreign=[
             Foreign(
                 kind=file.kind,
@@ -230,7 +230,7 @@ def _assemble(
     noted = sorted({file.tokenizer for file in files if file.tokenizer})
     return Manifest(
         mode="token-stream",
-        created_by=f"conceptloader {__version__}",
+        created_by=CREATED_BY,
         tokenizer=tokenizer,
         block_tokens=fmt.BLOCK_TOKENS,
         layouts=tuple(layouts),

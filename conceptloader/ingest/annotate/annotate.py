@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.ids import AMBIGUOUS, MISSING, find_many
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import get_codec
-from conceptloader.format.spec.manifest import Manifest, Track
+from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
@@ -271,4 +270,4 @@ def _assemble(
     files = {kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))}
     shards = replace(old.shards, files=files, tracks=columns)
     mode = "stream-with-metadata" if old.mode == "token-stream" else old.mode
-    return replace(old, mode=mode, created_by=f"conceptloader {__version__}", tracks=tracks, shards=shards)
+    return replace(old, mode=mode, created_by=CREATED_BY, tracks=tracks, shards=shards)

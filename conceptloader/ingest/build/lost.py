@@ -85,7 +85,7 @@ def read_losses(build: Build) -> Losses:
     losses = Losses()
     for shard in range(build.num_shards):
         report = build.report(shard)
-        notes: Mapping[str, Any] = report.take("notes", dict, {}) if report else {}
+        notes = report.notes if report else {}
         try:
             losses.add({track: TrackLoss(**loss) for track, loss in notes.get(NOTE, {}).items()})
         except (TypeError, AttributeError) as error:

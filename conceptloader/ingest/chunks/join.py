@@ -29,6 +29,11 @@ PLAN = "plan.json"
 _LIBRARY = "concepts.parquet"
 
 
+@dataclass(frozen=True)
+class _TaskFile:
+    report: dict[str, Any]
+
+
 OnBad = Callable[[str, str, str], None]
 
 
@@ -111,7 +116,7 @@ def join_chunks(
         if part is not None and part.stage == kind:
             return joined
         for task in stage:
-            report = load_json(task.report).take("report", dict)
+            report = load_json(task.report).parse(_TaskFile).report
             require_right(report, chunks.wrong)
             joined.add(report)
         stages += stage

@@ -214,6 +214,11 @@ def _sample(path: str, size: int) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class _Times:
+    times: dict[str, int]
+
+
 def check_since_start(directory: str, sources: Sequence[Source], complete: bool = False) -> None:
     """No input has changed since the build in `directory` began. Of one that goes on, together with the samples in
     build.json, this finds files that were edited, or replaced by older ones, between two runs; of a `complete` one,
@@ -224,7 +229,7 @@ def check_since_start(directory: str, sources: Sequence[Source], complete: bool 
     if not complete:
         path = os.path.join(directory, TIMES)
         write_file(path, dump_json({"times": times}), exclusive=True)
-        times = load_json(path).take("times", dict)
+        times = load_json(path).parse(_Times).times
     for source in sources:
         now, then = source.stamp[0], times.get(source.name)
         if now != then or now > began:

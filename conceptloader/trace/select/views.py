@@ -279,5 +279,5 @@ def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
         said = {"select": {**ask.described(), **({} if ask.by is None else {"value": name})}}
         with new_directory(place) as working:
             made = write_view(working, place, dataset, start[rows], stop[rows], said)
-        found.views[place] = made.documents, made.tokens
+        found.views[place] = made.num_documents, made.num_tokens
     return found

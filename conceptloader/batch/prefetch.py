@@ -30,8 +30,8 @@ class Prefetcher(Iterator[tuple[T, R]]):
     to do, more is read ahead, up to `most`; and less again when it does not wait.
 
     With depth 0 nothing is read ahead: a thread reads when it is asked to, so that the consumer can watch it, and be
-    interrupted. What `read` raises is raised here, in its turn. Threads end with `close`, when the iterator is no
-    longer referenced, and with the process; none is waited for longer than a second.
+    interrupted. What `read` or `tasks` raises is raised here, in its turn. Threads end with `close`, when the iterator
+    is no longer referenced, and with the process; none is waited for longer than a second.
 
     where: thread identifier -> what it is reading, for the warning after warn_after_s of waiting, and for the ReadError
     after timeout_s. name: of the reader, for messages.
@@ -55,6 +55,7 @@ class Prefetcher(Iterator[tuple[T, R]]):
         self._process = os.getpid()
         self._depth, self._most, self._aim, self._prompt = depth, most, depth, 0
         self._ahead: deque[tuple[T, Task[R]]] = deque()
+        self._error: Exception | None = None  # of `tasks`, which have ended with it
         self.waited_s = 0.0  # by the consumer, for the last result
         self._threads = Threads(min(threads, max(depth, most)) if depth else 1, name)
         self.close = weakref.finalize(self, self._threads.stop)
@@ -66,7 +67,7 @@ class Prefetcher(Iterator[tuple[T, R]]):
             self._send()
         if not self._ahead:
             self.close()
-            raise StopIteration
+            raise self._error or StopIteration
         if not self.close.alive or self._process != os.getpid():
             raise RuntimeError(f"{self._name}: the iterator was closed, or belongs to the parent of this process")
         task, reading = self._ahead[0]
@@ -113,8 +114,11 @@ class Prefetcher(Iterator[tuple[T, R]]):
 
     def _send(self) -> None:
         """Have the next task read, if there is one."""
-        for task in itertools.islice(self._tasks, 1):
-            self._ahead.append((task, self._threads.submit(self._read, task)))
+        try:
+            for task in itertools.islice(self._tasks, 1):
+                self._ahead.append((task, self._threads.submit(self._read, task)))
+        except Exception as error:
+            self._error = error
 
     def _tell(self, waited: float, thread: int) -> None:
         """What has been waited for. Raises: ReadError after timeout_s."""

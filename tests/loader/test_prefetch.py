@@ -77,6 +77,25 @@ def test_more_is_read_ahead_while_one_read_is_late_and_threads_are_idle():
     ahead.close()
 
 
+@pytest.mark.parametrize(("depth", "most"), [(0, 0), (1, 0), (3, 0), (8, 0), (2, 8)])
+def test_an_error_of_the_tasks_comes_behind_what_they_gave_before(depth, most):
+    """However far ahead it is met, and however long the reads before it take."""
+
+    def tasks():
+        yield from range(5)
+        raise OSError("broken")
+
+    def read(n):
+        time.sleep(0.01)
+        return n
+
+    ahead = Prefetcher(read, tasks(), threads=2, depth=depth, most=most, name="test")
+    assert [next(ahead)[0] for _ in range(5)] == list(range(5))
+    for _ in range(2):
+        with pytest.raises(OSError, match="broken"):
+            next(ahead)
+
+
 def test_what_is_ahead_grows_only_for_idle_threads():
     """Threads that all have something to read would not be faster for more of it."""
     started, release = [], threading.Event()

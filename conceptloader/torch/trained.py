@@ -8,7 +8,7 @@ import torch
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
 from conceptloader.batch.layout import BatchLayout
-from conceptloader.blend import ConfigLike
+from conceptloader.blend import Blend, ConfigLike
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.torch.collate import TensorBatch
 from conceptloader.torch.loader import Loader
@@ -39,7 +39,7 @@ class TrainedLoader(Loader):
 
     def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
         super()._begin(consumed, step_start, step)
-        self._trained = consumed
+        self._trained = self._began = consumed
 
     @property
     def consumed_samples(self) -> int:
@@ -60,6 +60,11 @@ class TrainedLoader(Loader):
     def micro_batches_per_step(self) -> int:
         """Micro batches of a rank in the step that comes next: what trainers call gradient accumulation."""
         return self.step_samples // self.partition.group
+
+    def position_after(self, micro_batches: int) -> int:
+        """Samples over all ranks behind so many micro batches of each, counted from where this loader began."""
+        position: int = self._began + micro_batches * self.partition.group
+        return position if self.plan.stop is None else min(position, self.plan.stop)
 
     def check_accumulation(self, found: int, option: str) -> None:
         """Raise ConfigError unless the trainer accumulates `found` = micro_batches_per_step; `option` says so there."""
@@ -147,7 +152,8 @@ class EvaluationLoader:
 
     config: with order sequential, or with `num_samples`. options: as for make_dataloader.
 
-    Raises ConfigError if some rank would get a batch without rows, whose mean loss is no number.
+    Raises ConfigError if some rank would get a batch without rows, whose mean loss is no number, or if a shuffled order
+    would have some windows twice and others not at all.
     """
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:
@@ -156,6 +162,7 @@ class EvaluationLoader:
         share, end = self.loader.partition, self.loader.num_samples
         if end is None:
             raise ConfigError("evaluation", "found a run without an end", fix="set order: sequential, or num_samples")
+        check_each_once(self.loader.blend, end, "evaluation")
         rest = end % share.group
         if self.loader.plan.tail == "short" and 0 < rest <= share.offsets(share.dp_size - 1)[0]:
             raise ConfigError(
@@ -177,6 +184,20 @@ class EvaluationLoader:
     def close(self) -> None:
         """End the threads of the current loop."""
         self.loader.close()
+
+
+def check_each_once(blend: Blend, samples: int, option: str) -> None:
+    """Raise ConfigError unless an evaluation of so many samples reads each window once, or fewer of them."""
+    order = blend.order
+    order.check_run(samples)
+    sizes = zip(order.names, order.sizes, order.counts(samples), strict=True)
+    if repeated := [f"{given} of {name}, which has {size}" for name, size, given in sizes if given > size]:
+        raise ConfigError(
+            option,
+            f"{samples} samples in a shuffled order are {', '.join(repeated)}: some windows would count twice, and "
+            "others not at all",
+            fix="set order: sequential, which reads each once, or a smaller num_samples",
+        )
 
 
 def check_tensors(names: Collection[str], layout: BatchLayout, option: str = "tensors") -> None:

@@ -51,39 +51,39 @@ class AcceleratedLoader(TrainedLoader):
             device=accelerator.device if accelerator.device.type == "cuda" else None,
             **{"check_ranks": True, **options},
         )
-        self.check_accumulation(accumulate, "Accelerator(gradient_accumulation_steps=...)")
+        self._check()
         accelerator.register_for_checkpointing(self)
 
     def _begin(self, consumed: int, step_start: int | None = None, step: int | None = None) -> None:
         super()._begin(consumed, step_start, step)
         # Gradients of a step that was begun are gone, so that accumulation starts at its first micro batch.
         self.accelerator.step -= self.accelerator.step % self.accelerator.gradient_accumulation_steps
-        self._first, self._first_sample = self.accelerator.step, consumed
+        self._first = self.accelerator.step
 
     @property
     def consumed_samples(self) -> int:
         """Samples over all processes of the steps that the accelerator has accumulated."""
         begun = (self.accelerator.step - self._first) % self.accelerator.gradient_accumulation_steps
-        self.acknowledge(max(self._trained, self._reached(self.accelerator.step - begun)))
+        self.acknowledge(max(self._trained, self._position(self.accelerator.step - begun)))
         return self._trained
-
-    def _reached(self, step: int) -> int:
-        """Samples after a count of micro batches of the accelerator."""
-        stop = self.plan.stop
-        position: int = self._first_sample + (step - self._first) * self.partition.group
-        return position if stop is None else min(position, stop)
 
     @property
     def begins_at(self) -> int:
         """After a break within a step its gradients are still there: the next loop takes the rest of its batches."""
-        return max(self.consumed_samples, self._reached(self.accelerator.step))
+        return max(self.consumed_samples, self._position(self.accelerator.step))
+
+    def _position(self, step: int) -> int:
+        """Samples at a count of micro batches of the accelerator."""
+        return self.position_after(step - self._first)
+
+    def _check(self) -> None:
+        accumulate = self.accelerator.gradient_accumulation_steps
+        self.check_accumulation(accumulate, "Accelerator(gradient_accumulation_steps=...)")
 
     def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
         """For load_state, which has restored the accelerator's count of micro batches."""
         super().load_state_dict(state, **options)
-        self.check_accumulation(
-            self.accelerator.gradient_accumulation_steps, "Accelerator(gradient_accumulation_steps=...)"
-        )
+        self._check()
 
     @property
     def dataset(self) -> NoReturn:

@@ -1,4 +1,7 @@
-"""One data stage of nanotron: where it stands in the run's order, what it has consumed, and its DataLoader."""
+"""One data stage of nanotron: where it stands in the run's order, and what it has consumed.
+
+The launcher and a script of one's own open it alike: `open_stage`, then `make_dataloader` of batches.py.
+"""
 
 import dataclasses
 import logging
@@ -39,32 +42,31 @@ class StageDataset(Dataset[Any]):
 
     Samples are counted from the first one of the run, over all data stages, and so are those of the blend.
 
-    consumed: trained samples, stage_start: those before this data stage. tokens: consumed in this stage, by dataset.
+    plan: steps and ranks from here on. dp_rank: of this process. name: of the stage. stage_start: samples before it.
+    tokens: consumed in this stage, by dataset. log: the folder of the checkpoints, on the rank that writes.
     """
 
     def __init__(
         self,
         blend: Blend,
         options: NanotronOptions,
+        plan: Plan,
         *,
-        name: str = "",
-        stage_start: int = 0,
-        consumed: int = 0,
-        tokens: Mapping[str, int] | None = None,
+        dp_rank: int,
+        name: str,
+        stage_start: int,
+        tokens: Mapping[str, int],
+        log: Path | None,
     ) -> None:
-        self.blend, self.options = blend, options
-        self.name, self.stage_start, self.consumed = name, stage_start, consumed
-        self.datasets = [member.dataset for member in blend.spec.members.values()]  # of each member of the order
-        self.tokens = {dataset: int((tokens or {}).get(dataset, 0)) for dataset in blend.config.names}
-        self.loss_per_dataset: losses.LossPerDataset | None = None
-        self.partition: Partition | None = None
-        self.plan: Plan | None = None  # from the start of this process on
-        self.log: Path | None = None  # of the rank that writes it
-        self.num_workers = 0
-        self.meter: Meter | None = None
+        self.blend, self.options, self.plan, self.dp_rank = blend, options, plan, dp_rank
+        self.name, self.stage_start, self.log = name, stage_start, log
+        self.consumed = plan.schedule.consumed  # samples that are trained
+        self.tokens = {dataset: int(tokens.get(dataset, 0)) for dataset in blend.config.names}
+        self.meter = Meter(plan.schedule)
         self.waited_s = 0.0  # for micro batches of the step
-        self.dp_rank = 0
+        self.num_workers = 0
         self.reader: BatchReader | None = None  # None on a rank that needs no data
+        self.loss_per_dataset: losses.LossPerDataset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes, which only read."""
@@ -77,31 +79,13 @@ class StageDataset(Dataset[Any]):
     def __getitem__(self, sample: int) -> Batch | None:
         return self.__getitems__([sample])
 
-    def begin(
-        self, log: Path | None, *, step: int, global_batch_size: int, micro_batch_size: int, dp_size: int
-    ) -> None:
-        """This process trains `step` (from 0) next. log: the folder of the checkpoints, on the rank that writes.
-
-        To be called on every rank, also where no data is read. Raises ConfigError if ranks are about to train
-        something else than others: tokens and labels of a sample come from different ranks.
-        """
-        sizes = {"step": step, "global_batch_size": global_batch_size, "micro_batch_size": micro_batch_size}
-        position = {"consumed_samples": self.consumed, "data_stage": self.name, "dp_size": dp_size, **sizes}
-        facts = start_facts(self.blend, nanotron=dataclasses.asdict(self.options), **position)
-        require_same("open the training data", facts)
-        partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size)
-        schedule = BatchSchedule.constant(global_batch_size).at(step, self.consumed)
-        self.plan, self.meter = Plan(partition=partition, schedule=schedule), Meter(schedule)
-        self.log = log
-        self._write_log()
-
-    def _write_log(self) -> None:
-        """Append this start, or these weights, to the run log.
+    def write_log(self) -> None:
+        """Append this start, or these weights, to the run log, on the rank that writes.
 
         The configuration is written beside it, whole: with nanotron's seed and sequence length, and absolute paths. So
         `conceptloader trace` and its like need nothing but this folder.
         """
-        if self.log is None or self.plan is None:
+        if self.log is None:
             return
         blend, schedule = self.blend, self.plan.schedule
         here = schedule.at(schedule.step_of(self.consumed), self.consumed)
@@ -116,15 +100,15 @@ class StageDataset(Dataset[Any]):
         To be called on every rank; see Loader.set_weights. Needs num_loading_workers: 0, since worker processes hold
         the order as it was. Returns: the sample from which on it holds. Raises ConfigError, and nothing is changed.
         """
-        if self.num_workers or self.plan is None:
-            raise ConfigError("set_weights", f"num_loading_workers: {self.num_workers}", "0, and a loader")
+        if self.num_workers:
+            raise ConfigError("set_weights", f"num_loading_workers: {self.num_workers}", "0")
         edge = self.plan.schedule.range_of(self.plan.schedule.step_of(self.consumed))[1]
         start, blend = new_weights(self.blend, weights, self.plan, edge, at)
         require_agreement(start, self.consumed, blend.spec, dist.get_world_size(), None)
         if self.reader is not None:
             self.reader.follow(blend.order)
         self.blend = blend
-        self._write_log()
+        self.write_log()
         return start
 
     def state(self) -> State:
@@ -139,40 +123,94 @@ class StageDataset(Dataset[Any]):
         """A step of end_idx - start_idx samples was trained. (Where it starts, nanotron counts over all stages.)"""
         start, stop = self.consumed, self.consumed + end_idx - start_idx
         members = self.blend.order.locate_many(np.arange(start, stop, dtype=np.uint64))[0]
+        names = [member.dataset for member in self.blend.spec.members.values()]
         for member, count in zip(*np.unique(members, return_counts=True), strict=True):
-            self.tokens[self.datasets[member]] += int(count) * sequence_length
+            self.tokens[names[member]] += int(count) * sequence_length
         self.consumed = stop
-        if callbacks and self.meter is not None:
+        if callbacks:
             self.meter.took(self.blend, stop, self.waited_s)
         self.waited_s = 0.0
-        if self.loss_per_dataset is not None and self.partition is not None:
-            mine = members[self.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
-            by_dataset = [[self.loss_per_dataset.names.index(self.datasets[m]) for m in row] for row in mine]
+        if self.loss_per_dataset is not None:
+            mine = members[self.plan.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
+            by_dataset = [[self.loss_per_dataset.names.index(names[m]) for m in row] for row in mine]
             self.loss_per_dataset.finish_step(by_dataset, stop)
 
+    def report(self, samples: int) -> dict[str, Any]:
+        """Check and log what the coming `samples` will take from each dataset. Returns the same as data."""
+        order, end = self.blend.order, self.consumed + samples
+        order.check_run(end)
+        before, after = order.counts(self.consumed), order.counts(end)
+        plan = {}
+        for name, first, last, size in zip(order.names, before, after, order.sizes, strict=True):
+            if last > first:
+                plan[name] = {"samples": last - first, "windows": size, "epochs": [first / size, last / size]}
+                logger.info(
+                    "%s: samples %d to %d of %d windows, %.4g of %d samples (epoch %.3f to %.3f)",
+                    name, first, last, size, (last - first) / samples, samples, first / size, last / size,
+                )  # fmt: skip
+        return plan
 
-def make_dataset(
+
+def open_stage(
     blend: Blend,
     options: NanotronOptions,
+    parallel_context: Any,
     *,
+    step: int,
+    micro_batch_size: int,
+    global_batch_size: int,
+    steps: int | None = None,
     saved: State | None = None,
-    stage: str = "",
-    consumed_in_stage: int = 0,
+    name: str = "",
+    in_stage: int = 0,
     tokens: Mapping[str, int] | None = None,
     earlier: Mapping[str, int] | None = None,
     vocabulary: int | None = None,
+    log: Path | None = None,
 ) -> StageDataset:
-    """The data stage `stage`, `consumed_in_stage` samples after its beginning; `saved` tells what was before."""
+    """The data stage `name`, `in_stage` samples after its beginning: `step` (from 0) is trained next.
+
+    To be called on every rank, also where no data is read. saved: tells what was before. steps: last one of the run.
+    tokens, earlier: consumed in this stage and before it, by dataset, as nanotron counts. vocabulary: of the model.
+    log: the folder of the checkpoints.
+
+    Raises ResumeError for a past that has changed or is not known; ConfigError, also if ranks are about to train
+    something else than others: tokens and labels of a sample come from different ranks.
+    """
     check_vocabulary(blend.datasets, vocabulary, "the model", "raise model.model_config.vocab_size")
-    start, new_stage = 0, False
+    start = 0
     if saved is None:
-        _require_known_past(blend, options, consumed_in_stage, tokens or {}, earlier or {})
+        _require_known_past(blend, options, in_stage, tokens or {}, earlier or {})
     else:
-        start, new_stage = _stage_start(saved, stage, consumed_in_stage)
-    consumed = start + consumed_in_stage
-    if saved is not None:
-        blend = blend.resume(saved.spec, consumed, allow_changed=options.allow_changed, new_stage=new_stage)
-    return StageDataset(blend, options, name=stage, stage_start=start, consumed=consumed, tokens=tokens)
+        start, begins = saved.start_of(name, in_stage)
+        allowed = options.allow_changed
+        blend = blend.resume(saved.spec, start + in_stage, allow_changed=allowed, new_stage=begins)
+    consumed, dp_size = start + in_stage, parallel_context.dp_pg.size()
+    sizes = {"step": step, "global_batch_size": global_batch_size, "micro_batch_size": micro_batch_size}
+    position = {"consumed_samples": consumed, "data_stage": name, "dp_size": dp_size, **sizes}
+    facts = start_facts(blend, nanotron=dataclasses.asdict(options), **position)
+    require_same("open the training data", facts)
+    writes = parallel_context.world_pg.rank() == 0
+    plan = Plan(
+        partition=Partition(micro_batch_size=micro_batch_size, dp_size=dp_size),
+        schedule=BatchSchedule.constant(global_batch_size).at(step, consumed),
+    )
+    dataset = StageDataset(
+        blend,
+        options,
+        plan,
+        dp_rank=parallel_context.dp_pg.rank(),
+        name=name,
+        stage_start=start,
+        tokens=tokens or {},
+        log=log if writes else None,
+    )
+    if steps is not None:
+        dataset.report((steps - step) * global_batch_size)
+    dataset.write_log()
+    if writes:
+        blend.look_ahead(consumed)
+    return dataset
 
 
 def _require_known_past(
@@ -182,29 +220,31 @@ def _require_known_past(
     allowed. tokens, earlier: read in this data stage and before it, by dataset of ours or folder of another loader."""
     names, seq_len = blend.config.names, blend.config.seq_len or 1
     read = {name: count // seq_len for name, count in (tokens if in_stage else earlier).items() if count}
-    theirs = {name: count for name, count in read.items() if name not in names}
-    ours = {name: count for name, count in read.items() if name in names}
-    left_out = dict(zip(blend.order.names, blend.order.counts(in_stage), strict=True))
-    if in_stage and theirs:
-        found = f"has read {in_stage} samples of this data stage with another loader ({_listed(theirs)}), in its order"
-        then = (
-            f"sample {in_stage} of conceptloader's order, which is another: those before it ({_listed(left_out)}) are "
-            f"left out of its first epoch, and what the other loader has read may be read again"
-        )
-        remedy = "begin a new data stage, which leaves out nothing"
-    elif in_stage or ours:
-        found = f"has read {f'{in_stage} samples of this data stage' if in_stage else f'from {_listed(ours)}'}"
-        then = f"sample {in_stage} of the order that this configuration gives" + (
-            ", whatever gave the samples before" if in_stage else ": what earlier data stages have read is read again"
-        )
-        remedy = "resume from one that does"
-    else:
+    theirs = _listed({name: count for name, count in read.items() if name not in names})
+    ours = _listed({name: count for name, count in read.items() if name in names})
+    if not in_stage and not ours:
         if theirs:
             logger.warning(
                 "data stages before this one were read with another loader (%s): this one begins at sample 0 of "
-                "conceptloader's order, and what was read may be read again", _listed(theirs),
+                "conceptloader's order, and what was read may be read again", theirs,
             )  # fmt: skip
         return
+    found, then = f"has read {in_stage} samples of this data stage", "the order that this configuration gives"
+    remedy = "resume from one that does"
+    if in_stage and theirs:
+        left_out = _listed(dict(zip(blend.order.names, blend.order.counts(in_stage), strict=True)))
+        found += f" with another loader ({theirs}), in its order"
+        then = (
+            f"conceptloader's order, which is another: those before it ({left_out}) are left out of its first epoch, "
+            "and what the other loader has read may be read again"
+        )
+        remedy = "begin a new data stage, which leaves out nothing"
+    elif in_stage:
+        then += ", whatever gave the samples before"
+    else:
+        found = f"has read from {ours}"
+        then += ": what earlier data stages have read is read again"
+    then = f"sample {in_stage} of {then}"
     if UNVERIFIED not in options.allow_changed:
         raise ResumeError(
             "checkpoint",
@@ -216,33 +256,3 @@ def _require_known_past(
 
 def _listed(samples: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {count}" for name, count in samples.items() if count)
-
-
-def _stage_start(saved: State, stage: str, in_stage: int) -> tuple[int, bool]:
-    """Samples of the run before this data stage, of which `in_stage` are trained, and whether the stage begins now."""
-    if stage != saved.stage and not in_stage:
-        return saved.consumed, True
-    if saved.stage_start + in_stage != saved.consumed:
-        raise ResumeError(
-            f"data stage {stage!r}",
-            f"nanotron has consumed {in_stage} samples, but {NAME} says {saved.consumed - saved.stage_start} (of "
-            f"stage {saved.stage!r})",
-            fix="the two are of different checkpoints",
-        )
-    return saved.stage_start, False
-
-
-def report(dataset: StageDataset, samples: int) -> dict[str, Any]:
-    """Check and log what the coming `samples` will take from each dataset. Returns the same as data."""
-    order, end = dataset.blend.order, dataset.consumed + samples
-    order.check_run(end)
-    before, after = order.counts(dataset.consumed), order.counts(end)
-    plan = {}
-    for name, first, last, size in zip(order.names, before, after, order.sizes, strict=True):
-        if last > first:
-            plan[name] = {"samples": last - first, "windows": size, "epochs": [first / size, last / size]}
-            logger.info(
-                "%s: samples %d to %d of %d windows, %.4g of %d samples (epoch %.3f to %.3f)",
-                name, first, last, size, (last - first) / samples, samples, first / size, last / size,
-            )  # fmt: skip
-    return plan

@@ -6,7 +6,6 @@ Written against nanotron main, commit 2411b022 (April 2026).
 import functools
 import logging
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,25 +13,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from conceptloader.base.patching import Patch, Upstream
+from conceptloader.base.patching import Patch
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
 
-from . import losses
 from .batches import make_dataloader
-from .data import StageDataset, make_dataset, report
+from .data import StageDataset, open_stage
+from .losses import NANOTRON
 from .options import NO_TOKENIZER, StandIn, is_ours, no_tokenizer, replace_in
 from .state import State, check_layout
 
 logger = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
-
-NANOTRON = Upstream(
-    name="nanotron",
-    seen="nanotron main at commit 2411b022",
-    otherwise="use that version, or build_dataloader() in a script of your own",
-)
 
 
 @dataclass
@@ -104,44 +97,27 @@ class Run:
                 fix="call install() before DistributedTrainer",
             )
         asked = SimpleNamespace(**kwargs)
-        self.dataset = make_dataset(
+        self.dataset = open_stage(
             open_blend(config.settings(asked.seed).with_seq_len(asked.sequence_length)),
             config.options(),
+            asked.parallel_context,
+            step=asked.current_iteration,
+            micro_batch_size=self.config.tokens.micro_batch_size,
+            global_batch_size=asked.global_batch_size,
+            steps=asked.train_steps,
             saved=self.saved,
-            stage=self.config.data_stages[-1].name,
-            consumed_in_stage=asked.consumed_samples,
+            name=self.config.data_stages[-1].name,
+            in_stage=asked.consumed_samples,
             tokens=asked.consumed_tokens_per_dataset_folder,
             earlier=asked.last_stages_consumed_tokens_per_dataset_folder,
             vocabulary=self.config.model.model_config.vocab_size,
+            log=Path(self.config.checkpoints.checkpoints_path),
         )
-        plan = report(self.dataset, (asked.train_steps - asked.current_iteration) * asked.global_batch_size)
-        writes = asked.parallel_context.world_pg.rank() == 0
-        self.dataset.begin(
-            Path(self.config.checkpoints.checkpoints_path) if writes else None,
-            step=asked.current_iteration,
-            global_batch_size=asked.global_batch_size,
-            micro_batch_size=self.config.tokens.micro_batch_size,
-            dp_size=asked.parallel_context.dp_pg.size(),
-        )
-        if writes:
-            self.dataset.blend.look_ahead(self.dataset.consumed)
-        return self.dataset, plan
+        return self.dataset, {}  # the second one is for a log that run_train.py does not write
 
     def get_tb_dataloader(self, original: Function, *, dataset: Any, **kwargs: Any) -> Any:
         if not isinstance(dataset, StageDataset):
             return original(dataset=dataset, **kwargs)
-        config = dataset.blend.config
-        counts_anew = config.outputs.position_ids == "document" or config.packing is not None
-        if kwargs.get("use_doc_masking") and not counts_anew:
-            logger.warning(
-                "the model's _use_doc_masking is on, but attention will cross documents: position ids count from the "
-                "start of the window; set outputs.position_ids: document, and outputs.loss_mask_borders: true"
-            )
-        if dataset.options.consume:
-            # nanotron's sanity checks fail where a key is equal on two data parallel ranks, or of another shape.
-            # Concept tensors may well be: they go round the checks, which still see everything else.
-            NANOTRON.apply([sanity_patch(self)])
-        mend_losses()
         return make_dataloader(dataset, **kwargs)
 
     def save(self, original: Function, *args: Any, root_folder: Any, parallel_context: Any, **kwargs: Any) -> None:
@@ -153,8 +129,13 @@ class Run:
     def sanity_check_dataloader(
         self, original: Function, *, dataloader: Any, parallel_context: Any, config: Any
     ) -> Iterator[Any]:
-        consume = self.dataset.options.consume if self.dataset is not None else {}
-        extra = frozenset() if config.general.ignore_sanity_checks else frozenset(consume)
+        """nanotron's checks fail where a key is equal on two data parallel ranks, or of another shape, as concept
+        tensors may well be: those go round the checks, which still see everything else.
+        """
+        extra = self.dataset.options.consume if self.dataset is not None else {}
+        if config.general.ignore_sanity_checks or not extra:
+            yield from original(dataloader=dataloader, parallel_context=parallel_context, config=config)
+            return
         aside: deque[dict[str, Any]] = deque()
 
         def stock_keys() -> Iterator[dict[str, Any]]:
@@ -162,9 +143,8 @@ class Run:
                 aside.append({key: batch.pop(key) for key in extra})
                 yield batch
 
-        stock = stock_keys() if extra else dataloader
-        for batch in original(dataloader=stock, parallel_context=parallel_context, config=config):
-            kept = aside.popleft() if extra else {}
+        for batch in original(dataloader=stock_keys(), parallel_context=parallel_context, config=config):
+            kept = aside.popleft()
             yield {**batch, **{key: value.to("cuda") if hasattr(value, "to") else value for key, value in kept.items()}}
 
 
@@ -211,31 +191,14 @@ def patches(run: Run) -> list[Patch]:
             caller="DistributedTrainer.save_checkpoint",
             line="save( model=self.unwrapped_model,",
         ),
+        Patch(
+            target="nanotron.trainer:sanity_check_dataloader",
+            by=run.sanity_check_dataloader,
+            parameters="dataloader parallel_context config",
+            caller="DistributedTrainer._update_dataloader_based_on_training_stages",
+            line="self.current_dataloader = sanity_check_dataloader( dataloader=dataloader, parallel_context=",
+        ),
     ]
-
-
-def sanity_patch(run: Run) -> Patch:
-    """For micro batches with keys beyond nanotron's own."""
-    return Patch(
-        target="nanotron.trainer:sanity_check_dataloader",
-        by=run.sanity_check_dataloader,
-        parameters="dataloader parallel_context config",
-        caller="DistributedTrainer._update_dataloader_based_on_training_stages",
-        line="self.current_dataloader = sanity_check_dataloader( dataloader=dataloader, parallel_context=",
-    )
-
-
-def mend_losses() -> None:
-    """Let the stock models that nanotron has loaded show their losses per token, and bear a mask without a token."""
-    for model in ("llama", "qwen", "starcoder2"):
-        patch = Patch(
-            target=f"nanotron.models.{model}:masked_mean",
-            by=losses.masked_mean,  # a TorchScript function shows no parameters
-            caller="Loss.forward",
-            line="loss = masked_mean(loss, label_mask, dtype=torch.float)",
-        )
-        if hasattr(sys.modules.get(f"nanotron.models.{model}"), patch.attribute):
-            NANOTRON.apply([patch])
 
 
 _run: Run | None = None

@@ -11,9 +11,16 @@ from typing import Any
 
 import torch
 
+from conceptloader.base.patching import Patch, Upstream
 from conceptloader.torch.losses import DatasetLosses
 
 logger = logging.getLogger(__name__)
+
+NANOTRON = Upstream(
+    name="nanotron",
+    seen="nanotron main at commit 2411b022",
+    otherwise="use that version, or build_dataloader() in a script of your own",
+)
 
 _active: "LossPerDataset | None" = None
 
@@ -58,9 +65,21 @@ class LossPerDataset:
 
 
 def activate(recorder: LossPerDataset | None) -> None:
-    """Let `observe` go to `recorder`, or nowhere."""
+    """Let `observe` go to `recorder`, or nowhere, and have the stock models that nanotron has loaded call masked_mean.
+
+    Raises ConfigError for a nanotron in which they average in another way.
+    """
     global _active
     _active = recorder
+    for model in ("llama", "qwen", "starcoder2"):
+        patch = Patch(
+            target=f"nanotron.models.{model}:masked_mean",
+            by=masked_mean,  # a TorchScript function shows no parameters
+            caller="Loss.forward",
+            line="loss = masked_mean(loss, label_mask, dtype=torch.float)",
+        )
+        if hasattr(sys.modules.get(f"nanotron.models.{model}"), patch.attribute):
+            NANOTRON.apply([patch])
 
 
 def observe(loss: torch.Tensor, mask: torch.Tensor) -> None:

@@ -23,12 +23,6 @@ logger = logging.getLogger(__name__)
 TYPE = "conceptloader"
 NO_TOKENIZER = "conceptloader/none"
 KEYS = tuple(f.name for f in dataclasses.fields(Config))
-NANOSET = frozenset(
-    {"dataset_folder", "dataset_weights", "dataset_read_path", "dataset_max_tokens", "tokenizer_name", "vocab_size"}
-    | {"token_size_in_bytes", "return_positions", "skip_in_stream", "pad_samples_to_global_batch_size", "shuffle_files"}
-    | {"use_old_brrr_dataloader"}
-)
-"""Keys of nanotron's NanosetDatasetsArgs."""
 STOCK_KEYS = ("input_ids", "input_mask", "label_ids", "label_mask")
 
 
@@ -168,6 +162,9 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
             raise ConfigError(
                 f"{where}.{key}", "not with conceptloader, which reads all of dataset_folder", fix="leave it out"
             )
+    from nanotron.config import NanosetDatasetsArgs
+
+    theirs = {f.name for f in dataclasses.fields(NanosetDatasetsArgs)}
     folders, weights = section["dataset_folder"], section.get("dataset_weights")
     folders = [folders] if isinstance(folders, str) else list(folders)
     weights = [1] * len(folders) if weights is None or len(folders) == 1 else list(weights)
@@ -183,7 +180,7 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
         raise error.within(f"{where}.dataset_folder") from error
     return {
         **({"outputs": outputs} if masked and section.get("return_positions", True) else {}),
-        **{key: value for key, value in section.items() if key not in NANOSET},
+        **{key: value for key, value in section.items() if key not in theirs},
         **datasets,
     }
 

@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader
 from conceptloader.blend import load_config, open_blend
 
 from .batches import make_dataloader
-from .data import StageDataset, make_dataset, report
-from .launch import mend_losses
+from .data import StageDataset, open_stage
 from .options import NanotronOptions
 from .state import State
 
@@ -52,25 +51,25 @@ def build_dataloader(
 
     Raises ConfigError, FormatError, or ResumeError for a changed past.
     """
-    blend = open_blend(load_config(config, defaults={"seed": seed}).with_seq_len(seq_len))
     section = {"consume": dict(consume or {}), "allow_changed": list(allow_changed)}
     options = NanotronOptions.parse(section, "build_dataloader")
+    blend = open_blend(load_config(config, defaults={"seed": seed}).with_seq_len(seq_len))
     blend.config.outputs.check_weights(options.consume, "consume")
-    saved = State.read(Path(checkpoint)) if checkpoint is not None else None
-    dataset = make_dataset(blend, options, saved=saved, consumed_in_stage=consumed_samples, vocabulary=vocabulary)
-    if steps is not None:
-        report(dataset, (steps - step) * global_batch_size)
-    dataset.begin(
-        Path(run_log) if run_log is not None and parallel_context.world_pg.rank() == 0 else None,
+    dataset = open_stage(
+        blend,
+        options,
+        parallel_context,
         step=step,
-        global_batch_size=global_batch_size,
         micro_batch_size=micro_batch_size,
-        dp_size=parallel_context.dp_pg.size(),
+        global_batch_size=global_batch_size,
+        steps=steps,
+        saved=State.read(Path(checkpoint)) if checkpoint is not None else None,
+        in_stage=consumed_samples,
+        vocabulary=vocabulary,
+        log=Path(run_log) if run_log is not None else None,
     )
-    mend_losses()
     return make_dataloader(
         dataset,
-        micro_batch_size=micro_batch_size,
         parallel_context=parallel_context,
         input_pp_rank=input_pp_rank,
         output_pp_rank=output_pp_rank,

@@ -57,6 +57,22 @@ class State:
             )
         return cls(spec=saved.spec, consumed=consumed, stage=stage, stage_start=stage_start)
 
+    def start_of(self, stage: str, in_stage: int) -> tuple[int, bool]:
+        """Samples of the run before this data stage, of which `in_stage` are trained, and whether it begins now.
+
+        Raises ResumeError if nanotron has trained another number of samples than this state says.
+        """
+        if stage != self.stage and not in_stage:
+            return self.consumed, True
+        if self.stage_start + in_stage != self.consumed:
+            raise ResumeError(
+                f"data stage {stage!r}",
+                f"nanotron has consumed {in_stage} samples, but {NAME} says {self.consumed - self.stage_start} (of "
+                f"stage {self.stage!r})",
+                fix="the two are of different checkpoints",
+            )
+        return self.stage_start, False
+
 
 def check_layout(checkpoint: Path, config: Any) -> None:
     """Raise ResumeError where nanotron would fail to load what it saved at another tensor or pipeline parallel size."""

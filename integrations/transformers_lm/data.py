@@ -13,7 +13,7 @@ from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
 from conceptloader.torch.collate import Rows, TensorBatch, collate_fn
 from conceptloader.torch.dataset import SampleDataset
-from conceptloader.torch.trained import IGNORED, POSITION, TrainedLoader, check_tensors, trained_labels
+from conceptloader.torch.trained import IGNORED, POSITION, TrainedLoader, check_each_once, check_tensors, trained_labels
 
 with imported("transformers_lm: transformers", "pip install 'transformers[torch]'"):
     import transformers
@@ -133,16 +133,7 @@ class ConceptTrainer(transformers.Trainer):
     def _check_evaluation(self, dataset: Any, name: str) -> None:
         """Its mean is over each window once, or over fewer."""
         self._check_dataset(dataset, name)
-        order, samples = dataset.blend.order, len(dataset)
-        order.check_run(samples)
-        sizes = zip(order.names, order.sizes, order.counts(samples), strict=True)
-        if repeated := [f"{given} of {which}, which has {size}" for which, size, given in sizes if given > size]:
-            raise ConfigError(
-                name,
-                f"{samples} samples in a shuffled order are {', '.join(repeated)}: some windows would count twice, "
-                "and others not at all",
-                fix="set order: sequential, which reads each once, or a smaller num_samples",
-            )
+        check_each_once(dataset.blend, len(dataset), name)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """The Trainer's own, of a SampleDataset that reads no window twice."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -232,6 +233,16 @@ def qwen2(seq_len: int, layers: int) -> dict[str, Any]:
     del shared["is_llama_config"]
     ring = {"_attn_implementation": "llama3_ring_attention", "ring_attn_heads_k_stride": 1, "log_attn_probs": False}
     return {**shared, "is_qwen2_config": True, **ring}
+
+
+def context(**places: tuple[int, int]) -> Any:
+    """Of nanotron's ParallelContext what the adapter asks: (rank, size) of dp, pp, cp and so on, by default (0, 1)."""
+
+    def group(rank: int, size: int) -> Any:
+        return SimpleNamespace(rank=lambda: rank, size=lambda: size)
+
+    names = ("world", "dp", "pp", "cp", "tp")
+    return SimpleNamespace(**{f"{name}_pg": group(*places.get(name, (0, 1))) for name in names})
 
 
 def copy_checkpoint(source: Path, step: int, target: Path) -> None:

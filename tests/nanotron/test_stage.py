@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import pickle
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,27 +10,30 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conceptloader.batch.open import open_reader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations.nanotron_lm import launch
-from conceptloader.integrations.nanotron_lm.data import StageDataset, make_dataset, report
+from conceptloader.integrations.nanotron_lm.data import StageDataset, open_stage
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
-from conceptloader.integrations.nanotron_lm.state import NAME, State
+from conceptloader.integrations.nanotron_lm.state import NAME, State, check_layout
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import sealed
 from tests.corpora.for_megatron import write_config, write_datasets
+from tests.nanotron.support import context
 from tests.raises import raises
 
 
 def stage(
-    dataset: dict[str, Any], saved: State | None = None, name: str = "first", consumed: int = 0, **kwargs: Any
+    dataset: dict[str, Any], saved: State | None = None, name: str = "first", consumed: int = 0, **options: Any
 ) -> StageDataset:
     section = {key: value for key, value in dataset.items() if key not in ("type", "nanotron")}
-    seq_len = kwargs.pop("seq_len", 64)
-    options = NanotronOptions.parse(dataset.get("nanotron"), "nanotron")
+    seq_len, sizes = options.pop("seq_len", 64), {"step": 0, "micro_batch_size": 2, "global_batch_size": 8}
+    parsed = NanotronOptions.parse(dataset.get("nanotron"), "nanotron")
     blend = open_blend(load_config(section, defaults={"seed": 42}).with_seq_len(seq_len))
-    return make_dataset(blend, options, saved=saved, stage=name, consumed_in_stage=consumed, **kwargs)
+    options = {**sizes, "saved": saved, "name": name, "in_stage": consumed, **options}
+    return open_stage(blend, parsed, context(dp=(0, 2)), **options)
 
 
 def trained(dataset: StageDataset, samples: int) -> StageDataset:
@@ -45,20 +47,17 @@ def with_weights(dataset: dict[str, Any], **weights: float) -> dict[str, Any]:
     return {**dataset, "datasets": members}
 
 
-def test_consumption_is_exact(dataset: dict[str, Any]) -> None:
+@pytest.mark.parametrize("skip", [[], [{"at": 5, "count": 100}]], ids=["all", "skipped"])
+def test_consumption_is_exact(dataset: dict[str, Any], skip: list[Any]) -> None:
     """By dataset, cumulative, and all of it: nanotron asserts the sum when it loads a checkpoint."""
-    opened = stage(dataset)
+    opened = stage({**dataset, "skip": skip})
     for step in range(1, 6):
         trained(opened, 7)
         tokens = {name: stats["tokens"] for name, stats in opened.get_consumption_stats().items()}
         assert sum(tokens.values()) == step * 7 * 64
-        counts = dict(zip(opened.blend.order.names, opened.blend.order.counts(step * 7), strict=True))
-        assert tokens == {name: count * 64 for name, count in counts.items()}
-
-
-def test_skipped_samples_are_not_consumed(dataset: dict[str, Any]) -> None:
-    opened = trained(stage({**dataset, "skip": [{"at": 5, "count": 100}]}), 20)
-    assert sum(stats["tokens"] for stats in opened.get_consumption_stats().values()) == 20 * 64
+        order = opened.blend.order
+        drawn = [order.names[order.sample(sample)[0]] for sample in range(step * 7)]
+        assert tokens == {name: drawn.count(name) * 64 for name in order.names}
 
 
 def test_a_stage_goes_on_where_the_checkpoint_was(dataset: dict[str, Any]) -> None:
@@ -89,26 +88,23 @@ def test_a_new_stage_continues_every_dataset(dataset: dict[str, Any]) -> None:
     ("change", "message"),
     [
         ({"seed": 7}, "seed: saved 42, now 7"),
-        ({"block": 8}, "block: saved 64, now 8"),
-        ({"datasets.math.weight": 0.5}, r"phases.0.weights.math: saved 1/10, now 5/14"),
-        ({"datasets.math.split": [0.0, 0.5]}, "datasets.math.windows: saved 23, now"),
-        ({"skip": [{"at": 3, "count": 1}]}, "skips: saved"),
+        ({"datasets": {"weight": 0.5}}, "phases.0.weights.math: saved 1/10, now 5/14"),
+        ({"datasets": {"split": [0.0, 0.5]}}, "datasets.math.windows: saved 23, now"),
     ],
+    ids=["seed", "weight", "split"],
 )
 def test_a_changed_past_is_refused_unless_allowed(
     dataset: dict[str, Any], change: dict[str, Any], message: str
 ) -> None:
+    """What counts as the past is decided, and tested, in order/progress."""
     state = trained(stage(dataset), 24).state()
-    changed = json.loads(json.dumps(dataset))
-    for path, value in change.items():
-        *parents, key = path.split(".")
-        section = changed
-        for parent in parents:
-            section = section[parent]
-        section[key] = value
+    changed = {**dataset, **change}
+    if "datasets" in change:
+        members = dataset["datasets"]
+        changed["datasets"] = {**members, "math": {**members["math"], **change["datasets"]}}
     with pytest.raises(ResumeError, match=message):
         stage(changed, state, consumed=24)
-    allowed = {**changed, "nanotron": {"allow_changed": ["seed", "block", "phases", "datasets", "skips"]}}
+    allowed = {**changed, "nanotron": {"allow_changed": ["seed", "phases", "datasets"]}}
     assert stage(allowed, state, consumed=24).consumed == 24
 
 
@@ -126,107 +122,106 @@ def test_a_new_sequence_length(dataset: dict[str, Any]) -> None:
 
 def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
     state = trained(stage(dataset), 24).state()
-    with raises(ResumeError, found="nanotron has consumed 16 samples, but conceptloader.json says 24"):
+    with raises(ResumeError, "data stage 'first'", "consumed 16 samples, but conceptloader.json says 24"):
         stage(dataset, state, consumed=16)
-    with pytest.raises(ResumeError, match=f"24 samples of this data stage, but holds no {NAME}"):
+    with raises(ResumeError, "checkpoint", "24 samples of this data stage, but holds no"):
         stage(dataset, None, consumed=24)
-    with raises(ResumeError, found="has read from web"):
+    with raises(ResumeError, "checkpoint", "has read from web: 10,"):
         stage(dataset, None, earlier={"web": 640, "elsewhere": 64})
-    assert stage(dataset, None, earlier={"elsewhere": 64}).consumed == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "found", "then"),
+    [
+        (
+            {"consumed": 16, "tokens": {"/data/web": 10 * 64, "/data/code": 6 * 64}},
+            "another loader (/data/web: 10, /data/code: 6)",
+            "those before it (code: 3, web: 13) are left out",
+        ),
+        ({"consumed": 16, "tokens": {"web": 16 * 64}}, "read 16 samples of this data stage,", "at sample 16 of"),
+        ({"earlier": {"web": 16 * 64}}, "has read from web: 16,", "at sample 0 of"),
+    ],
+    ids=["another loader", "this stage", "stages before"],
+)
 def test_a_past_that_nothing_tells_of_is_accepted_by_name_and_with_numbers(
-    dataset: dict[str, Any], caplog: pytest.LogCaptureFixture
+    dataset: dict[str, Any], caplog: pytest.LogCaptureFixture, options: Any, found: str, then: str
 ) -> None:
     """What another loader has read has another order: what is left out and what may come again is said, both times."""
-    trusting = {**dataset, "nanotron": {"allow_changed": ["unverified"]}}
-    theirs, ours = {"/data/web": 10 * 64, "/data/code": 6 * 64}, {"web": 16 * 64}
-    left_out = "sample 16 of conceptloader's order, which is another: those before it (code: 3, web: 13) are left out"
-    for section, kwargs, message in (
-        (trusting, {"consumed": 16, "tokens": theirs}, "another loader (/data/web: 10, /data/code: 6), in its order"),
-        (trusting, {"consumed": 16, "tokens": theirs}, left_out),
-        (trusting, {"consumed": 16, "tokens": ours}, "at sample 16 of the order that this configuration gives, what"),
-        (trusting, {"earlier": ours}, "at sample 0 of the order that this configuration gives: what earlier"),
-    ):
-        with pytest.raises(ResumeError, match=re.escape(message)):
-            stage(dataset, None, **kwargs)
-        caplog.clear()
-        assert stage(section, None, **kwargs).consumed == kwargs.get("consumed", 0)
-        (warning,) = caplog.messages
-        assert message in warning
+    with raises(ResumeError, "checkpoint", found, fix=then):
+        stage(dataset, None, **options)
     caplog.clear()
-    assert stage(dataset, None, earlier=theirs).consumed == 0
+    trusting = {**dataset, "nanotron": {"allow_changed": ["unverified"]}}
+    assert stage(trusting, None, **options).consumed == options.get("consumed", 0)
     (warning,) = caplog.messages
-    assert "another loader (/data/web: 10, /data/code: 6): this one begins at sample 0" in warning
+    assert found in warning
+    assert then in warning
 
 
-def test_weights_that_no_model_would_get_are_refused(tmp_path: Path) -> None:
+def test_stages_of_another_loader_before_this_one(dataset: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    assert stage(dataset, None, earlier={"/data/web": 640}).consumed == 0
+    (warning,) = caplog.messages
+    assert "another loader (/data/web: 10): this one begins at sample 0" in warning
+
+
+def test_data_that_the_run_cannot_take(dataset: dict[str, Any], tmp_path: Path) -> None:
+    """Before anything is trained: weights that no model would get, tokens that it has no row for, too many epochs."""
     path = write_config(write_datasets(tmp_path) / "data.yaml", outputs={"loss_weight": "weight"})
-    with pytest.raises(ConfigError, match=r"outputs\.loss_weight: found weights, .* consume does not name"):
+    with raises(ConfigError, "outputs.loss_weight", "consume does not name"):
         build_dataloader(
-            path, seq_len=16, micro_batch_size=2, global_batch_size=4, parallel_context=None, input_pp_rank=0,
+            path, seq_len=16, micro_batch_size=2, global_batch_size=4, parallel_context=context(), input_pp_rank=0,
             output_pp_rank=0,
         )  # fmt: skip
-
-
-def test_a_vocabulary_too_small_is_refused(dataset: dict[str, Any]) -> None:
     with raises(ConfigError, "datasets.code", "250 tokens, expected at most the 128 of the model"):
         stage(dataset, vocabulary=128)
-
-
-def test_max_epochs_is_checked_before_training(dataset: dict[str, Any]) -> None:
-    dataset = json.loads(json.dumps(dataset))
-    dataset["datasets"]["math"]["max_epochs"] = 1
-    opened = stage(dataset)
-    assert report(opened, 200)["math"]["samples"] in (19, 20, 21)
+    members = dataset["datasets"]
+    limited = {**dataset, "datasets": {**members, "math": {**members["math"], "max_epochs": 1}}}
+    assert stage(limited, steps=25).report(200)["math"]["samples"] in (19, 20, 21)
     with raises(ConfigError, "max_epochs"):
-        report(opened, 300)
+        stage(limited, steps=38)
 
 
 def test_state_survives_the_file_and_damage_is_found(dataset: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever its checksum."""
     state = trained(stage(dataset), 24).state()
     assert State.read(tmp_path) is None
     state.write(tmp_path)
     assert State.read(tmp_path) == state
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
     whole = (tmp_path / NAME).read_text()
-    for damaged, message in (
-        (whole[:100], "damaged"),
-        (whole.replace('"consumed_samples"', '"consumed"'), "damaged"),
-        (whole.replace('"seed": 42', '"seed": 43'), "it was edited"),
-        (whole.replace('"consumed_samples": 24', '"consumed_samples": 23'), "it was edited"),
-        (whole.replace('"version": 1', '"version": 9', 1), "version 9"),
-    ):
-        assert damaged != whole
-        (tmp_path / NAME).write_text(damaged)
-        with pytest.raises(ResumeError, match=message):
+    sound = {key: value for key, value in json.loads(whole).items() if key != "checksum"}
+    changes: list[dict[str, Any]] = [{"data_stage": 3}, {"data_stage_start": 25}, {"data_stage_start": True}]
+    edits = (('"consumed_samples"', '"consumed"'), ('"seed": 42', '"seed": 43'), ('"version": 1', '"version": 9'))
+    damaged = [whole[:100], *(whole.replace(*edit, 1) for edit in edits)]
+    damaged += [json.dumps(sealed({**sound, **change})) for change in changes]
+    for text in damaged:
+        assert text != whole
+        (tmp_path / NAME).write_text(text)
+        with raises(ResumeError, NAME):
             State.read(tmp_path)
 
 
-def test_a_file_that_cannot_be_is_refused_whatever_its_checksum(dataset: dict[str, Any], tmp_path: Path) -> None:
-    trained(stage(dataset), 24).state().write(tmp_path)
-    sound = json.loads((tmp_path / NAME).read_text())
-    del sound["checksum"]
-    for change in ({"spec": {}}, {"more": 1}, {"consumed_samples": -1}, {"consumed_samples": True}, {"data_stage": 3}):
-        (tmp_path / NAME).write_text(json.dumps(sealed({**sound, **change})))
-        with pytest.raises(ResumeError, match=f"{NAME}: .*(damaged|{next(iter(change))})"):
-            State.read(tmp_path)
+@pytest.mark.parametrize(("name", "loads"), [("pp", "load_optimizer"), ("tp", "load_lr_scheduler")])
+def test_a_layout_that_nanotron_cannot_load(tmp_path: Path, name: str, loads: str) -> None:
+    (tmp_path / "optimizer").mkdir()
+    (tmp_path / "optimizer" / "optimizer_config.json").write_text('{"parallelism": {"pp_size": "2", "tp_size": "2"}}')
+    parts = {"load_optimizer": False, "load_lr_scheduler": False, loads: True}
+    sizes = SimpleNamespace(**{"pp": 2, "tp": 2, name: 1})
+    with raises(ResumeError, f"parallelism.{name}", "found 1, but", fix=f"set {name} to 2"):
+        check_layout(tmp_path, SimpleNamespace(checkpoints=SimpleNamespace(**parts), parallelism=sizes))
+    nothing = SimpleNamespace(load_optimizer=False, load_lr_scheduler=False)
+    check_layout(tmp_path, SimpleNamespace(checkpoints=nothing, parallelism=sizes))
 
 
 def test_the_run_log_answers_steps(dataset: dict[str, Any], tmp_path: Path) -> None:
-    opened = stage(dataset)
-    sizes = {"micro_batch_size": 2, "dp_size": 2}
-    opened.begin(tmp_path / "checkpoints", step=0, global_batch_size=8, **sizes)
-    again = stage(dataset, trained(opened, 24).state(), consumed=24)
-    again.begin(tmp_path / "checkpoints", step=3, global_batch_size=12, **sizes)
-    history = RunLog(tmp_path / "checkpoints").history
+    log = tmp_path / "checkpoints"
+    state = trained(stage(dataset, log=log), 24).state()
+    stage(dataset, state, consumed=24, log=log, step=3, global_batch_size=12)
+    history = RunLog(log).history
     assert [history.range_of(step) for step in (2, 3, 4)] == [(16, 24), (24, 36), (36, 48)]
-    assert [start.data_stage for start in RunLog(tmp_path / "checkpoints").starts] == ["first", "first"]
+    assert [start.data_stage for start in RunLog(log).starts] == ["first", "first"]
 
 
 def test_a_dataset_travels_to_worker_processes(dataset: dict[str, Any]) -> None:
-    from conceptloader.batch.open import open_reader
-
     opened = stage(dataset)
     assert opened.__getitems__([1, 2]) is None  # a rank that needs no data
     opened.reader = open_reader(opened.blend)

@@ -212,6 +212,8 @@ def test_evaluation_begins_at_its_beginning_each_time(config: Any) -> None:
         assert not hasattr(loader, "state_dict")
     with raises(ConfigError, found="a run without an end"):
         EvaluationLoader(config, **options)
+    with raises(ConfigError, "evaluation", "some windows would count twice"):
+        EvaluationLoader(config, **options, num_samples=36_000)
     with raises(ConfigError, found="leave 1 for the last one, none for some ranks"):
         EvaluationLoader(config, **options, num_samples=37, tail="short")
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def test_trains(
     layout: Layout, tmp_path: Path, with_concepts: dict[str, Any], data: dict[str, Path], checkout: Path
 ) -> None:
     """Its loss falls; its tensors are those of the samples, on the last stage only, and those that `trace` prints;
-    scores, weights and random numbers are those of plain PyTorch.
+    scores, weights and random numbers are those of plain PyTorch. Losses of each dataset are logged.
 
     nanotron's sanity checks are on.
     """
@@ -69,6 +70,8 @@ def test_trains(
                 first = ((step - 1) * 2 + m) * 2 * layout.dp + 2 * dp
                 for row, (name, _, window) in enumerate(oracle.samples(range(first, first + 2))):
                     _assert_concepts(batch, row, open_datasets[name], window * support.SEQ_LEN)
+    for step in (1, steps):
+        _assert_logged(result, oracle, 4 * layout.dp, step)
     _assert_traced(tmp_path / "c", steps, [rank[steps]["batches"] for rank in result.steps], layout)
 
 
@@ -101,19 +104,13 @@ def _assert_traced(checkpoints: Path, step: int, batches: list[Any], layout: Lay
             assert [i for i in batch["concepts_ids"][row][k] if i >= 0] == span["record"]
 
 
-@pytest.mark.parametrize("layout", [Layout(pp=2), Layout(dp=2)], ids=["pp2", "dp2"])
-def test_losses_per_dataset_are_logged(
-    layout: Layout, tmp_path: Path, dataset: dict[str, Any], data: dict[str, Path]
-) -> None:
-    """Weighted by the samples of each dataset they give the loss of the step."""
-    batch = 4 * layout.dp
-    logged = {**dataset, "nanotron": {"loss_per_dataset": True}}
-    result = support.run_train(tmp_path, support.config(tmp_path / "c", logged, dp=layout.dp, pp=layout.pp, steps=1))
-    assert result.returncode == 0, result.output[-4000:]
-    line = next(line for line in result.output.splitlines() if f"loss per dataset at {batch} samples: " in line)
+def _assert_logged(result: support.Result, oracle: Oracle, batch: int, step: int) -> None:
+    """Weighted by the samples of each dataset, the losses give that of the language model in the step."""
+    line = next(line for line in result.output.splitlines() if f"per dataset at {step * batch} samples: " in line)
     found = dict(part.split(": ") for part in line.split("samples: ")[1].split(" | "))
-    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN)
-    counts = {name: count for name, count in zip(oracle.names, oracle.mixture.counts(batch), strict=True) if count}
-    mixed = sum(counts[name] * float(loss) for name, loss in found.items()) / batch
-    assert mixed == pytest.approx(result.losses()[1], abs=0.002)
+    counts = Counter(name for name, _, _ in oracle.samples(range((step - 1) * batch, step * batch)))
     assert set(found) == set(counts)
+    mixed = sum(counts[name] * float(loss) for name, loss in found.items()) / batch
+    outputs = [output for rank in result.steps for output in rank[step]["outputs"] if output]
+    language = np.mean([output["loss"] - 0.5 * output["concept_loss"] for output in outputs])
+    assert mixed == pytest.approx(language, abs=0.002)

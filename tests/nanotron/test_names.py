@@ -9,27 +9,19 @@ from conceptloader.integrations.nanotron_lm.launch import Run
 from conceptloader.integrations.nanotron_lm.options import NO_TOKENIZER, replace_in
 from tests.raises import raises
 
-
-def stages(dataset: dict[str, Any]) -> dict[str, Any]:
-    return {"data_stages": [{"data": {"dataset": dataset}}]}
+MEMBERS: dict[str, Any] = {"datasets": {"web": {"path": "web"}}}
 
 
-@pytest.mark.parametrize(
-    ("dataset", "found"),
-    [
-        ({"datasets": {"web": {"path": "web"}}}, "datasets"),
-        ({"tpye": "conceptloader", "datasets": {"web": {"path": "web"}}}, "tpye, datasets"),
-        ({"config": "mixture.yaml"}, "config"),
-    ],
-)
-def test_a_section_of_ours_without_its_type_is_named(dataset: dict[str, Any], found: str) -> None:
-    with pytest.raises(ConfigError, match=rf"data_stages\[0\]\.data\.dataset: found {found} and no type"):
-        replace_in(stages(dataset))
+@pytest.mark.parametrize("dataset", [MEMBERS, {"tpye": "conceptloader", **MEMBERS}, {"config": "mixture.yaml"}])
+def test_a_section_of_ours_without_its_type_is_named(dataset: dict[str, Any]) -> None:
+    with raises(ConfigError, "data_stages[0].data.dataset", f"{', '.join(dataset)} and no type", fix="type: conceptl"):
+        replace_in({"data_stages": [{"data": {"dataset": dataset}}]})
 
 
 @pytest.mark.parametrize("dataset", [{"dataset_folder": "x"}, {"hf_dataset_or_datasets": "some/dataset"}])
 def test_nanotrons_own_sections_stay_as_they_are(dataset: dict[str, Any]) -> None:
-    assert replace_in(stages(dataset)) == stages(dataset)
+    stages = {"data_stages": [{"data": {"dataset": dataset}}]}
+    assert replace_in(stages) == stages
 
 
 def test_a_made_up_name_is_never_looked_up() -> None:

@@ -176,8 +176,10 @@ def test_data_that_the_run_cannot_take(dataset: dict[str, Any], tmp_path: Path) 
     members = dataset["datasets"]
     limited = {**dataset, "datasets": {**members, "math": {**members["math"], "max_epochs": 1}}}
     assert stage(limited, steps=25).report(200)["math"]["samples"] in (19, 20, 21)
+    state = trained(stage(limited), 160).state()
+    stage(limited, state, consumed=160, step=20, steps=25)  # the steps that are left
     with raises(ConfigError, "max_epochs"):
-        stage(limited, steps=38)
+        stage(limited, state, consumed=160, step=20, steps=38)
 
 
 def test_state_survives_the_file_and_damage_is_found(dataset: dict[str, Any], tmp_path: Path) -> None:

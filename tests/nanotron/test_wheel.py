@@ -37,7 +37,8 @@ PLAN = {"micro_batch": 2, "start": 0}
 
 
 def test_killed_and_resumed_on_one_rank(tmp_path: Path, mixture: dict[str, Any], data: dict[str, Path]) -> None:
-    """Two ranks killed after step 5, and resumed as one from step 3, which sees the plan. Losses are those of a loop by hand: masked borders, a quarantined micro batch, AdamW."""
+    """Two ranks killed after step 5, and resumed as one from step 3, which sees the plan. Losses are those of a loop by
+    hand: masked borders, a quarantined micro batch, AdamW."""
     oracle, checkpoints = Oracle(data, WEIGHTS, support.SEQ_LEN), tmp_path / "checkpoints"
     config = {**mixture, "outputs": {"loss_mask_borders": True}}
     first = [(name, window * support.SEQ_LEN + 1) for name, _, window in oracle.samples([8, 9])]

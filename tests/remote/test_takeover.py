@@ -4,7 +4,6 @@ of nanotron."""
 import uuid
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +15,12 @@ from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.dataset import data_loader
 from conceptloader.integrations.nanotron_lm.batches import make_dataloader
-from conceptloader.integrations.nanotron_lm.data import make_dataset
+from conceptloader.integrations.nanotron_lm.data import open_stage
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.testing import random_documents, write_dataset
 from tests.megatron.conftest import one_process
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config
+from tests.nanotron.support import context
 from tests.nanotron.test_collator import pointers
 from tests.remote.conftest import Server
 
@@ -86,17 +86,13 @@ def test_workers_of_nanotron(tmp_path: Path, server: Server) -> None:
         "far": server.upload(tmp_path / "up", f"b{uuid.uuid4().hex}") + "/ds",
         "near": str(tmp_path / "up" / "ds"),
     }
-    group = SimpleNamespace(size=lambda: 1, rank=lambda: 0)
     found = {}
     for name, place in places.items():
         blend = open_blend(load_config({"seq_len": 16, "datasets": {"a": {"path": place}}}))
-        dataset = make_dataset(
-            blend, NanotronOptions.parse(None, "nanotron"), saved=None, stage="x", consumed_in_stage=0
-        )
+        sizes = {"step": 0, "micro_batch_size": 2, "global_batch_size": 2}
         loader = make_dataloader(
-            dataset,
-            micro_batch_size=2,
-            parallel_context=SimpleNamespace(dp_pg=group, pp_pg=group, tp_pg=group),
+            open_stage(blend, NanotronOptions(), context(), **sizes),
+            parallel_context=context(),
             input_pp_rank=0,
             output_pp_rank=0,
             num_workers=1 if name == "far" else 0,

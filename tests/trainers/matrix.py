@@ -15,12 +15,11 @@ from conceptloader.testing import random_documents, write_dataset
 from tests.trainers.zygote import Launch
 
 STEPS, BATCH = 7, 12
+WITHIN = {"micro": 3, "accumulate": 2}
+# What stops a run, and how it goes on. A trainer that takes whole steps from the loader ignores `mid` and `ahead`.
 PARTS: dict[str, list[dict[str, Any]]] = {
-    "same size": [{}, {}],
-    "other size": [{}, {"ranks": 1, "accumulate": 2}, {}],
-    "in the middle of accumulation": [{"micro": 3, "accumulate": 2, "mid": True}, {"micro": 3, "accumulate": 2}],
-    "read-ahead": [{"ahead": True}, {"ahead": True}],
-    "SIGKILL": [{"kill_at": 4, "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}],
+    "SIGKILL and other sizes": [{"kill_at": 4, "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}, {"ahead": True}],
+    "same size, in the middle of accumulation": [{**WITHIN, "mid": True}, {**WITHIN, "ahead": True}],
 }
 
 
@@ -38,12 +37,8 @@ def configs(folder: Path) -> tuple[str, str]:
     return str(folder / "run.yaml"), str(folder / "valid.yaml")
 
 
-def chain(folder: Path, part: str, config: str, **more: Any) -> list[Launch]:
-    """The launches of a part: each but the last stops behind its checkpoint, and the next goes on from that."""
-    return launches(folder, config, [{**spec, **more} for spec in PARTS[part]])
-
-
 def launches(folder: Path, config: str, specs: list[dict[str, Any]]) -> list[Launch]:
+    """The launches of a run: each but the last stops behind its checkpoint, and the next goes on from that."""
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     for number, spec in enumerate(specs):

@@ -16,14 +16,18 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import yaml
 from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, MissingPackageError, ResumeError
+from conceptloader.integrations.automodel_lm import AutomodelSamples
 from tests.corpora.for_megatron import write_config, write_datasets
+from tests.raises import raises
 from tests.trainers import by_hand
 from tests.trainers.matrix import configs
-from tests.trainers.test_values import PACKS, SEQ_LEN, WINDOWS, config_of, plain, samples_of
+from tests.trainers.test_values import PACKS, SEQ_LEN, WINDOWS, config_of, samples_of
+from tests.trainers.test_values import write_datasets as by_hand_datasets
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +78,11 @@ class TitanSteps:
         return samples
 
 
-@pytest.fixture
-def titan_steps(monkeypatch: pytest.MonkeyPatch) -> TitanSteps:
-    return with_steps(monkeypatch)
-
-
 def with_steps(monkeypatch: pytest.MonkeyPatch) -> TitanSteps:
     steps = TitanSteps()
     monkeypatch.setitem(sys.modules, "torchtitan.observability", types.ModuleType("torchtitan.observability"))
     monkeypatch.setattr(sys.modules["torchtitan.observability"], "structured_logger", steps, raising=False)
     return steps
-
-
-@pytest.fixture
-def titan(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], titan_steps: TitanSteps) -> Any:
-    return maker(monkeypatch, paths)
 
 
 def maker(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> Any:
@@ -102,6 +96,19 @@ def maker(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> Any:
         )  # fmt: skip
 
     return make
+
+
+titan_steps = pytest.fixture(with_steps)
+
+
+@pytest.fixture
+def titan(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], titan_steps: TitanSteps) -> Any:
+    return maker(monkeypatch, paths)
+
+
+@pytest.fixture
+def bridge(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return stand_in(monkeypatch, "megatron.bridge.data.base", "bridge_lm", DatasetProvider=BridgeBase)
 
 
 def titan_samples(loader: Any, count: int) -> list[list[int]]:
@@ -151,7 +158,9 @@ def test_torchtitan_validates_every_window_once_on_any_number_of_ranks(titan: An
     assert again[size:] == again[:3], "a validator with a number of steps repeats"
 
 
-def test_torchtitan_refusals(titan: Any, paths: tuple[str, str], tmp_path: Path) -> None:
+def test_torchtitan_refusals(
+    titan: Any, paths: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def written(**changes: Any) -> str:
         content = yaml.safe_load(Path(paths[0]).read_text())
         content["datasets"]["data"]["path"] = str(Path(paths[0]).parent / "data")
@@ -159,33 +168,26 @@ def test_torchtitan_refusals(titan: Any, paths: tuple[str, str], tmp_path: Path)
         path.write_text(yaml.safe_dump({**content, **changes}))
         return str(path)
 
-    for options, message in [
-        ({"repeat": False}, "shuffled data have no end"),
-        ({"tensors": ("concept_ids",)}, "tensors: found .* 'concept_ids', .*; did you mean concepts_ids"),
-        ({"path": ""}, "dataloader.config: found nothing"),
-        ({"path": written(seq_len=32)}, "seq_len: found 32, but the framework's is 16"),
-        ({"path": written(outputs={"position_ids": "off"})}, "torchtitan needs positions"),
+    weighted = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
+    options: dict[str, Any]
+    for options, where, found in [
+        ({"repeat": False}, paths[0], "shuffled data have no end"),
+        ({"tensors": ("concept_ids",)}, "dataloader.tensors", "'concept_ids'"),
+        ({"path": ""}, "dataloader.config", "nothing"),
+        ({"path": written(seq_len=32)}, "seq_len", "32"),
+        ({"path": written(outputs={"position_ids": "off"})}, "", "torchtitan needs positions"),
+        ({"path": weighted, "tensors": ()}, "outputs.loss_weight", "dataloader.tensors does not name"),
     ]:
-        with pytest.raises(ConfigError, match=message):
+        with raises(ConfigError, where, found):
             next(iter(titan(**options)))
-    state = titan().state_dict()
-    loader = titan()
+    inputs, labels = next(iter(titan(path=weighted, tensors=("loss_weight",))))
+    assert torch.equal(inputs["loss_weight"], (labels % 5).float())
+    state, loader = titan().state_dict(), titan()
     titan_samples(loader, 2)
     with pytest.raises(ResumeError, match="seed"):
         titan(path=written(seed=9)).load_state_dict(loader.state_dict())
     titan(path=written(seed=9)).load_state_dict(state)  # nothing is behind
     titan(path=written(seed=9), allow_changed=("seed",)).load_state_dict(loader.state_dict())
-
-
-def test_torchtitan_weights_need_a_model_that_gets_them(titan: Any, tmp_path: Path) -> None:
-    path = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
-    with pytest.raises(ConfigError, match=r"outputs\.loss_weight: found weights, .* dataloader\.tensors does not name"):
-        titan(path=path, tensors=())
-    inputs, labels = next(iter(titan(path=path, tensors=("loss_weight",))))
-    assert torch.equal(inputs["loss_weight"], (labels % 5).float())
-
-
-def test_torchtitan_of_another_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingPackageError, match="needs the main branch of 2026-08-20"):
         stand_in(monkeypatch, "torchtitan.components.data.loader", "torchtitan_lm")
 
@@ -264,7 +266,7 @@ def test_torchtitan_steps_of_another_size_are_refused(titan: Any, titan_steps: T
 def test_torchtitan_losses(titan: Any, tmp_path: Path, kind: dict[str, Any]) -> None:
     """Of a step of two microbatches on two ranks, and of a validation whose last microbatch is filled up."""
     train, valid = (str(tmp_path / name) for name in ("run.yaml", "valid.yaml"))
-    config = write_by_hand(tmp_path, kind)
+    config = config_of(by_hand_datasets(tmp_path), kind)
     Path(train).write_text(yaml.safe_dump(config))
     Path(valid).write_text(
         yaml.safe_dump({**config, "datasets": {"masked": {"path": "masked"}}, "order": "sequential"})
@@ -322,13 +324,6 @@ def test_ranks_that_differ_are_told_when_training_data_are_opened(paths: tuple[s
     assert not (tmp_path / "state").exists(), "an order that not all ranks have is not kept"
 
 
-def write_by_hand(folder: Path, kind: dict[str, Any]) -> dict[str, Any]:
-    """The datasets of test_values.py, and a configuration of them."""
-    by_hand.write(folder / "masked", by_hand.documents(seed=1))
-    by_hand.write(folder / "plain", plain(), fields=())
-    return config_of(folder, kind)
-
-
 @dataclasses.dataclass
 class BridgeBase:
     """data/base.py: DatasetProvider."""
@@ -351,65 +346,51 @@ def single(dataset: Any, consumed: int, rank: int, ranks: int, micro: int) -> It
     return iter(DataLoader(dataset, batch_sampler=sampler, collate_fn=dataset.collate_fn))  # type: ignore[arg-type]
 
 
-def test_bridge(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], tmp_path: Path) -> None:
-    module = stand_in(monkeypatch, "megatron.bridge.data.base", "bridge_lm", DatasetProvider=BridgeBase)
+def test_bridge(bridge: Any, paths: tuple[str, str], tmp_path: Path) -> None:
+    context = Context(train_samples=240, valid_samples=20)
+    given: dict[str, Any] = {"config": paths[0], "valid": paths[1], "seq_length": 16, "state": str(tmp_path / "run")}
+    given["tensors"] = ["sample_index"]
 
-    def provider(**options: Any) -> Any:
-        return module.ConceptProvider(
-            **{"config": paths[0], "valid": paths[1], "seq_length": 16, "state": str(tmp_path / "run"), **options},
-            tensors=["sample_index"],
-        )
+    def datasets(**options: Any) -> Any:
+        return bridge.ConceptProvider(**{**given, **options}).build_datasets(context)
 
-    train, valid, test = provider().build_datasets(Context(train_samples=240, valid_samples=20))
+    weighted = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
+    with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
+        datasets(config=weighted)
+    assert not (tmp_path / "run").exists()
+    train, *_ = datasets(config=weighted, state=str(tmp_path / "weighted"), valid=None, tensors=["loss_weight"])
+    batch = next(single(train, 0, rank=0, ranks=1, micro=3))
+    assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())
+
+    train, valid, test = datasets()
     assert (len(train), len(valid), test) == (240, 20, None)
     batch = next(single(train, 0, rank=1, ranks=2, micro=3))
     assert set(batch) == {"tokens", "labels", "loss_mask", "position_ids", "sample_index"}
     assert batch["tokens"].shape == (3, 16)
-    seen = [
-        i
-        for rank in range(2)
-        for _, b in zip(range(3), single(train, 0, rank, 2, 6), strict=False)
-        for i in b["sample_index"].tolist()
-    ]
-    resumed, *_ = provider().build_datasets(Context(train_samples=240, valid_samples=20))
-    seen += [
-        i for _, b in zip(range(2), single(resumed, 36, 0, 1, 12), strict=False) for i in b["sample_index"].tolist()
-    ]
+    runs = [itertools.islice(single(train, 0, rank, 2, 6), 3) for rank in range(2)]
+    runs.append(itertools.islice(single(datasets()[0], 36, 0, 1, 12), 2))  # resumed on one rank
+    seen = [sample for run in runs for batch in run for sample in batch["sample_index"].tolist()]
     assert sorted(seen) == list(range(60))
 
-    for options, error, message in [
-        ({"dataloader_type": "external"}, ConfigError, "external starts at the first one after each restart"),
-        ({"seq_length": 0}, ConfigError, "config, seq_length and state are needed"),
-        ({"seq_length": 32}, ConfigError, "seq_len: found 16, but the framework's is 32"),
-        ({"config": paths[1]}, ResumeError, "order: saved shuffled, now sequential"),
+    options: dict[str, Any]
+    for options, error, where, found in [
+        ({"dataloader_type": "external"}, ConfigError, "dataloader_type", "'external'"),
+        ({"seq_length": 0}, ConfigError, "ConceptProvider", "config, seq_length and state are needed"),
+        ({"seq_length": 32}, ConfigError, "seq_len", "16"),
+        ({"config": paths[1]}, ResumeError, "", "order: saved shuffled, now sequential"),
     ]:
-        with pytest.raises(error, match=message):
-            provider(**options).build_datasets(Context(train_samples=20, valid_samples=20))
-    (tmp_path / "run" / module.FILE_NAME).write_text("{")
-    with pytest.raises(ResumeError, match=f"{module.FILE_NAME}: damaged .*, expected what the run's first start wrote"):
-        provider().build_datasets(Context(train_samples=20, valid_samples=20))
-
-
-def test_bridge_weights_need_a_step_that_takes_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Bridge's own forward step trains as if they were 1."""
-    path = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
-    module = stand_in(monkeypatch, "megatron.bridge.data.base", "bridge_lm", DatasetProvider=BridgeBase)
-    options = {"config": path, "seq_length": 16, "state": str(tmp_path / "run")}
-    context = Context(train_samples=12, valid_samples=0)
-    with pytest.raises(ConfigError, match=r"outputs\.loss_weight: found weights, .* tensors does not name"):
-        module.ConceptProvider(**options).build_datasets(context)
-    assert not (tmp_path / "run").exists()
-    train, *_ = module.ConceptProvider(**options, tensors=["loss_weight"]).build_datasets(context)
-    batch = next(single(train, 0, rank=0, ranks=1, micro=3))
-    assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())
+        with raises(error, where, found):
+            datasets(**options)
+    (tmp_path / "run" / bridge.FILE_NAME).write_text("{")
+    with raises(ResumeError, bridge.FILE_NAME, "damaged"):
+        datasets()
 
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-def test_bridge_losses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: dict[str, Any]) -> None:
+def test_bridge_losses(bridge: Any, tmp_path: Path, kind: dict[str, Any]) -> None:
     """What training/gpt_step.py and losses.py take of a batch, by these names, gives the losses of a loop by hand."""
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(write_by_hand(tmp_path, kind)))
-    module = stand_in(monkeypatch, "megatron.bridge.data.base", "bridge_lm", DatasetProvider=BridgeBase)
-    provider = module.ConceptProvider(config=str(tmp_path / "run.yaml"), seq_length=SEQ_LEN, state=str(tmp_path))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config_of(by_hand_datasets(tmp_path), kind)))
+    provider = bridge.ConceptProvider(config=str(tmp_path / "run.yaml"), seq_length=SEQ_LEN, state=str(tmp_path))
     data, *_ = provider.build_datasets(Context(train_samples=48, valid_samples=0))
     samples, hand, model = samples_of(data, kind, 48), by_hand.ByHand(SEQ_LEN), by_hand.Tables(SEQ_LEN)
     runs = by_hand.batched(samples, 3)
@@ -421,36 +402,13 @@ def test_bridge_losses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: di
             assert found == pytest.approx(hand.loss(run), rel=1e-9)
 
 
-AUTOMODEL = """
-dataset:
-  _target_: conceptloader.integrations.automodel_lm.AutomodelSamples
-  config: CONFIG
-  num_samples: 48
-dataloader:
-  _target_: torchdata.stateful_dataloader.StatefulDataLoader
-  collate_fn: conceptloader.collate_fn
-  shuffle: false
-"""
-
-
-def resolved(name: str) -> Any:
-    module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def test_automodel_by_target(paths: tuple[str, str]) -> None:
-    """What its build_dataloader does: the dataset by its target, a distributed sampler, the loader by its target."""
+def test_automodel_on_two_ranks(paths: tuple[str, str]) -> None:
+    """What its build_dataloader makes of the page's targets (see test_values.py): a distributed sampler, a resume."""
 
     def build(rank: int) -> Any:
-        content = yaml.safe_load(AUTOMODEL.replace("CONFIG", paths[0]))
-        target = resolved(content["dataset"].pop("_target_"))
-        dataset = target(**content["dataset"])
-        options = content["dataloader"]
-        sampler = StatefulDistributedSampler(
-            dataset, num_replicas=2, rank=rank, shuffle=options.pop("shuffle"), seed=1, drop_last=True
-        )
-        make, collate = resolved(options.pop("_target_")), resolved(options.pop("collate_fn"))
-        return make(dataset=dataset, sampler=sampler, batch_size=3, collate_fn=collate)
+        dataset = AutomodelSamples(paths[0], 48)
+        sampler = StatefulDistributedSampler(dataset, num_replicas=2, rank=rank, shuffle=False, seed=1, drop_last=True)
+        return StatefulDataLoader(dataset=dataset, sampler=sampler, batch_size=3, collate_fn=cl.collate_fn)
 
     seen = []
     for rank in range(2):

@@ -1,7 +1,6 @@
 """Arguments of ConceptTrainer: what is applied, and what is refused before a step is made."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
 
 transformers = pytest.importorskip("transformers")
+from conceptloader.integrations.transformers_lm import ConceptTrainer, collate  # noqa: E402
 
 
 class Named(torch.nn.Module):
@@ -29,45 +29,43 @@ class Named(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from conceptloader.integrations.transformers_lm import ConceptTrainer
-
+def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """data(kind, samples): plain, in order, or weighted, with weights that are labels modulo 5."""
     folder = write_datasets(tmp_path_factory.mktemp("transformers"))
-    shuffled = str(write_config(folder / "run.yaml", seq_len=16))
-    sequential = {name: {"path": name} for name in ("code", "web")}
-    in_order = str(write_config(folder / "valid.yaml", seq_len=16, order="sequential", datasets=sequential))
-    arguments = transformers.TrainingArguments(str(folder / "out"), use_cpu=True, report_to=[], max_steps=1,
-        disable_tqdm=True, save_strategy="no")  # fmt: skip
+    sequential = {"order": "sequential", "datasets": {name: {"path": name} for name in ("code", "web")}}
+    kinds = {"plain": {}, "in order": sequential, "weighted": {"outputs": {"loss_weight": "weight"}}}
+    paths = {kind: write_config(folder / f"{kind}.yaml", seq_len=16, **more) for kind, more in kinds.items()}
+    return lambda kind="plain", samples=None: cl.SampleDataset(str(paths[kind]), samples)
 
-    def trainer(samples: int | None = None, ordered: bool = False, smoothing: float = 0, **options: Any) -> Any:
-        evaluated = cl.SampleDataset(in_order if ordered else shuffled, samples)
-        options = {"train_dataset": cl.SampleDataset(shuffled), "eval_dataset": evaluated, **options}
+
+@pytest.fixture
+def make(data: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    arguments = transformers.TrainingArguments(str(tmp_path_factory.mktemp("out")), use_cpu=True, report_to=[],
+        max_steps=1, disable_tqdm=True, save_strategy="no")  # fmt: skip
+
+    def trainer(model: Any = None, smoothing: float = 0, **options: Any) -> Any:
         settings = dataclasses.replace(arguments, label_smoothing_factor=smoothing)
-        return ConceptTrainer(options.pop("model", None) or torch.nn.Linear(1, 1), settings, **options)
+        return ConceptTrainer(model or torch.nn.Linear(1, 1), settings, **{"train_dataset": data(), **options})
 
     return trainer
 
 
-def test_evaluations_read_no_window_twice(make: Any, tmp_path: Path) -> None:
-    refused = "793 samples in a shuffled order are 552 of web, which has 549: some windows would count twice"
-    with pytest.raises(ConfigError, match=f"eval_dataset: {refused}"):
-        make()
+def test_evaluations_read_no_window_twice(make: Any, data: Any) -> None:
+    refused = "793 samples in a shuffled order are 552 of web, which has 549"
+    with raises(ConfigError, "eval_dataset", refused):
+        make(eval_dataset=data())
     with raises(ConfigError, "a run of 10000 samples", "order sequential has"):
-        make(10_000, ordered=True)
-    data = make(ordered=True).eval_dataset
+        make(eval_dataset=data("in order", 10_000))
     with raises(ConfigError, "eval_dataset", "a Subset"):
-        make(eval_dataset={"one": data, "other": Subset(data, range(3))})
-    trainer = make(50)  # less than an epoch of either
+        make(eval_dataset={"one": data("in order"), "other": Subset(data("in order"), range(3))})
+    trainer = make(eval_dataset=data(samples=50))  # less than an epoch of either
     assert len(trainer.get_eval_dataloader()) == 7
-    whole = trainer.train_dataset
     for call in (trainer.evaluate, trainer.predict, lambda data: trainer.evaluate({"some": data})):
-        with pytest.raises(ConfigError, match=refused):
-            call(whole)
+        with raises(ConfigError, found=refused):
+            call(data())
 
 
-def test_a_data_collator_is_that_of_training_too(make: Any) -> None:
-    from conceptloader.integrations.transformers_lm import collate
-
+def test_a_data_collator_is_that_of_training_too(make: Any, data: Any) -> None:
     class Twice(collate):
         def __call__(self, samples: Any) -> Any:
             batch = super().__call__(samples)
@@ -75,18 +73,46 @@ def test_a_data_collator_is_that_of_training_too(make: Any) -> None:
             return {"twice": 2 * samples.batch["loss_mask"].sum(), **{k: batch[k] for k in ("input_ids", "labels")}}
 
     model = Named()
-    trainer = make(12, model=model, data_collator=Twice())
+    trainer = make(model, data_collator=Twice(), eval_dataset=data(samples=12))
     trainer.train()
     trainer.evaluate()
     assert model.seen == [(True, 256.0), (False, 256.0), (False, 128.0)]
     with raises(ConfigError, "data_collator", "a function", "transformers_lm.collate or a"):
-        make(12, data_collator=cl.collate_fn)
+        make(data_collator=cl.collate_fn)
     with raises(ConfigError, "tensors", "found ['topic_ids'], but the data_collator has []"):
-        make(12, data_collator=collate(), tensors=["topic_ids"])
+        make(data_collator=collate(), tensors=["topic_ids"])
 
 
 def test_smoothing_that_leaves_out_targets(make: Any) -> None:
     model = Named()
     model.config = transformers.PretrainedConfig()
     with raises(ConfigError, "label_smoothing_factor", "0.1", "0"):
-        make(12, model=model, smoothing=0.1)
+        make(model, smoothing=0.1)
+
+
+def test_names_of_tensors(make: Any, data: Any) -> None:
+    """Refused are those that no batch has, and weights not among them, in training and in evaluations, before a step
+    is made; by collate alone with the first batch."""
+    weighted, plain = data("weighted", 100), data("plain", 100)
+    for datasets in (
+        {"train_dataset": weighted},
+        {"train_dataset": plain, "eval_dataset": weighted},
+        {"train_dataset": plain, "eval_dataset": {"one": plain, "other": weighted}},
+    ):
+        with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
+            make(**datasets)
+    for datasets in ({"train_dataset": plain}, {"train_dataset": weighted, "eval_dataset": {"one": plain}}):
+        with raises(ConfigError, "tensors", "unknown key of a batch 'loss_weight'", "labels, "):
+            make(tensors=["loss_weight"], **datasets)
+    with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
+        collate()(weighted.__getitems__([0, 1]))
+    with raises(ConfigError, "tensors", "unknown key of a batch 'loss_weigth'", fix="did you mean loss_weight?"):
+        collate(["loss_weight", "loss_weigth"])(weighted.__getitems__([0, 1]))
+    with pytest.raises(KeyError, match="loss_weigth"):  # samples one by one, whose layout nobody knows
+        collate(["loss_weigth"])([weighted[0], weighted[1]])
+    with raises(ConfigError, "tensors", "expected a list of names, found the string 'random'", fix="write ['ran"):
+        make(train_dataset=plain, tensors="random")
+    with raises(ConfigError, "train_dataset", "num_samples of at least one step, 8 samples, found 3"):
+        make(train_dataset=data(samples=3)).get_train_dataloader()
+    batch = next(iter(make(train_dataset=weighted, tensors=["loss_weight"]).get_train_dataloader()))
+    assert torch.equal(batch["loss_weight"], (batch["shift_labels"] % 5).float())

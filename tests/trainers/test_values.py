@@ -30,7 +30,10 @@ RECIPE = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two datasets, of which one has neither masks nor weights."""
-    folder = tmp_path_factory.mktemp("values")
+    return write_datasets(tmp_path_factory.mktemp("values"))
+
+
+def write_datasets(folder: Path) -> Path:
     by_hand.write(folder / "masked", by_hand.documents(seed=1))
     by_hand.write(folder / "plain", plain(), fields=())
     return folder

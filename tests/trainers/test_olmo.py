@@ -1,0 +1,89 @@
+"""Arguments of OLMo-core's loader, and its batches: what is refused, what its model gets."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conceptloader.errors import ConfigError
+from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.for_megatron import write_config, write_datasets
+from tests.raises import raises
+
+pytest.importorskip("olmo_core")
+
+
+def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
+    """What its micro batches cannot be cut into is refused; where documents begin reaches the model, or is refused."""
+    from olmo_core.data.utils import get_cumulative_document_lengths, split_batch
+
+    from conceptloader.integrations.olmo_lm import ConceptDataLoader
+
+    folder = write_datasets(tmp_path)
+
+    def loader(tensors: tuple[str, ...] = (), **config: Any) -> Any:
+        path = write_config(folder / "olmo.yaml", seq_len=16, **config)
+        return ConceptDataLoader(
+            str(path), global_batch_size=96, work_dir=str(tmp_path), tensors=tensors, fs_local_rank=0
+        )
+
+    ragged = {"concepts": {"topic": {"layout": "ragged"}}}
+    for name in ("topic_values", "topic_offsets"):
+        with raises(ConfigError, "tensors", f"{name} has no row for each window"):
+            loader((name,), **ragged)
+    with raises(ConfigError, "outputs.position_ids", "document has no effect here"):
+        loader(outputs={"position_ids": "document"})
+    made = loader(("position_ids",), outputs={"position_ids": "document", "cu_seqlens": True})
+    made.reshuffle(1)
+    for micro in split_batch(next(iter(made)), 2):
+        begins = (micro["position_ids"].flatten() == 0).nonzero().flatten().tolist()
+        assert get_cumulative_document_lengths(micro["doc_lens"]).tolist() == [*begins, 32]
+        assert micro["max_doc_lens"] == micro["doc_lens"].amax(1).tolist()
+
+
+def test_weights(tmp_path: Path) -> None:
+    from conceptloader.integrations.olmo_lm import ConceptDataLoaderConfig
+
+    path = write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"loss_weight": "weight"})
+    options = {"config": str(path), "global_batch_size": 64, "work_dir": str(tmp_path)}
+    with raises(ConfigError, "outputs.loss_weight", "tensors does not name"):
+        ConceptDataLoaderConfig(**options).build()
+    loader = ConceptDataLoaderConfig(**options, tensors=("loss_weight",)).build()
+    loader.reshuffle(1)
+    batch = next(iter(loader))
+    assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())
+
+
+def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path: Path) -> None:
+    """OLMo-core divides by the labels of a rank's batch; where there are some, its loss is the mean over them."""
+    from olmo_core.nn.transformer import TransformerConfig
+    from olmo_core.optim import AdamWConfig
+    from olmo_core.train.train_module.transformer import TransformerTrainModuleConfig
+
+    from conceptloader.integrations.olmo_lm import ConceptDataLoader
+
+    data = write_dataset(tmp_path / "data", random_documents(20, seed=1))
+    model = TransformerConfig.llama_like(d_model=32, vocab_size=1000, n_layers=1, n_heads=2).build(init_device="cpu")
+    module = TransformerTrainModuleConfig(rank_microbatch_size=32, max_sequence_length=16, optim=AdamWConfig()).build(
+        model, device=torch.device("cpu")
+    )
+    metrics: dict[str, Any] = {}
+    module.record_metric = lambda name, value, *_, **__: metrics.update({name: float(value)})
+    module.record_ce_loss = lambda value, *_, **__: metrics.update({"loss": float(value)})
+
+    def loss(stop: int) -> float:
+        """Of the first four windows, of which the tokens from 0 to `stop` are quarantined."""
+        config = {"seq_len": 16, "order": "sequential", "datasets": {"data": {"path": data}}}
+        config["quarantine"] = [{"dataset": "data", "tokens": [0, stop]}]
+        loader = ConceptDataLoader(config, global_batch_size=64, work_dir=str(tmp_path), fs_local_rank=0)
+        loader.reshuffle(1)
+        batch = next(iter(loader))
+        labelled = (batch["labels"] != -100).any(1)
+        assert labelled.tolist() == [row >= stop // 16 for row in range(4)]
+        module.train_batch(dict(batch))
+        assert all(torch.isfinite(value.grad).all() for value in model.parameters())
+        return metrics["loss"]
+
+    assert loss(4 * 16 + 1) == 0
+    assert loss(2 * 16) > 5, "the mean of the labels, not of all windows"

@@ -69,6 +69,7 @@ def test_exactly_one_rank_holds_each_key(stages: int, position_ids: bool) -> Non
     wanted["input_mask"] = np.ones((2, 8), bool)
     for key in made[0]:
         (owner,) = (rank for rank, micro_batch in enumerate(made) if isinstance(micro_batch[key], torch.Tensor))
+        assert owner == (stages - 1 if key.startswith(("label", "concepts")) else 0)
         assert {m[key].group_rank for m in made if isinstance(m[key], Pointer)} <= {owner}
         value = made[owner][key]
         assert value.is_contiguous()

@@ -111,6 +111,5 @@ def _assert_logged(result: support.Result, oracle: Oracle, batch: int, step: int
     counts = Counter(name for name, _, _ in oracle.samples(range((step - 1) * batch, step * batch)))
     assert set(found) == set(counts)
     mixed = sum(counts[name] * float(loss) for name, loss in found.items()) / batch
-    outputs = [output for rank in result.steps for output in rank[step]["outputs"] if output]
-    language = np.mean([output["loss"] - 0.5 * output["concept_loss"] for output in outputs])
-    assert mixed == pytest.approx(language, abs=0.002)
+    heads = [output["concept_loss"] for rank in result.steps for output in rank[step]["outputs"] if output]
+    assert mixed == pytest.approx(result.losses()[step] - 0.5 * np.mean(heads), abs=0.002)

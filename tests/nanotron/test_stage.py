@@ -124,6 +124,8 @@ def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
     state = trained(stage(dataset), 24).state()
     with raises(ResumeError, "data stage 'first'", "consumed 16 samples, but conceptloader.json says 24"):
         stage(dataset, state, consumed=16)
+    with raises(ResumeError, "data stage 'second'", "consumed 16 samples"):
+        stage(dataset, state, name="second", consumed=16)
     with raises(ResumeError, "checkpoint", "24 samples of this data stage, but holds no"):
         stage(dataset, None, consumed=24)
     with raises(ResumeError, "checkpoint", "has read from web: 10,"):

@@ -15,10 +15,11 @@ from conceptloader.testing import random_documents, write_dataset
 from tests.trainers.zygote import Launch
 
 STEPS, BATCH = 7, 12
+SIZES = "SIGKILL and other sizes"
 WITHIN = {"micro": 3, "accumulate": 2}
 # What stops a run, and how it goes on. A trainer that takes whole steps from the loader ignores `mid` and `ahead`.
 PARTS: dict[str, list[dict[str, Any]]] = {
-    "SIGKILL and other sizes": [{"kill_at": 4, "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}, {"ahead": True}],
+    SIZES: [{"kill_at": 4, "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}, {"ahead": True}],
     "same size, in the middle of accumulation": [{**WITHIN, "mid": True}, {**WITHIN, "ahead": True}],
 }
 

@@ -12,7 +12,7 @@ import pytest
 
 from conceptloader import RunLog
 from tests.trainers import tables, values
-from tests.trainers.matrix import BATCH, PARTS, STEPS, WITHIN, configs, errors, judge, launches, run, seen
+from tests.trainers.matrix import BATCH, PARTS, SIZES, STEPS, WITHIN, configs, errors, judge, launches, run, seen
 from tests.trainers.zygote import Launch
 
 # The launches of a trainer are made with the first of its tests.
@@ -120,7 +120,7 @@ class Runs:
             specs = [{**spec, "valid": valid} if spec.get("val") else spec for spec in specs]
             return launches(folder / name, config, [{k: v for k, v in spec.items() if k != "val"} for spec in specs])
 
-        self.parts = {part: made(f"part{k}", of_trainer(trainer, PARTS[part])) for k, part in enumerate(PARTS)}
+        self.parts = {part: made(f"part{k}", of_trainer(trainer, part)) for k, part in enumerate(PARTS)}
         self.misuse = {name: made(f"misuse{k}", specs) for k, (name, (specs, _)) in enumerate(MISUSE[trainer].items())}
         self.more = {name: made(name, specs) for name, specs in more(trainer).items()}
         bare = {"bare": True, **BARE.get(trainer, {})}
@@ -139,23 +139,25 @@ class Runs:
         self.output = run(f"run_{trainer}", [chain for chains in every for chain in chains.values()])
 
 
-def of_trainer(trainer: str, specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The launches as this trainer can make them, with validations in torchtitan, which has no epochs."""
+def of_trainer(trainer: str, part: str) -> list[dict[str, Any]]:
+    """The launches as this trainer can make them; where sizes change in epochs of three steps, with validations."""
+    specs = PARTS[part]
     if trainer in WHOLE_STEPS:
         specs = [{name: value for name, value in spec.items() if name not in ("mid", "ahead")} for spec in specs]
-    return [{**spec, "val": 1} for spec in specs] if trainer == "torchtitan" else specs
+    if part != SIZES:
+        return specs
+    options: dict[str, Any] = {} if trainer == "torchtitan" else {"epoch_samples": 3 * BATCH}
+    if trainer == "lightning":
+        options["epochs"] = 10
+    return [{**spec, "val": int(trainer != "olmo"), "options": options} for spec in specs]
 
 
 def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
-    """Epochs, saved at the end of one and within one; evaluation; other sizes."""
+    """Other sizes within an epoch, ends, loops that are left."""
+    found: dict[str, list[dict[str, Any]]] = {}
     if trainer == "torchtitan":
         end = {"options": {"num_samples": 12 * 7}}
-        return {"sizes": [end, {"ranks": 1, "accumulate": 4}, {"options": {"exclude": ["dataloader"]}}]}
-    options: dict[str, Any] = {"epoch_samples": 3 * BATCH}  # where the first launch saves
-    if trainer == "lightning":
-        options["epochs"] = 10
-    epoch: dict[str, Any] = {"options": options, "val": int(trainer != "olmo")}
-    found = {"epochs": [epoch, {**epoch, "ranks": 1, "accumulate": 2}, epoch]}
+        found["sizes"] = [end, {"ranks": 1, "accumulate": 4}, {"options": {"exclude": ["dataloader"]}}]
     if trainer == "lightning":
         smaller = {"val": 1, "ranks": 1, "micro": 12, "accumulate": 2, "options": {"num_samples": 204, "epochs": 1}}
         found["sizes"] = [{"ranks": 1, "micro": 12, "accumulate": 3}, {**smaller, "steps": 6}, {**smaller, "steps": 9}]
@@ -189,7 +191,7 @@ def test_nothing_is_skipped_or_repeated(runs: Runs, part: str) -> None:
     for launch in made[1:]:
         assert min(seen(launch)) == launch.first, "resumed where the one before has saved, behind which it had trained"
         assert max(seen(made[launch.number - 1])) >= launch.first
-    assert (made[0].path / "killed").exists() == ("SIGKILL" in part)
+    assert (made[0].path / "killed").exists() == (part == SIZES)
 
 
 def test_losses_and_parameters_are_those_of_a_loop_by_hand(runs: Runs) -> None:
@@ -226,7 +228,7 @@ def test_epochs_and_evaluation(runs: Runs) -> None:
         if "sizes" not in name:
             assert judge(made) == (0, 0), name
     if trainer != "olmo":
-        evaluated(trainer, runs.parts["SIGKILL and other sizes"] if trainer == "torchtitan" else runs.more["epochs"])
+        evaluated(trainer, runs.parts[SIZES])
     if trainer == "lightning":
         change_of_batch(runs.more["sizes"], runs.more["sizes in an epoch"])
     if trainer == "accelerate":

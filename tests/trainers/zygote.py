@@ -70,7 +70,7 @@ class Launch:
         file = os.open(self.path / f"record.{self.number}.{rank}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.write(file, line.encode())
         os.close(file)
-        if self.kill_at is not None and step >= self.kill_at:
+        if self.kill_at is not None and kind == "train" and step >= self.kill_at:
             time.sleep(60)  # here comes the SIGKILL
 
 
@@ -135,7 +135,7 @@ def run(train: Any, launch: Launch) -> None:
 
 def reached(launch: Launch, rank: int) -> bool:
     path = launch.path / f"record.{launch.number}.{rank}.jsonl"
-    return path.exists() and f'"step": {launch.kill_at},' in path.read_text()
+    return path.exists() and f'"step": {launch.kill_at}, "kind": "train"' in path.read_text()
 
 
 if __name__ == "__main__":

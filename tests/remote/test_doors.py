@@ -24,53 +24,7 @@ from conceptloader.storage.urls import normal
 from tests.hostile.targets import resealed
 from tests.raises import raises
 from tests.remote.conftest import Server
-
-
-class FileServer(http.server.ThreadingHTTPServer):
-    """Serves `folder` by ranges; redirects: where to, by path. asked: the paths of all requests. whole: which of the
-    `ranges` get the whole file."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.folder, self.asked, self.redirects = folder, [], {}
-        self.ranges, self.whole = 0, lambda number: False
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        target = self.server.redirects.get(self.path)
-        file = self.server.folder / self.path.partition("?")[0].lstrip("/")
-        if target or not file.is_file():
-            self.send_response(302 if target else 404)
-            if target:
-                self.send_header("Location", target)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        data = file.read_bytes()
-        first, last = 0, len(data) - 1
-        wanted = self.headers["Range"]
-        self.server.ranges += bool(wanted)
-        if self.server.whole(self.server.ranges):
-            wanted = None
-        if wanted:
-            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-            last = min(last, len(data) - 1)
-        self.send_response(206 if wanted else 200)
-        self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
-        self.send_header("Content-Length", str(last + 1 - first))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data[first : last + 1])
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_: object) -> None:
-        pass
+from tests.remote.files import FileServer
 
 
 @pytest.fixture
@@ -89,13 +43,8 @@ def servers(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(io, "BACKOFF_S", (0.001,))
     monkeypatch.setenv("no_proxy", "*")
     shutil.copytree(tmp_path / "trusted", tmp_path / "other")
-    started = [FileServer(tmp_path / name) for name in ("trusted", "other")]
-    for server in started:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield started
-    for server in started:
-        server.shutdown()
-        server.server_close()
+    with FileServer(tmp_path / "trusted") as trusted, FileServer(tmp_path / "other") as other:
+        yield [trusted, other]
 
 
 ROOTS = {

@@ -130,6 +130,7 @@ def test_faults_that_stay(local: Path, server: Server) -> None:
         server.plan(unavailable=10**6)
         with raises(ReadError, "/ds/00000.stream.bin", "cannot be read", fix="failed 5 times"):
             far.tokens(0, 10)
+        assert server.count() == 5, "clients repeat nothing by themselves"
         server.plan()
         far.tokens(0, 10)
 

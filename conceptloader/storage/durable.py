@@ -65,33 +65,33 @@ def write_file(path: str, data: bytes, exclusive: bool = False) -> bool:
     exclusive: an existing file is left alone. Returns: whether this call created the file.
     Raises: ReadError naming the file.
     """
-    temporary = temporary_name(path)
     try:
-        with named(path, "written"):
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if not exclusive:
-                os.rename(temporary, path)
-            elif not _rename_new(temporary, path):
-                return False
-            sync_directory(os.path.dirname(path) or ".")
-    finally:
-        _unlink(temporary)
+        with completed(path, exclusive) as temporary, named(path, "written"), open(temporary, "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
     return True
 
 
 @contextlib.contextmanager
-def completed(path: str) -> Iterator[str]:
-    """The name of a file to write in the block, which becomes `path` at its end; it is removed if the block fails."""
+def completed(path: str, exclusive: bool = False) -> Iterator[str]:
+    """The name of a file to write in the block, which durably becomes `path` at its end; it is removed if the block
+    fails.
+
+    exclusive: raises FileExistsError at the end if the name is taken by then. Raises: ReadError naming the file.
+    """
     temporary = temporary_name(path)
     try:
         yield temporary
         with named(path, "written"):
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            taken = exclusive and not _rename_new(temporary, path)
+            if not exclusive:
+                os.rename(temporary, path)
+            sync_directory(os.path.dirname(path) or ".")
+        if taken:
+            raise FileExistsError(path)
     finally:
         _unlink(temporary)
 

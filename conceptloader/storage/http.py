@@ -4,49 +4,21 @@ all of them and does not tell, so that a server could send requests to any host 
 import errno
 import re
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 from conceptloader.base.packages import need
 from conceptloader.errors import FormatError, ReadError
+from conceptloader.storage.client import Allows, Client, Part
 from conceptloader.storage.urls import normal
 
-Allows = Callable[[str], bool]
 _HOPS = 5
 _FINAL = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT, 407: errno.EACCES}
 _CONNECTIONS = 64
 
 
-@dataclass(frozen=True)
-class Part:
-    """data: the bytes that were asked for, fewer at the object's end; size: of the whole object; version: changes when
-    the object is replaced (an ETag, or a date), None if the store does not say."""
-
-    data: bytes
-    size: int
-    version: str | None
-
-
-class Store:
-    """Raises: ReadError, with an errno that tells what may pass (EIO) from what does not (ENOENT, EACCES); FormatError
-    for a redirect that is not allowed. allows: whether a redirect to a URL is followed."""
-
-    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        """Bytes [offset, offset + size) of an object."""
-        raise NotImplementedError
-
-    def size(self, url: str, allows: Allows) -> int:
-        raise NotImplementedError
-
-    def forget(self, url: str) -> None:
-        """Ask the store anew about an object. Most keep nothing."""
-
-
-class Http(Store):
+class Http(Client):
     """Files of one host. Connections are kept; proxies and certificates are those of the environment."""
 
     def __init__(self, root: str) -> None:
@@ -58,18 +30,17 @@ class Http(Store):
             "timeout": urllib3.Timeout(connect=10, read=30),
             "retries": False,  # those that matter are the caller's, which logs them
         }
-        self._errors: Any = urllib3.exceptions
+        self.errors = urllib3.exceptions.HTTPError
         self._http: Any = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
         self._headers: Any = urllib3.make_headers
         self._worked = self._ranges = False  # it has answered; with a range
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
         with (
-            self._named(url, offset),
+            self.named(url, offset),
             self._answer("GET", url, f"bytes={offset}-{offset + size - 1}", allows) as answer,
         ):
             data = answer.read(size + 1)[:size]
-            version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
             part = answer.headers.get("Content-Range", "")
             found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", part)
             if answer.status == 206 and found:
@@ -77,20 +48,27 @@ class Http(Store):
                 if int(found[1]) != offset:  # a cache between may be wrong for once
                     message = f"cannot be read at offset {offset}: the server answers with {part:.99}"
                     raise ReadError(url, message, errno=errno.EIO)
-                return Part(data, int(found[2]), version)
+                return Part(data, int(found[2]), _version(answer))
             if answer.status == 200 and offset == 0 and int(answer.headers.get("Content-Length", -1)) == len(data):
-                return Part(data, len(data), version)
+                return Part(data, len(data), _version(answer))
         if self._ranges:  # it has them: one machine of several, or a cache on the way, may not for once
             message = f"cannot be read at offset {offset}: the server answers without ranges of bytes, unlike before"
             raise ReadError(url, message, errno=errno.EIO)
         message = "the server answers without ranges of bytes"
         raise ReadError(url, message, fix="use another server", errno=errno.ENOTSUP)
 
-    def size(self, url: str, allows: Allows) -> int:
-        with self._named(url, 0), self._answer("HEAD", url, None, allows) as answer:
+    def look(self, url: str, allows: Allows) -> Part:
+        with self.named(url, 0), self._answer("HEAD", url, None, allows) as answer:
             if (length := answer.headers.get("Content-Length", "")).isdecimal():
-                return int(length)
+                return Part(b"", int(length), _version(answer))
         raise ReadError(url, "the server does not tell its size", fix="use another server", errno=errno.ENOTSUP)
+
+    def explain(self, error: Exception) -> tuple[int, str]:
+        """A host that was there before may come back; one that never was is misspelt."""
+        cause = error.__cause__
+        if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME and not self._worked:
+            return errno.ENXIO, "there is no such host: check the URL"
+        return errno.EIO, ""
 
     def _answer(self, method: str, url: str, wanted: str | None, allows: Allows) -> Any:
         """The answer to a request, its body not read yet; a context that ends the connection if it is not read."""
@@ -128,14 +106,7 @@ class Http(Store):
         target = urlunsplit((parts.scheme, host, parts.path or "/", parts.query, ""))
         return self._http.request(method, target, headers=headers, preload_content=False, redirect=False)
 
-    @contextmanager
-    def _named(self, url: str, offset: int) -> Iterator[None]:
-        """Errors of the client as ours. A host that was there before may come back; one that never was is misspelt."""
-        try:
-            yield
-        except self._errors.HTTPError as error:
-            cause = error.__cause__
-            if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME and not self._worked:
-                message = "cannot be read: there is no such host"
-                raise ReadError(url, message, fix="check the URL", errno=errno.ENXIO) from error
-            raise ReadError(url, f"cannot be read at offset {offset}: {error}"[:500], errno=errno.EIO) from error
+
+def _version(answer: Any) -> str | None:
+    found: str | None = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+    return found

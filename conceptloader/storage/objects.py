@@ -12,12 +12,12 @@ from functools import partial
 
 from conceptloader.base.forks import renew_in_children
 from conceptloader.base.terminal import masked
-from conceptloader.errors import ReadError
+from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.blocks import Settings, disk_cache, memory_cache
-from conceptloader.storage.http import Allows
+from conceptloader.storage.client import Allows
 from conceptloader.storage.reads import counts, retrying
 from conceptloader.storage.sample import sample_checksum, sample_places
-from conceptloader.storage.source import Expected, Range, mismatch
+from conceptloader.storage.source import Expected, Range
 from conceptloader.storage.stores import object_size, read_range
 from conceptloader.storage.threads import Task, shared_threads
 
@@ -150,7 +150,7 @@ class RemoteObjects:
             raise ReadError(file.path, f"{len(part.data)} bytes at offset {offset}", str(size), errno=errno.EIO)
         known = self._versions.setdefault(file.path, part.version)
         if part.version != known:
-            raise mismatch(
+            raise FormatError(
                 file.path, f"version {part.version}", f"{known} as when it was first read",
                 "the object was replaced while it was in use: restore it, then restart",
             )  # fmt: skip

@@ -40,13 +40,13 @@ class Expected:
     opener: Callable[[str], int] = open_file
 
     def other_size(self, found: int, remedy: str) -> FormatError:
-        return mismatch(self.path, f"{found} bytes", f"{self.size} as the manifest says", remedy)
+        return FormatError(self.path, f"{found} bytes", f"{self.size} as the manifest says", remedy)
 
     def check_sample(self, found: str) -> None:
         """Raises: FormatError unless it is the one that the manifest says."""
         if found != self.sample:
             rule = f"{self.sample} as the manifest says"
-            raise mismatch(self.path, f"sample checksum {found}", rule, _CHANGED)
+            raise FormatError(self.path, f"sample checksum {found}", rule, _CHANGED)
 
     def check(self, found: os.stat_result, before: os.stat_result | None = None) -> None:
         """Raises: FormatError unless a file is as large, and an adopted one as old, as the manifest says, and as old as
@@ -54,14 +54,14 @@ class Expected:
         if found.st_size != self.size:
             raise self.other_size(found.st_size, "the file is damaged or incomplete: copy or build it again")
         if self.mtime_ns is not None and found.st_mtime_ns != self.mtime_ns:
-            raise mismatch(
+            raise FormatError(
                 self.path,
                 f"a modification time of {found.st_mtime_ns} ns",
                 f"{self.mtime_ns} as when it was adopted",
                 "the file was changed or copied since: adopt it again, or restore its time if the content is the same",
             )
         if before is not None and before.st_mtime_ns != found.st_mtime_ns:
-            raise mismatch(
+            raise FormatError(
                 self.path,
                 f"a modification time of {found.st_mtime_ns} ns",
                 f"{before.st_mtime_ns} as when it was first opened, since no file of a dataset ever changes",
@@ -82,10 +82,6 @@ class Source(Protocol):
 
     def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
         """Exactly these bytes of each, in this order."""
-
-
-def mismatch(path: str, found: str, expected: str, remedy: str) -> FormatError:
-    return FormatError(path, str(found), expected, remedy)
 
 
 class LocalFiles:

@@ -11,8 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from multiprocessing.connection import Connection
@@ -21,7 +20,8 @@ from urllib.parse import urlsplit
 
 from conceptloader.base.packages import need, python_like_this
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
-from conceptloader.storage.http import Allows, Http, Part, Store
+from conceptloader.storage.client import Allows, Client, Part, first_line
+from conceptloader.storage.http import Http
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
@@ -50,27 +50,26 @@ def read_range(url: str, offset: int, size: int, allows: Allows) -> Part:
 
 def object_size(url: str, allows: Allows) -> int:
     """Raises: ReadError, FormatError."""
-    return _store_of(url).size(url, allows)
+    return _store_of(url).look(url, allows).size
 
 
 def object_version(url: str, allows: Allows) -> tuple[int, str | bytes]:
     """Size and version of the object now; its end where the store says none, as the checksum of a manifest is there.
     Raises: ReadError."""
     store = _store_of(url)
-    store.forget(url)
-    part = store.get(url, 0, 1, allows)
-    if part.version is None and part.size:
-        return part.size, store.get(url, max(0, part.size - _END), _END, allows).data
-    return part.size, part.version or ""
+    found = store.look(url, allows)
+    if found.version is None and found.size:
+        return found.size, store.get(url, max(0, found.size - _END), _END, allows).data
+    return found.size, found.version or ""
 
 
-def _store_of(url: str) -> Store:
+def _store_of(url: str) -> Client:
     parts = urlsplit(url)
     return _open_store(parts.scheme, f"{parts.scheme}://{parts.netloc}", os.getpid())
 
 
 @lru_cache(maxsize=64)
-def _open_store(scheme: str, root: str, process: int) -> Store:
+def _open_store(scheme: str, root: str, process: int) -> Client:
     """One store per bucket, container or host. process: stores do not survive a fork."""
     global _owner
     if scheme in ("http", "https"):
@@ -81,61 +80,41 @@ def _open_store(scheme: str, root: str, process: int) -> Store:
     return _Obstore(scheme, root) if scheme in _CREDENTIALS else _Fsspec(scheme)
 
 
-class _Client(Store):
-    """A store behind a client, whose errors become ours."""
-
-    _errors: Any = Exception
-
-    def _explain(self, error: Exception) -> tuple[int, str]:
-        """An errno, and what to do."""
-        raise NotImplementedError
-
-    @contextmanager
-    def _named(self, url: str, offset: int) -> Iterator[None]:
-        try:
-            yield
-        except self._errors as error:
-            number, remedy = self._explain(error)
-            message = f"cannot be read at offset {offset}: {_first_line(error)}"
-            raise ReadError(url, message, fix=remedy, errno=number) from error
-
-
-class _Obstore(_Client):
+class _Obstore(Client):
     def __init__(self, scheme: str, root: str) -> None:
         problem = f"{root}: needs the obstore package to read {scheme}://"
         self._obstore = need("obstore", problem)
         self._kinds = need("obstore.exceptions", problem)
-        self._errors = (self._kinds.BaseError, OSError)
+        self.errors = (self._kinds.BaseError, OSError)
         self._scheme, self._root, self._worked = scheme, root, False
-        # Few and short retries here: those that matter are the caller's, which logs them.
-        retry: Any = {"max_retries": 1, "retry_timeout": timedelta(seconds=20)}
         client: Any = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
         if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
             client["allow_http"] = True
         try:
             store = need("obstore.store", problem)
-            self._store = store.from_url(root, client_options=client, retry_config=retry)
+            # No retries here: those are the caller's, which logs them.
+            self._store = store.from_url(root, client_options=client, retry_config={"max_retries": 0})
         except Exception as error:  # whatever the backends raise for their configuration
             remedy = f"check the URL, and {_CREDENTIALS[scheme]}"
-            raise ConfigError(root, f"cannot be opened: {_first_line(error)}", fix=remedy) from error
+            raise ConfigError(root, f"cannot be opened: {first_line(error)}", fix=remedy) from error
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        with self._named(url, offset):
+        with self.named(url, offset):
             found = self._obstore.get(self._store, self._path(url), options={"range": (offset, offset + size)})
             data = bytes(found.bytes())
         self._worked = True
         return Part(data, found.meta["size"], found.meta.get("e_tag"))
 
-    def size(self, url: str, allows: Allows) -> int:
-        with self._named(url, 0):
-            size = int(self._obstore.head(self._store, self._path(url))["size"])
+    def look(self, url: str, allows: Allows) -> Part:
+        with self.named(url, 0):
+            found = self._obstore.head(self._store, self._path(url))
         self._worked = True
-        return size
+        return Part(b"", found["size"], found.get("e_tag"))
 
     def _path(self, url: str) -> str:
         return url[len(self._root) :].lstrip("/")
 
-    def _explain(self, error: Exception) -> tuple[int, str]:
+    def explain(self, error: Exception) -> tuple[int, str]:
         """What can't pass is named at once, with what to do. What worked before may have failed for a moment only."""
         text, number, remedy = str(error), errno.EIO, ""
         if isinstance(error, FileNotFoundError | self._kinds.NotFoundError):
@@ -154,43 +133,38 @@ class _Obstore(_Client):
         return number, remedy
 
 
-class _Fsspec(_Client):
+class _Fsspec(Client):
     def __init__(self, scheme: str) -> None:
         fsspec = need("fsspec", f"{scheme}://: needs the fsspec package")
         try:
             self._files: Any = fsspec.filesystem(scheme)
-            self._infos: dict[str, tuple[float, dict[str, Any]]] = {}
+            self._looks: dict[str, tuple[float, Part]] = {}
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{scheme}://", f"fsspec cannot read it: {error}", fix="install what it names") from error
 
     def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        with self._named(url, offset):
-            info = self._info(url)
-            data: bytes = self._files.cat_file(url, start=offset, end=offset + size)
-        version = next((found for name in _VERSIONS if (found := info.get(name)) is not None), None)
-        return Part(data, info["size"], None if version is None else str(version))
-
-    def size(self, url: str, allows: Allows) -> int:
-        with self._named(url, 0):
-            return int(self._info(url)["size"])
-
-    def forget(self, url: str) -> None:
-        self._infos.pop(url, None)
-        self._files.invalidate_cache(url)
-
-    def _info(self, path: str) -> dict[str, Any]:
-        asked, found = self._infos.get(path, (-FRESH_S, {}))
+        asked, known = self._looks.get(url, (-FRESH_S, Part(b"", 0, None)))
         if time.monotonic() - asked >= FRESH_S:
-            self.forget(path)
-            asked, found = self._infos[path] = time.monotonic(), self._files.info(path)
+            known = self.look(url, allows)
+        with self.named(url, offset):
+            return Part(self._files.cat_file(url, start=offset, end=offset + size), known.size, known.version)
+
+    def look(self, url: str, allows: Allows) -> Part:
+        asked = time.monotonic()
+        with self.named(url, 0):
+            self._files.invalidate_cache(url)
+            info = self._files.info(url)
+        version = next((found for name in _VERSIONS if (found := info.get(name)) is not None), None)
+        found = Part(b"", int(info["size"]), None if version is None else str(version))
+        self._looks[url] = asked, found
         return found
 
-    def _explain(self, error: Exception) -> tuple[int, str]:
+    def explain(self, error: Exception) -> tuple[int, str]:
         kinds = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
         return next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO), ""
 
 
-class _Courier(Store):
+class _Courier(Client):
     """In a process that was forked from one with clients, whose threads it lacks: a process of its own, which makes the
     requests, and ends with this one. Megatron-LM's own loader can start its workers in no other way than by forking."""
 
@@ -205,11 +179,9 @@ class _Courier(Store):
         part: Part = self._ask("get", url, offset, size)
         return part
 
-    def size(self, url: str, allows: Allows) -> int:
-        return int(self._ask("size", url))
-
-    def forget(self, url: str) -> None:
-        self._ask("forget", url)
+    def look(self, url: str, allows: Allows) -> Part:
+        part: Part = self._ask("look", url)
+        return part
 
     def _ask(self, *question: Any) -> Any:
         try:
@@ -244,14 +216,8 @@ def _answer(connection: Connection) -> None:
     with suppress(EOFError, OSError):
         while True:
             method, url, *arguments = connection.recv()
-            more = () if method == "forget" else (lambda _: False,)  # these clients ask about no redirect
-            try:
-                value = getattr(_store_of(url), method)(url, *arguments, *more)
+            try:  # these clients ask about no redirect
+                value = getattr(_store_of(url), method)(url, *arguments, bool)
             except Exception as error:
                 value = error if isinstance(error, ConceptloaderError) else ReadError(url, error, errno=errno.EIO)
             connection.send(value)
-
-
-def _first_line(error: Exception) -> str:
-    """The first line of a store's message says it; the rest are its own internals."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -103,7 +103,7 @@ def check_nothing_half_done(out: Path, source: Path, wanted: dict[str, bytes]) -
     assert contents(out) == wanted
 
 
-@pytest.mark.parametrize("after", [0, 1, 5, 20])
+@pytest.mark.parametrize("after", [0, 5, 20])
 @pytest.mark.parametrize("call", ["fsync", "write"])
 def test_a_full_disk(
     tmp_path: Path, source: Path, wanted: dict[str, bytes], call: str, after: int, monkeypatch: pytest.MonkeyPatch
@@ -156,7 +156,7 @@ def _failing_write(full: Any) -> Any:
     return write
 
 
-@pytest.mark.parametrize("limit", [0, 100, 500])
+@pytest.mark.parametrize("limit", [0, 500])
 def test_the_kernel_refuses_to_write_more(tmp_path: Path, source: Path, wanted: dict[str, bytes], limit: int) -> None:
     """A limit on the size of files, from the kernel itself: writes end in the middle of a buffer."""
     out = tmp_path / "ds"

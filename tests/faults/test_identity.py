@@ -31,6 +31,7 @@ from tests.raises import raises
 
 SEQ_LEN = 16
 TOKENS = 40_000  # of a shard: 80 kB, of which 32 KiB are its sample
+SHARD_1 = TOKENS // SEQ_LEN + 10  # a sample of it
 
 
 def unsampled(size: int) -> int:
@@ -111,11 +112,10 @@ def test_a_file_replaced_before_its_first_opening_is_never_read(data: Path, tmp_
     other = bytearray(file.read_bytes())
     other[len(other) // 2 :] = bytes(len(other) - len(other) // 2)
     replace(file, bytes(other))
-    at = TOKENS // SEQ_LEN + 10
     with pytest.raises(
         FormatError, match=rf"{file}: found sample checksum \w+, expected \w+ as the manifest says; .*or"
     ):
-        read_samples(loader, at)
+        read_samples(loader, SHARD_1)
     (problem,) = cl.verify(data)
     assert problem.file == str(file)
 
@@ -146,9 +146,8 @@ def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path) 
     assert {file.name: file.stat().st_size for file in data.iterdir()} == sizes
     assert (new.tokens(0, 2 * TOKENS) != tokens).sum() == 1
     assert new.stream_fingerprint != old.stream_fingerprint
-    at = TOKENS // SEQ_LEN + 10
     with raises(FormatError, "manifest.json", "a manifest of other content"):
-        read_samples(loader, at)
+        read_samples(loader, SHARD_1)
 
 
 def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +163,7 @@ def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, monkeypatch: pytes
         patch.setattr(Roots, "open", late)
         for _ in range(2):  # it is no better for files that are open by now
             with raises(FormatError, "manifest.json", "a manifest of other content"):
-                read_samples(loader, TOKENS // SEQ_LEN + 10)
+                read_samples(loader, SHARD_1)
 
 
 @pytest.fixture
@@ -186,7 +185,7 @@ def write_over(data: Path, *names: str) -> None:
 )
 def test_an_open_file_that_is_written_over(data: Path, name: str) -> None:
     loader = make(data)
-    wanted = [read_samples(loader, at) for at in (0, TOKENS // SEQ_LEN + 10)]
+    wanted = [read_samples(loader, at) for at in (0, SHARD_1)]
     assert read_samples(loader, 0) == wanted[0]
     write_over(data, name)
     for _ in range(2):
@@ -259,9 +258,8 @@ def test_a_joined_dataset_whose_source_changed(data: Path, tmp_path: Path) -> No
     file = other / "00000.stream.bin"
     replace(file, file.read_bytes()[::-1])
     read(loader, 2)
-    at = 2 * TOKENS // SEQ_LEN + 10
-    with pytest.raises(FormatError, match=rf"{file}: found sample checksum"):
-        read_samples(loader, at)
+    with raises(FormatError, file, "sample checksum"):
+        read_samples(loader, 2 * TOKENS // SEQ_LEN + 10)
 
 
 def derive(how: str, data: Path, out: Path) -> Path:
@@ -277,25 +275,18 @@ def derive(how: str, data: Path, out: Path) -> Path:
 
 @pytest.mark.parametrize("how", ["joined", "annotated"])
 def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, how: str) -> None:
-    loader = make(derive(how, data, tmp_path / "derived"))
-    read(loader, 2)
-    rebuild(data)
-    with pytest.raises(FormatError, match=rf"{data}/manifest.json: found checksum \w+ of 00001.stream.bin, expected"):
-        read_samples(loader, TOKENS // SEQ_LEN + 10)
-
-
-@pytest.mark.parametrize("how", ["joined", "annotated"])
-def test_a_source_rebuilt_in_place_before_it_is_opened(data: Path, tmp_path: Path, how: str) -> None:
+    """Nor can what was made of it be opened after that; nor is it needed, beyond its files."""
     derived = derive(how, data, tmp_path / "derived")
     wanted = cl.open_dataset(derived).tokens(0, 2 * TOKENS).tolist()
     (data / "manifest.json").rename(tmp_path / "aside")
     assert cl.open_dataset(derived).tokens(0, 2 * TOKENS).tolist() == wanted, "of a source that nobody describes"
     (tmp_path / "aside").rename(data / "manifest.json")
+    loader = make(derived)
+    read(loader, 2)
     rebuild(data)
-    with pytest.raises(FormatError, match=rf"{data}/manifest.json: found checksum \w+ of 00001.stream.bin, expected"):
-        cl.open_dataset(derived)
-    with raises(FormatError, fix="join, annotate or convert anew"):
-        make(derived)
+    for use in (lambda: read_samples(loader, SHARD_1), lambda: cl.open_dataset(derived), lambda: make(derived)):
+        with raises(FormatError, data / "manifest.json", "of 00001.stream.bin"):
+            use()
     assert any("of 00001.stream.bin" in problem.message for problem in cl.verify(derived))
 
 
@@ -317,9 +308,9 @@ def test_a_mount_with_other_inode_numbers(data: Path, same: bool) -> None:
             read(batches, 3)
 
 
-@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.ENOTCONN, errno.ESTALE], ids=errno.errorcode.get)
-def test_a_remount_heals(data: Path, disk: FaultyDisk, code: int) -> None:
-    """All handles fail until they are opened anew, the first openings fail as well, then the inodes are others."""
+def test_a_remount_heals(data: Path, disk: FaultyDisk) -> None:
+    """All handles fail until they are opened again, the first openings fail as well, then the inodes are others."""
+    code = errno.ENOTCONN
     wanted = cl.open_dataset(data).tokens(0, 2 * TOKENS).tolist()
     ds = cl.open_dataset(data)
     assert ds.tokens(0, 10).tolist() == wanted[:10]

@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConceptloaderError, ReadError
 from conceptloader.storage import reads as io
@@ -36,67 +34,6 @@ def make(corpus: Path, **options: Any) -> Loader:
 def batches(loader: Loader, count: int) -> list[dict[str, Any]]:
     iterator = iter(loader)
     return [{name: np.asarray(value).tolist() for name, value in next(iterator).items()} for _ in range(count)]
-
-
-@pytest.fixture
-def handles(corpus: Path) -> Callable[[], list[int]]:
-    """Descriptors of this process that are open on the corpus."""
-
-    def found() -> list[int]:
-        result = []
-        for name in os.listdir("/proc/self/fd"):
-            try:
-                if os.readlink(f"/proc/self/fd/{name}").startswith(str(corpus)):
-                    result.append(int(name))
-            except FileNotFoundError:
-                continue
-        return result
-
-    return found
-
-
-def break_handle(descriptor: int) -> None:
-    """From now on reading this number fails with EIO, from the kernel itself: nobody has memory at these addresses."""
-    memory = os.open("/proc/self/mem", os.O_RDONLY)
-    os.dup2(memory, descriptor)
-    os.close(memory)
-
-
-def test_broken_handles_are_opened_anew(corpus: Path, handles: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = batches(make(corpus), STEPS)
-    waited: list[float] = []
-    monkeypatch.setattr(io, "sleep", waited.append)
-    loader = make(corpus)
-    found = batches(loader, 2)
-    opened = handles()
-    assert opened
-    for descriptor in opened:
-        break_handle(descriptor)
-    found += batches(loader, STEPS - 2)
-    assert found == wanted
-    assert waited, "it did fail"
-
-
-def test_faults_that_stay_name_file_offset_rank_and_sample(
-    corpus: Path, handles: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(io, "sleep", lambda seconds: None)
-    loader = make(corpus)
-    opened = OpenFiles.open
-
-    def open_broken(files: OpenFiles, row: int) -> None:
-        opened(files, row)
-        for descriptor in handles():
-            if "stream.bin" in os.readlink(f"/proc/self/fd/{descriptor}"):
-                break_handle(descriptor)
-
-    monkeypatch.setattr(OpenFiles, "open", open_broken)
-    with pytest.raises(ReadError) as raised:
-        batches(loader, 1)
-    message = str(raised.value)
-    assert raised.value.errno == errno.EIO
-    for part in (str(corpus), ".stream.bin", "offset", "dp_rank 1", "sample 1", "failed 8 times"):
-        assert part in message, message
 
 
 @pytest.mark.parametrize("change", ["truncate", "delete", "replace"])
@@ -168,12 +105,10 @@ def test_a_slow_read_can_be_described_while_its_thread_reads_on(corpus: Path) ->
     """The shard may be another one already, in which there is no such file."""
     other = corpus.parent / "other"
     write_dataset(other, random_documents(5, tracks={}))
-    config = {
-        "seq_len": 16,
-        "datasets": {"a": {"path": str(corpus), "weight": 1}, "b": {"path": str(other), "weight": 1}},
-        "concepts": {"concepts": {}},
-    }
-    reader = cl.make_dataloader(config, micro_batch_size=4)._reader
+    datasets = {name: {"path": str(path), "weight": 1} for name, path in (("a", corpus), ("b", other))}
+    reader = cl.make_dataloader(
+        {"seq_len": 16, "datasets": datasets, "concepts": {"concepts": {}}}, micro_batch_size=4
+    )._reader
     assert isinstance(reader, BatchReader)
     columns = range(len(reader._tables.kinds))
     assert {reader._files.path(2, column) for column in columns} == {

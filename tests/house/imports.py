@@ -20,6 +20,7 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """Module -> modules of the product that it imports, those hidden in functions or under TYPE_CHECKING included, and
     those that are given to import_module as a string."""
@@ -38,7 +39,8 @@ def imports() -> dict[str, set[str]]:
             elif isinstance(node, ast.Import):
                 used |= {alias.name for alias in node.names}
             elif isinstance(node, ast.Call) and name_of(node) == "import_module":
-                used |= {name for part in node.args for name in names if re.fullmatch(possible(part), name)}
+                patterns = [re.compile(possible(part)) for part in node.args]
+                used |= {name for pattern in patterns for name in names if pattern.fullmatch(name)}
         used &= names - {name}
     return graph
 

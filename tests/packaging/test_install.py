@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -34,10 +36,6 @@ def imported_from(python: str, cwd: Path, **environment: str) -> dict[str, Path]
     return dict(zip(names, map(Path, files), strict=True))
 
 
-def packages(root: Path) -> set[str]:
-    return {str(f.parent.relative_to(root)) for f in root.rglob("__init__.py")}
-
-
 @pytest.fixture(scope="session")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -56,12 +54,9 @@ def empty_venv(tmp_path: Path) -> str:
     return str(tmp_path / "venv" / "bin" / "python")
 
 
-def test_wheel_holds_one_top_level_package(wheel: Path) -> None:
-    files = zipfile.ZipFile(wheel).namelist()
-    assert {f.split("/")[0] for f in files if ".dist-info/" not in f} == {"conceptloader"}
-
-
-def test_wheel_holds_every_package_and_the_type_marker(wheel: Path, source: Path) -> None:
+def test_what_a_wheel_holds(wheel: Path, source: Path) -> None:
+    """One package at the top with all of its files and the type marker, its licence, kernels; for any Python."""
+    assert re.search(r"-py3-none-manylinux_2_17_(\w+)\.musllinux_1_1_\1\.whl$", wheel.name)
     files = set(zipfile.ZipFile(wheel).namelist())
     kinds = ".py", ".html", ".js", ".css"
     sources = [f for f in source.glob("conceptloader/**/*") if f.suffix in kinds or f.name == "py.typed"]
@@ -70,12 +65,8 @@ def test_wheel_holds_every_package_and_the_type_marker(wheel: Path, source: Path
     made = [name for name, _, _ in Description.read(LIBRARIES).files.values()]
     expected |= {f"conceptloader/kernels/lib/{name}" for name in (*made, "kernels.json")}
     assert {f for f in files if ".dist-info/" not in f} == expected
-    assert "conceptloader/py.typed" in files
-    assert "conceptloader/integrations/megatron_lm/__init__.py" in files
-
-
-def test_wheel_carries_its_licence(wheel: Path) -> None:
-    assert any(f.endswith("LICENSE") and ".dist-info/" in f for f in zipfile.ZipFile(wheel).namelist())
+    assert {"conceptloader/py.typed", "conceptloader/integrations/megatron_lm/__init__.py"} < expected
+    assert any(f.endswith("LICENSE") for f in files - expected)
 
 
 def test_normal_install(wheel: Path, empty_venv: str, tmp_path: Path) -> None:
@@ -84,7 +75,7 @@ def test_normal_install(wheel: Path, empty_venv: str, tmp_path: Path) -> None:
         assert file.is_relative_to(tmp_path / "venv"), name
 
 
-@pytest.mark.parametrize("mode", ["default", "strict", "compat"])
+@pytest.mark.parametrize("mode", ["default", "strict"])
 def test_editable_install(mode: str, source: Path, empty_venv: str, tmp_path: Path) -> None:
     option = [] if mode == "default" else ["--config-settings", f"editable_mode={mode}"]
     pip = [empty_venv, "-m", "pip", "install", "--ignore-installed", *OFFLINE, *option]
@@ -108,24 +99,20 @@ def test_shim_ignores_a_foreign_integrations_folder(wheel: Path, empty_venv: str
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_source_distribution_builds_the_same_wheel(wheel: Path, source: Path, tmp_path: Path) -> None:
-    run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", tmp_path / "sdist", cwd=source)
-    (archive,) = (tmp_path / "sdist").glob("conceptloader-*.tar.gz")
-    command = [sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", tmp_path / "again", archive]
-    run(*command, cwd=tmp_path, CONCEPTLOADER_KERNELS="x86-64-v2")
+    """With kernels that are there: they are compiled again for another digest of their sources, tests/kernels."""
+    run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", tmp_path, cwd=source)
+    (archive,) = tmp_path.glob("conceptloader-*.tar.gz")
+    with tarfile.open(archive) as file:
+        file.extractall(tmp_path, filter="data")
+    unpacked = archive.with_name(archive.name.removesuffix(".tar.gz"))
+    shutil.copytree(LIBRARIES, unpacked / "conceptloader/kernels/lib")
+    command = [sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", tmp_path / "again", unpacked]
+    run(*command, cwd=tmp_path)
     (again,) = (tmp_path / "again").glob("*.whl")
     assert again.name == wheel.name
     found, built = ({f.filename: f.CRC for f in zipfile.ZipFile(file).infolist()} for file in (wheel, again))
-    (library,) = {f for f in built if f.endswith(".so")}
-    assert found[library] == built[library], "compiled again, to the same bytes"
-    for files in (found, built):
-        assert len([files.pop(f) for f in list(files) if "/kernels/lib/" in f]) >= 2
-    assert sorted(found) == sorted(built)
-
-
-def test_wheels_are_for_any_python_and_any_libc(wheel: Path) -> None:
-    assert re.search(r"-py3-none-manylinux_2_17_(\w+)\.musllinux_1_1_\1\.whl$", wheel.name)
+    assert found == built
 
 
 def test_without_extras_it_reads_and_says_what_is_missing(wheel: Path, empty_venv: str, tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def mypy(script: str, checkout: Path, folder: Path) -> str:
     file = folder / "script.py"
     file.write_text(script)
     config = folder / "mypy.ini"
-    config.write_text("[mypy]\nstrict = true\n[mypy-torch.*,numba.*,llvmlite.*,yaml.*]\nfollow_imports = skip\n")
+    others = ",".join(f"{name}.*" for name in ("torch", "numpy", "pyarrow", "duckdb", "numba", "llvmlite", "yaml"))
+    config.write_text(f"[mypy]\nstrict = true\n[mypy-{others}]\nfollow_imports = skip\n")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", folder / "cache", file],
         cwd=folder, env={"MYPYPATH": str(checkout), "PATH": ""}, capture_output=True, text=True,

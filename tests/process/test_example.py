@@ -74,4 +74,3 @@ def test_the_example_runs_on_two_ranks_and_killed_while_it_saves_goes_on_with_on
     assert (code, samples, output.splitlines()[-1]) == (0, 360, "steps: 10")
     assert found.pop("loader") == expected.pop("loader")
     torch.testing.assert_close(found, expected, rtol=0, atol=0)  # weights and moments
-    assert train(killed)[1:3] == ("steps: 0\n", 360), "the run has ended"

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import shutil
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -96,17 +98,12 @@ def test_ranges_in_any_order(local: Path, server: Server) -> None:
         next(found)
 
 
-def test_s3(local: Path, server: Server) -> None:
-    check(local, upload(local, server))
-
-
-def test_http(local: Path, server: Server) -> None:
-    check(local, upload(local, server).replace("s3://", server.endpoint + "/"))
-
-
-def test_any_url_of_fsspec(local: Path) -> None:
+def test_every_kind_of_store(local: Path, server: Server) -> None:
+    """By obstore, http and fsspec."""
     fsspec.filesystem("memory").put(str(local), "/bucket/ds", recursive=True)
-    check(local, "memory://bucket/ds")
+    url = upload(local, server)
+    for each in (url, url.replace("s3://", server.endpoint + "/"), "memory://bucket/ds"):
+        check(local, each)
 
 
 def test_neighbours_and_roots(local: Path, server: Server, tmp_path: Path) -> None:
@@ -126,28 +123,17 @@ def test_neighbours_and_roots(local: Path, server: Server, tmp_path: Path) -> No
     check(local, f"{url}/joined", roots=[url])
 
 
-@pytest.mark.parametrize("fault", ["unavailable", "short"])
-def test_faults_that_pass(local: Path, server: Server, fault: str) -> None:
-    url = upload(local, server)
-    near, far = cl.open_dataset(local), cl.open_dataset(url)
-    server.plan(**{fault: 3})
-    got = far.windows(64)[5]
-    assert server.count() > 3
-    assert got["tokens"].tolist() == near.windows(64)[5]["tokens"].tolist()
-
-
 def test_faults_that_stay(local: Path, server: Server) -> None:
+    """Those that pass: test_loader.py. Before an object is first read, and after it."""
     far = cl.open_dataset(upload(local, server))
-    server.plan(unavailable=10**6)
-    with pytest.raises(ReadError, match=r"s3://.*/ds/00000\.stream\.bin: cannot be read.*failed 5 times"):
+    for _ in range(2):
+        server.plan(unavailable=10**6)
+        with raises(ReadError, "/ds/00000.stream.bin", "cannot be read", fix="failed 5 times"):
+            far.tokens(0, 10)
+        requests = server.count()
+        server.plan()
         far.tokens(0, 10)
-    server.plan()
-    far.tokens(0, 10)
-    server.plan(unavailable=10**6)
-    with pytest.raises(
-        ReadError, match=r"s3://.*/ds/00000\.stream\.bin: cannot be read.*failed 5 times in .* check the store"
-    ):
-        far.tokens(0, 10)
+    assert requests == 5, "clients repeat nothing by themselves"
 
 
 def test_a_damaged_upload(local: Path, server: Server) -> None:
@@ -177,13 +163,8 @@ def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> N
     fsspec.filesystem("memory").pipe("/empty/manifest.json", b"{}")
     with raises(FormatError, found="no checksum at the end"):
         cl.open_dataset("memory://empty")
-
-
-def test_commands_that_need_a_directory() -> None:
-    from conceptloader.format.tools.verify import verify
-
     with raises(ConfigError, found="a URL"):
-        verify("s3://bucket/ds")
+        cl.verify("s3://bucket/ds")
 
 
 def test_an_object_replaced_before_it_is_first_read(local: Path, server: Server) -> None:
@@ -193,9 +174,7 @@ def test_an_object_replaced_before_it_is_first_read(local: Path, server: Server)
     bucket = url.split("/")[2]
     data = (local / "00001.stream.bin").read_bytes()
     server.put(bucket, "ds/00001.stream.bin", data[::-1])
-    with pytest.raises(
-        FormatError, match=r"00001\.stream\.bin: found sample checksum \w+, expected \w+ as the manifest"
-    ):
+    with raises(FormatError, "00001.stream.bin", "sample checksum", "as the manifest says"):
         far.tokens(far.shard_starts[1], far.num_tokens)
     unchecked = cl.open_dataset(url, check_files=False)
     assert len(unchecked.tokens(far.shard_starts[1], far.num_tokens)) > 9
@@ -277,17 +256,7 @@ def test_the_disk_cache_is_bounded(tmp_path: Path) -> None:
     assert cache.get(("x", 19)) == bytes([19]) * 1000
 
 
-def test_the_memory_cache_is_bounded() -> None:
-    cache = blocks.MemoryBlocks(25, 10)
-    for number in range(4):
-        cache.put(("x", number), b"0123456789")
-    assert [cache.get(("x", number)) is not None for number in range(4)] == [False, False, True, True]
-
-
 def test_local_datasets_import_no_client(checkout: Path, local: Path) -> None:
-    import subprocess
-    import sys
-
     script = (
         "import sys, conceptloader as cl\n"
         f"ds = cl.open_dataset({str(local)!r}); ds.windows(8)[0]\n"

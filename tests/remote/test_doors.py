@@ -1,12 +1,14 @@
 """A dataset leads to no host, bucket or directory but its roots; a store that cannot be used is named at once."""
 
 import http.server
+import itertools
 import json
 import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -22,53 +24,7 @@ from conceptloader.storage.urls import normal
 from tests.hostile.targets import resealed
 from tests.raises import raises
 from tests.remote.conftest import Server
-
-
-class FileServer(http.server.ThreadingHTTPServer):
-    """Serves `folder` by ranges; redirects: where to, by path. asked: the paths of all requests. whole: which of the
-    `ranges` get the whole file."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.folder, self.asked, self.redirects = folder, [], {}
-        self.ranges, self.whole = 0, lambda number: False
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        target = self.server.redirects.get(self.path)
-        file = self.server.folder / self.path.partition("?")[0].lstrip("/")
-        if target or not file.is_file():
-            self.send_response(302 if target else 404)
-            if target:
-                self.send_header("Location", target)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        data = file.read_bytes()
-        first, last = 0, len(data) - 1
-        wanted = self.headers["Range"]
-        self.server.ranges += bool(wanted)
-        if self.server.whole(self.server.ranges):
-            wanted = None
-        if wanted:
-            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-            last = min(last, len(data) - 1)
-        self.send_response(206 if wanted else 200)
-        self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
-        self.send_header("Content-Length", str(last + 1 - first))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data[first : last + 1])
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_: object) -> None:
-        pass
+from tests.remote.files import FileServer
 
 
 @pytest.fixture
@@ -87,13 +43,8 @@ def servers(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(io, "BACKOFF_S", (0.001,))
     monkeypatch.setenv("no_proxy", "*")
     shutil.copytree(tmp_path / "trusted", tmp_path / "other")
-    started = [FileServer(tmp_path / name) for name in ("trusted", "other")]
-    for server in started:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield started
-    for server in started:
-        server.shutdown()
-        server.server_close()
+    with FileServer(tmp_path / "trusted") as trusted, FileServer(tmp_path / "other") as other:
+        yield [trusted, other]
 
 
 ROOTS = {
@@ -127,19 +78,20 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize(("url", "path"), [(url, path) for url, paths in ROOTS.items() for path in paths])
-@pytest.mark.parametrize("given", [False, True])
-def test_urls_outside_of_the_roots_are_refused(url: str, path: str, given: bool) -> None:
-    roots = UrlRoots(url, [url if url.count("/") == 2 else url.removesuffix("/ds")] if given else None)
-    with pytest.raises(FormatError, match=r"roots=\[...\]"):
-        roots.check([path], "manifest")
+@pytest.mark.parametrize("url", ROOTS)
+def test_urls_outside_of_the_roots_are_refused(url: str) -> None:
+    above = url if url.count("/") == 2 else url.removesuffix("/ds")
+    for path, given in itertools.product(ROOTS[url], (None, [above])):
+        with raises(FormatError, fix="roots=[...]"):
+            UrlRoots(url, given).check([path], "manifest")
 
 
-@pytest.mark.parametrize(("url", "path"), [(url, path) for url, paths in SAME.items() for path in paths])
-def test_urls_of_the_same_place_are_allowed(url: str, path: str) -> None:
+@pytest.mark.parametrize("url", SAME)
+def test_urls_of_the_same_place_are_allowed(url: str) -> None:
     roots = UrlRoots(url, None)
-    roots.check([path], "manifest")
-    assert normal(roots.resolve(path)) == roots.resolve(path)
+    roots.check(SAME[url], "manifest")
+    for path in SAME[url]:
+        assert normal(roots.resolve(path)) == roots.resolve(path)
 
 
 def refer(dataset: Path, to: str) -> None:
@@ -221,11 +173,12 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 class Answers(http.server.BaseHTTPRequestHandler):
     """The same answer to everything, as S3 writes it."""
 
-    status, code = 403, "InvalidAccessKeyId"
+    answer: ClassVar[tuple[int, str]]
 
     def do_GET(self) -> None:
-        body = b"" if self.command == "HEAD" else f"<Error><Code>{self.code}</Code></Error>".encode()
-        self.send_response(self.status)
+        status, code = self.answer
+        body = b"" if self.command == "HEAD" else f"<Error><Code>{code}</Code></Error>".encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -236,38 +189,44 @@ class Answers(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_missing_credentials_are_named_at_once(no_waiting: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as metadata:
-        threading.Thread(target=metadata.serve_forever, daemon=True).start()
-        # In place of the address that every cloud has its metadata server at.
-        monkeypatch.setattr(stores, "_METADATA", (f"//127.0.0.1:{metadata.server_port}",))
-        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{metadata.server_port}")
-        with raises(ReadError, fix="the environment has no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET"):
-            cl.open_dataset("s3://bucket/ds")
-        metadata.shutdown()
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """An address that gives one of the Answers."""
+    Answers.answer = 403, "InvalidAccessKeyId"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_missing_credentials_are_named_at_once(
+    store: str, no_waiting: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In place of the address that every cloud has its metadata server at.
+    monkeypatch.setattr(stores, "_METADATA", (f"//{store}",))
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://{store}")
+    with raises(ReadError, fix="the environment has no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET"):
+        cl.open_dataset("s3://bucket/ds")
     assert no_waiting == []
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "message"),
+    ("answer", "remedy"),
     [
-        (403, "InvalidAccessKeyId", "the store refuses what it was given: set AWS_ACCESS_KEY_ID"),
-        (301, "PermanentRedirect", "the bucket is in another region: set AWS_REGION to that"),
-        (404, "NoSuchBucket", "check the bucket's name, the path, the region and the endpoint"),
+        ((403, "InvalidAccessKeyId"), "the store refuses what it was given: set AWS_ACCESS_KEY_ID"),
+        ((301, "PermanentRedirect"), "the bucket is in another region: set AWS_REGION to that"),
+        ((404, "NoSuchBucket"), "check the bucket's name, the path, the region and the endpoint"),
     ],
 )
 def test_wrong_credentials_and_buckets_are_named_at_once(
-    no_waiting: list[float], monkeypatch: pytest.MonkeyPatch, status: int, code: str, message: str
+    store: str, no_waiting: list[float], monkeypatch: pytest.MonkeyPatch, answer: tuple[int, str], remedy: str
 ) -> None:
-    handler = type("Handler", (Answers,), {"status": status, "code": code})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as store:
-        threading.Thread(target=store.serve_forever, daemon=True).start()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{store.server_port}")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-        with pytest.raises(ReadError, match=message):
-            cl.open_dataset("s3://bucket/ds")
-        store.shutdown()
+    monkeypatch.setattr(Answers, "answer", answer)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{store}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with raises(ReadError, fix=remedy):
+        cl.open_dataset("s3://bucket/ds")
     assert no_waiting == []
 
 
@@ -282,7 +241,7 @@ def test_a_host_that_does_not_exist_is_named_at_once(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    with pytest.raises(ReadError, match="there is no such host"):
+    with raises(ReadError, fix="there is no such host"):
         cl.open_dataset(url)
     assert no_waiting == []
 
@@ -376,14 +335,11 @@ def test_passwords_in_urls_are_not_shown(
     assert "s3cr3t" not in "".join(capsys.readouterr()) + caplog.text
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("s3://a:b@c/d", "s3://a:***@c/d"),
-        ("https://me:p@ss@host/x: https://you:q@host", "https://me:***@host/x: https://you:***@host"),
-        ("https://me@host/x http://host:80/a@b s3://b/c", "https://me@host/x http://host:80/a@b s3://b/c"),
-        ("a: b@c", "a: b@c"),
-    ],
-)
-def test_what_is_masked(text: str, shown: str) -> None:
-    assert masked(text) == shown
+def test_what_is_masked() -> None:
+    for text, shown in {
+        "s3://a:b@c/d": "s3://a:***@c/d",
+        "https://me:p@ss@host/x: https://you:q@host": "https://me:***@host/x: https://you:***@host",
+        "https://me@host/x http://host:80/a@b s3://b/c": "https://me@host/x http://host:80/a@b s3://b/c",
+        "a: b@c": "a: b@c",
+    }.items():
+        assert masked(text) == shown

@@ -57,13 +57,22 @@ def test_the_samples_are_those_of_megatron(tmp_path: Path, server: Server) -> No
         MegatronData(path, config, micro_batch_size=1, sizes=SIZES)
 
 
-def test_workers_of_megatron(tmp_path: Path, server: Server) -> None:
+@pytest.fixture
+def places(tmp_path: Path, server: Server) -> dict[str, str]:
+    """A dataset in the store, and on this machine."""
+    near = tmp_path / "up" / "ds"
+    write_dataset(near, random_documents(60, seed=3, mean_length=40), encoding="spans")
+    return {"far": server.upload(near.parent, f"b{uuid.uuid4().hex}") + "/ds", "near": str(near)}
+
+
+def assert_equal(found: dict[str, list[Any]], batches: int) -> None:
+    assert len(found["far"]) == batches
+    for mine, theirs in zip(found["far"], found["near"], strict=True):
+        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+
+
+def test_workers_of_megatron(tmp_path: Path, places: dict[str, str]) -> None:
     """--num-workers above 0, forked by a process that has read the store."""
-    write_dataset(tmp_path / "up" / "ds", random_documents(60, seed=3, mean_length=40), encoding="spans")
-    places = {
-        "far": server.upload(tmp_path / "up", f"b{uuid.uuid4().hex}") + "/ds",
-        "near": str(tmp_path / "up" / "ds"),
-    }
     found = {}
     for name, place in places.items():
         file = tmp_path / f"{name}.yaml"
@@ -73,19 +82,12 @@ def test_workers_of_megatron(tmp_path: Path, server: Server) -> None:
         assert train is not None
         assert len(train[0]["tokens"]) == LENGTH
         found[name] = list(data_loader(train, 2, 4, num_workers=2 if name == "far" else 0))
-    assert len(found["far"]) == 10
-    for mine, theirs in zip(found["far"], found["near"], strict=True):
-        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+    assert_equal(found, 10)
 
 
 @pytest.mark.usefixtures("pointers")
-def test_workers_of_nanotron(tmp_path: Path, server: Server) -> None:
+def test_workers_of_nanotron(places: dict[str, str]) -> None:
     """num_loading_workers above 0, likewise."""
-    write_dataset(tmp_path / "up" / "ds", random_documents(60, seed=3, mean_length=40), encoding="spans")
-    places = {
-        "far": server.upload(tmp_path / "up", f"b{uuid.uuid4().hex}") + "/ds",
-        "near": str(tmp_path / "up" / "ds"),
-    }
     found = {}
     for name, place in places.items():
         blend = open_blend(load_config({"seq_len": 16, "datasets": {"a": {"path": place}}}))
@@ -99,5 +101,4 @@ def test_workers_of_nanotron(tmp_path: Path, server: Server) -> None:
             dataloader_pin_memory=False,
         )
         found[name] = list(islice(loader, 5))
-    for mine, theirs in zip(found["far"], found["near"], strict=True):
-        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+    assert_equal(found, 5)

@@ -1,10 +1,7 @@
 """Stores that do not say which version of an object they give: nothing of another version is used unseen."""
 
-import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import fsspec
 import numpy as np
@@ -15,54 +12,15 @@ from conceptloader.errors import FormatError
 from conceptloader.storage import stores
 from conceptloader.storage.http import Http
 from tests.raises import raises
+from tests.remote.files import FileServer
 
 TOKENS = 40_000
 
 
-class Ranges(http.server.BaseHTTPRequestHandler):
-    """Ranges of files, with no word of their version, or with their dates."""
-
-    folder: ClassVar[Path]
-    dated: ClassVar[bool]
-
-    def _answer(self, body: bool) -> None:
-        file = self.folder / self.path.strip("/")
-        if not file.exists():
-            self.send_error(404)
-            return
-        data = file.read_bytes()
-        first, last = 0, len(data) - 1
-        if "Range" in self.headers:
-            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-            last = min(last, len(data) - 1)
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
-        else:
-            self.send_response(200)
-        if self.dated:
-            self.send_header("Last-Modified", self.date_time_string(file.stat().st_mtime_ns % (1 << 31)))
-        self.send_header("Content-Length", str(last - first + 1))
-        self.end_headers()
-        if body:
-            self.wfile.write(data[first : last + 1])
-
-    def do_GET(self) -> None:
-        self._answer(True)
-
-    def do_HEAD(self) -> None:
-        self._answer(False)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(params=[False, True], ids=["bare", "dated"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    Ranges.folder, Ranges.dated = tmp_path / "served", request.param
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileServer]:
+    with FileServer(tmp_path / "served", dated=request.param) as started:
+        yield started
 
 
 def write(path: Path, seed: int) -> Path:
@@ -83,33 +41,32 @@ def rebuild(path: Path, seed: int) -> None:
 
 
 def test_a_cache_on_the_disk_never_gives_what_was_there_before(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_CACHE_DIR", str(tmp_path / "cache"))
-    near = write(Ranges.folder / "ds", 0)
+    near = write(server.folder / "ds", 0)
     for seed in (1, 2):
-        assert (
-            cl.open_dataset(f"{url}/ds").tokens(0, TOKENS).tolist() == cl.open_dataset(near).tokens(0, TOKENS).tolist()
-        )
+        far, local = (cl.open_dataset(place).tokens(0, TOKENS) for place in (f"{server.url}/ds", near))
+        assert far.tolist() == local.tolist()
         rebuild(near, seed)
-    assert any((tmp_path / "cache").rglob("*")) == Ranges.dated
-    assert ("the disk cache is not used" in caplog.text) == (not Ranges.dated)
+    assert any((tmp_path / "cache").rglob("*")) == server.dated
+    assert ("the disk cache is not used" in caplog.text) == (not server.dated)
 
 
-def test_a_dataset_rebuilt_in_use(url: str) -> None:
-    near = write(Ranges.folder / "ds", 0)
-    far = cl.open_dataset(f"{url}/ds")
+def test_a_dataset_rebuilt_in_use(server: FileServer) -> None:
+    near = write(server.folder / "ds", 0)
+    far = cl.open_dataset(f"{server.url}/ds")
     far.tokens(0, 9)
     rebuild(near, 1)
     with raises(FormatError, found="manifest of other content"):
         far.tokens(TOKENS, TOKENS + 9)
 
 
-def test_dates_are_versions(url: str) -> None:
-    (Ranges.folder).mkdir()
-    (Ranges.folder / "file").write_bytes(b"12345")
-    version = Http(url).get(f"{url}/file", 1, 2, lambda _: False).version
-    assert (version is not None) == Ranges.dated
+def test_dates_are_versions(server: FileServer) -> None:
+    server.folder.mkdir()
+    (server.folder / "file").write_bytes(b"12345")
+    version = Http(server.url).get(f"{server.url}/file", 1, 2, lambda _: False).version
+    assert (version is not None) == server.dated
 
 
 def test_a_file_system_is_asked_again_for_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

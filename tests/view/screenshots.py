@@ -40,7 +40,7 @@ def make_run(folder: Path) -> Looked:
     for name, own in rows.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own[:60]))
     inputs, words = [str(folder / f"{name}.jsonl") for name in rows], str(folder / "concepts.txt")
-    assert command(["vocabulary", *inputs, "--out", words]) == 0
+    assert command(["build", *inputs, "--vocabulary-only", "--out", words]) == 0
     for name, source in zip(rows, inputs, strict=True):
         more = ["--tokenizer", "bytes", "--concepts-vocabulary", words, "--overlap", "union"]
         assert command(["build", source, "--out", str(folder / name), *more]) == 0

@@ -62,8 +62,8 @@ return [window.hit, all.filter((one) => !known.has(one.tagName)).map((one) => on
 @pytest.mark.browser
 def test_nothing_of_it_runs_and_all_of_it_is_shown(page: str, browser: Browser) -> None:
     browser.complaints()
+    browser.open(page)
     for view in VIEWS:
-        browser.open(page)
         browser.run("location.hash = arguments[0]", view)
         browser.wait()
         assert browser.run(FOREIGN) == [None, [], 0, 0, 1], view

@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group("--ignore-column", action="append", default=[], metavar="NAME")
     meaning = "what id, document, spans, start, end, concepts, scores or value is called in the files"
     add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
-    group("--sort-memory", type=size, default=size("64M"), metavar="SIZE", help="memory for sorting (default: 64M)")
+    group("--sort-memory", type=size, default=size("256M"), metavar="SIZE", help="memory for sorting (default: 256M)")
     add_max_line_bytes(group)
     building.add_skip_bad(group, "leave out rows that cannot be read, and chunks that cannot be so, and list")
     chunks.add_arguments(parser)

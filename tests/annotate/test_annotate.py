@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read import bulk, ids
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.annotate import sort as annotate_sort
+from conceptloader.ingest.annotate import annotate as annotating
+from conceptloader.ingest.annotate import join as joining
 from conceptloader.ingest.annotate.annotate import AnnotateOptions, annotate
+from conceptloader.ingest.database import database, load
 from conceptloader.ingest.rows.tokenizer import BytesTokenizer
 from tests.raises import raises
 
@@ -91,13 +93,13 @@ def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.Dat
                  "spans": [{k: row[k] for k in ("start", "end", "concepts")}]} for row in rows]  # fmt: skip
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         folder = Path(directory)
-        patch.setattr(annotate_sort, "_MERGED", data.draw(st.integers(1, 5)))
-        patch.setattr(annotate_sort, "_LEAST", 1)
+        patch.setattr(annotating, "_BATCH_BYTES", data.draw(st.sampled_from([1, 500, 1 << 20])))
+        patch.setattr(joining, "_IDS", data.draw(st.integers(1, 5)))
         patch.setattr(ids, "_READ", data.draw(st.integers(1, 5)))
         patch.setattr(ids, "_PASS", data.draw(st.sampled_from([0, 2000])))
         patch.setattr(bulk, "_HOLE_BYTES", data.draw(st.integers(0, 24)))
         source = build(folder / "source", corpus, tracks=True)
-        options = AnnotateOptions(track="new", sort_bytes=data.draw(st.sampled_from([1, 500, 1 << 20])))
+        options = AnnotateOptions(track="new")
         annotate(source, [write_rows(folder / f"rows{suffix}", rows)], folder / "out", options)
         assert verify(folder / "out", full=True) == []
         with cl.open_dataset(source) as old, cl.open_dataset(folder / "out") as new:
@@ -129,6 +131,24 @@ def test_over_adopted_files_and_again(tmp_path: Path) -> None:
     assert owners(ds, "quality") == [[0.75]] * 3 + [None] * 2 + [[0.25]]
     assert owners(ds, "origin") == [None] * 3 + [{"url": "u", "date": None}] * 2 + [None]
     assert verify(tmp_path / "ds", full=True) == []
+
+
+def test_little_memory(tmp_path: Path) -> None:
+    """Too little is an error that leaves nothing; what does not fit goes to files, which are removed."""
+    build(tmp_path / "ds", [[[1, 2]]])
+    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d1", "concepts": [7]}])
+    with raises(ReadError, "out", "Out of Memory", fix="--sort-memory"):
+        annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c", sort_bytes=1000))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
+    with (
+        raises(InputError, found="no such"),
+        database(str(tmp_path), "24MB", lambda _: InputError("", "no such")) as db,
+    ):
+        load(db, "numbers", "n BIGINT", [[np.arange(1_000_000)[::-1]]])
+        db.execute("CREATE TABLE sorted AS SELECT n, hash(n) AS h FROM numbers ORDER BY n")
+        assert list(tmp_path.glob(".spill.*/*")), db.sql("FROM duckdb_temporary_files()")
+        db.execute("FROM nothing")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
 
 
 def test_shards_without_annotations_have_no_files(tmp_path: Path) -> None:
@@ -164,6 +184,7 @@ def test_overlaps(tmp_path: Path) -> None:
         ([{"id": "d0", "concepts": [1]}, {"id": "dx", "concepts": [1]}], r"line 2: found id 'dx', expected one"),
         ([{"document": 4, "concepts": [1]}], r"line 1: found document 4, expected one of the 4"),
         ([{"document": -1, "concepts": [1]}], r"document: found -1"),
+        ([{"document": 10**30, "concepts": [1]}], r"document: found 10{30}"),
         ([{"document": 0, "id": "d0", "concepts": [1]}], r"found id 'd0' and document 0, expected one"),
         ([{"concepts": [1]}], r"found id None and document None"),
         ([{"id": "twice", "concepts": [1]}], r"id 'twice', which several documents have.*key `document`"),

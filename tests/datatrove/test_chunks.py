@@ -46,11 +46,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Chunked:
 
 
 def test_the_bytes_of_the_command(corpus: Chunked, tmp_path: Path) -> None:
-    command = ["build", *corpus.files("documents"), *(f"--chunks-from={file}" for file in corpus.files("chunks"))]
-    command += ["--text-column", "body", "--join", "doc", "--chunk-starts", "starts", "--chunk-number", "k"]
-    command += ["--chunk-status", "status", "--concept-table", str(corpus.path / "concepts.parquet")]
-    command += [part for kind in KINDS for part in (f"--labels={kind}={kind}", f"--label-scores={kind}={kind}_scores")]
-    command += ["--concept-kind", "concept_type", "--metadata-column", "source", "--tokenizer", "bytes", "--quiet"]
+    command = ["build", *corpus.files("documents"), "--text-column", "body", "--metadata-column", "source", "--quiet"]
+    command += [*corpus.recipe(scores={kind: f"{kind}_scores" for kind in KINDS}), "--tokenizer", "bytes"]
     assert main([*command, "--shard-input-bytes", "900", "--workers", "1", "--out", str(tmp_path / "command")]) == 0
     expected = content(tmp_path / "command")
     assert sum(name.endswith(".shard.json") for name in expected) > 2

@@ -26,7 +26,7 @@ def options(corpus: Chunked, **given: Any) -> Chunks:
     named: dict[str, Any] = {"status": "status", "text": "text", **own, **given}
     return Chunks(
         files=corpus.files("chunks"), join="doc", labels={kind: kind for kind in KINDS},
-        concepts=ConceptTable(path=str(corpus.path / "concepts.parquet")), **named,
+        concepts=ConceptTable(path=str(corpus.path / "concepts.parquet"), kind="concept_type"), **named,
     )  # fmt: skip
 
 

@@ -60,10 +60,7 @@ def test_an_option_that_is_a_key_of_a_recipe_now(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["inspect", "DS", "--random", "2", "--documents", "--seq-len", "8"],
-            "found 8, but whole documents",
-        ),
+        (["inspect", "DS", "--random", "2", "--documents", "--seq-len", "8"], "found 8, but whole documents"),
         (["inspect", "DS", "--random", "2", "--top", "3"], "--random and --top"),
         (["inspect", "DS", "--seed", "3"], "--seed without --random"),
         (["inspect", "DS", "--window", "0", "--seq-len", "8", "--documents"], "--documents without --random"),
@@ -81,12 +78,7 @@ def test_an_option_that_is_a_key_of_a_recipe_now(
     ],
 )
 def test_options_that_would_be_passed_over(
-    dataset: Path,
-    source: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    dataset: Path, source: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = {"DS": dataset, "IN": source, "OUT": tmp_path / "out"}
     assert main([str(paths.get(word, word)) for word in arguments]) == 2
@@ -95,10 +87,7 @@ def test_options_that_would_be_passed_over(
 
 
 def test_a_recipe_says_what_the_command_line_would(
-    shell: Shell,
-    source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    shell: Shell, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [
@@ -146,11 +135,7 @@ def test_a_recipe_says_what_the_command_line_would(
     ],
 )
 def test_a_wrong_recipe(
-    tmp_path: Path,
-    source: Path,
-    text: str,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, source: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "r.yaml").write_text(text)
     with pytest.raises(SystemExit) as end:

@@ -144,11 +144,7 @@ def test_a_shard_a_byte_is_refused(shell: Shell, tmp_path: Path) -> None:
     assert shell.json(*arguments, 1000)["shards"] == 4
 
 
-def test_join_keeps_how_the_text_became_tokens_where_all_agree(
-    shell: Shell,
-    dataset: Path,
-    tmp_path: Path,
-) -> None:
+def test_join_keeps_how_the_text_became_tokens_where_all_agree(shell: Shell, dataset: Path, tmp_path: Path) -> None:
     made = cl.open_dataset(dataset).manifest.extra["ingest"]
     both = cl.join([dataset, dataset], tmp_path / "both")
     assert both.extra["ingest"] == made

@@ -3,6 +3,7 @@
 import gzip
 import json
 import tempfile
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,10 @@ def test_overlaps(tmp_path: Path) -> None:
     ds = cl.open_dataset(tmp_path / "levels")
     assert owners(ds, "c") == [[0], [0], [0], None]
     assert owners(ds, "c_level2") == [None, None, [1, 0], [1, 0]]
+    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d0", "concepts": [k]} for k in (1, 2, 0)])
+    annotate(tmp_path / "ds", [rows], tmp_path / "order", replace(options, vocabulary=None))  # as they came
+    ds = cl.open_dataset(tmp_path / "order")
+    assert [owners(ds, name)[0] for name in ("c", "c_level2", "c_level3")] == [[1], [2], [0]]
 
 
 BAD: list[tuple[Rows, int, str]] = [
